@@ -1,0 +1,1 @@
+"""kudulite: Apache Kudu's tablet storage engine as an embedded library."""

@@ -1,0 +1,1 @@
+"""File system: durable writes, atomic publication, checksums and locks between processes."""

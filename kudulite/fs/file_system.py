@@ -1,0 +1,252 @@
+"""Every durable step of the engine: create, fsync, link, rename, remove.
+
+One `FileSystem` is handed down from the client to all parts, so that a test double can stop the
+world before the n-th step (`before`) and look at what a crash would have left.
+
+Invariants: (1) a `FileRef` exists only for a file whose bytes are fsynced; (2) a published file is
+never changed; (3) a name in a directory is durable only after `sync_directory` of that directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import uuid
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kudulite.errors import CorruptionError, StorageError
+
+_READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class FileRef:
+    """What metadata says of a file: its name (no folder), length in bytes, and CRC-32."""
+
+    name: str
+    length: int
+    crc32: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON form: name, length, crc32."""
+        return {"name": self.name, "length": self.length, "crc32": self.crc32}
+
+    @staticmethod
+    def from_json(value: dict[str, Any]) -> FileRef:
+        """Build a reference from `to_json`'s form."""
+        return FileRef(str(value["name"]), int(value["length"]), int(value["crc32"]))
+
+
+class Sink:
+    """A new file that is being written: counts and checksums what passes through.
+
+    It is a binary file object for whom wants one (pyarrow). `finish` makes the bytes durable and
+    returns their reference; leaving the `with` block without it removes the file.
+    """
+
+    def __init__(self, file_system: FileSystem, path: Path) -> None:
+        self._file_system = file_system
+        self.path = path
+        self._length = 0
+        self._crc32 = 0
+        self._finished = False
+        with _storage_errors("create", path):
+            self._file = path.open("xb", buffering=0)
+
+    def write(self, data: Any) -> int:
+        """Append bytes; returns how many. Raises StorageError when the disk refuses."""
+        view = memoryview(data).cast("B")
+        with _storage_errors("write", self.path):
+            rest = view
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        self._crc32 = zlib.crc32(view, self._crc32)
+        self._length += len(view)
+        return len(view)
+
+    def tell(self) -> int:
+        """Return the number of bytes written so far."""
+        return self._length
+
+    def flush(self) -> None:
+        """Do nothing: writes are not buffered here; `finish` makes them durable."""
+
+    def readable(self) -> bool:
+        """Return False: a sink only takes bytes."""
+        return False
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return False: bytes are only appended."""
+        return False
+
+    @property
+    def closed(self) -> bool:
+        """Whether the file behind the sink is closed."""
+        return self._file.closed
+
+    def close(self) -> None:
+        """Do nothing: pyarrow closes what it wraps, but only `finish` or `abort` end a sink."""
+
+    def finish(self) -> FileRef:
+        """fsync and close the file; return its reference. The directory is synced by the caller."""
+        self._file_system.before("fsync", self.path)
+        with _storage_errors("fsync", self.path):
+            os.fsync(self._file.fileno())
+            self._file.close()
+        self._finished = True
+        return FileRef(self.path.name, self._length, self._crc32)
+
+    def abort(self) -> None:
+        """Close and remove the file, if `finish` has not been reached."""
+        if self._finished:
+            return
+        self._file.close()
+        with contextlib.suppress(OSError):
+            self.path.unlink()
+
+    def __enter__(self) -> Sink:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.abort()
+
+
+class FileSystem:
+    """The real file system. Stateless, so any thread or process may share one."""
+
+    def before(self, operation: str, path: Path) -> None:
+        """Be called ahead of every durable step; a test double raises here."""
+
+    def open_sink(self, path: Path) -> Sink:
+        """Create a new file for writing; its folder must exist."""
+        self.before("create", path)
+        return Sink(self, path)
+
+    def write_file(self, path: Path, content: bytes) -> FileRef:
+        """Write a whole new file and fsync it."""
+        with self.open_sink(path) as sink:
+            sink.write(content)
+            return sink.finish()
+
+    def publish(self, path: Path, content: bytes) -> bool:
+        """Put-if-absent: make `path` appear whole and durable; False when it exists already."""
+        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+        try:
+            self.write_file(temporary, content)
+            self.before("link", path)
+            with _storage_errors("publish", path):
+                try:
+                    os.link(temporary, path)
+                except FileExistsError:
+                    return False
+        finally:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+        self.sync_directory(path.parent)
+        return True
+
+    def replace_file(self, path: Path, content: bytes) -> None:
+        """Replace a file's content in one step, not durably: for hints that nobody must trust."""
+        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+        with _storage_errors("replace", path):
+            temporary.write_bytes(content)
+            os.replace(temporary, path)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Move a file or folder to a name that does not exist; durable after sync_directory."""
+        self.before("rename", target)
+        with _storage_errors("rename", source):
+            os.rename(source, target)
+
+    def make_directory(self, path: Path, *, parents: bool = False) -> None:
+        """Create a folder (it may exist); without `parents` its parent must exist."""
+        with _storage_errors("create folder", path):
+            path.mkdir(parents=parents, exist_ok=True)
+
+    def sync_directory(self, path: Path) -> None:
+        """Make the names in a folder durable."""
+        self.before("fsync", path)
+        with _storage_errors("fsync folder", path):
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file; it may be gone already."""
+        self.before("remove", path)
+        with _storage_errors("remove", path), contextlib.suppress(FileNotFoundError):
+            path.unlink()
+
+    def remove_tree(self, path: Path) -> None:
+        """Remove a folder and all in it; what others remove meanwhile is not missed."""
+        self.before("remove", path)
+        shutil.rmtree(path, ignore_errors=True)
+
+    def read_verified(self, path: Path, ref: FileRef) -> bytes:
+        """Return a file's bytes. Raises CorruptionError unless length and CRC-32 are as in `ref`."""
+        content = read_file(path)
+        check_content(path, content, ref)
+        return content
+
+
+def read_file(path: Path) -> bytes:
+    """Return a file's bytes; StorageError when it is missing or unreadable."""
+    with _storage_errors("read", path):
+        return path.read_bytes()
+
+
+def check_content(path: Path, content: Any, ref: FileRef) -> None:
+    """Compare bytes-like `content`, read from `path`, with what metadata says of it."""
+    length = memoryview(content).nbytes
+    if length != ref.length:
+        raise CorruptionError(f"{path}: {length} bytes on disk, expected {ref.length}")
+    found = zlib.crc32(content)
+    if found != ref.crc32:
+        raise CorruptionError(f"{path}: CRC {found:#010x}, expected {ref.crc32:#010x}")
+
+
+def verify_file(path: Path, ref: FileRef) -> None:
+    """Read a whole file and check it against `ref`, in constant memory."""
+    found, length = 0, 0
+    with _storage_errors("read", path), path.open("rb") as file:
+        while chunk := file.read(_READ_BYTES):
+            found = zlib.crc32(chunk, found)
+            length += len(chunk)
+    if length != ref.length:
+        raise CorruptionError(f"{path}: {length} bytes on disk, expected {ref.length}")
+    if found != ref.crc32:
+        raise CorruptionError(f"{path}: CRC {found:#010x}, expected {ref.crc32:#010x}")
+
+
+@contextlib.contextmanager
+def _storage_errors(action: str, path: Path) -> Iterator[None]:
+    """Turn an OSError into a StorageError that says what failed, where, and what to do."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise StorageError(errno.ENOENT, f"cannot {action} {path}: it does not exist") from error
+    except FileExistsError as error:
+        raise StorageError(errno.EEXIST, f"cannot {action} {path}: it exists") from error
+    except OSError as error:
+        advice = {
+            errno.ENOSPC: "; free some space and write again, nothing was changed",
+            errno.EDQUOT: "; raise the quota and write again, nothing was changed",
+            errno.EROFS: "; the directory is read-only",
+            errno.EACCES: "; check the permissions of the folder",
+        }.get(error.errno or 0, "")
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise StorageError(
+            error.errno or 0, f"cannot {action} {path}: {reason}{advice}"
+        ) from error

@@ -1,0 +1,1 @@
+"""Multi-version concurrency: HybridTime timestamps and the clock."""
