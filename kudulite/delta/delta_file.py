@@ -1,0 +1,237 @@
+"""DeltaFile: changes to the rows of one DiskRowSet, in one Arrow IPC file.
+
+    file     := Arrow IPC file, one record batch, lz4 buffers, sorted by (rowid, timestamp)
+    columns  := rowid:uint32  [timestamp:int64]  op:uint8  then per changed column id N:
+                vN: the new values   [sN: bool, which rows set it]
+    metadata := {"format_version": "1"} on the schema
+
+`timestamp` is left out where the whole file has one, which then stands in its `DeltaFileMeta` (it is
+known only at commit, after the file is written). `sN` is left out where every row sets the column.
+
+Invariants: (1) a file is never changed; (2) without `timestamp` a rowid stands at most once;
+(3) a DELETE row sets no column.
+
+Threads: a `DeltaFile` may be read by many; what it loads is immutable and loading twice is harmless.
+
+Source: Kudu tablet.md, "Delta tracking".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc
+
+from kudulite.errors import CorruptionError, FormatVersionError, StorageError
+from kudulite.fs.file_system import FileRef, Sink, check_content
+
+FORMAT_VERSION = 1
+OP_UPDATE, OP_DELETE, OP_REINSERT = 0, 1, 2  # on disk: do not renumber
+TIMESTAMP_UNASSIGNED = 0
+
+
+@dataclass(frozen=True)
+class DeltaColumn:
+    """New values of one column; `is_set` (bool[n]) says which rows have one, None means all."""
+
+    values: pa.Array
+    is_set: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class DeltaRows:
+    """n changes: `rowids` int64[n] ascending, `ops` uint8[n], columns by id, n values each.
+
+    `timestamps` is int64[n], or None when all share one.
+    """
+
+    rowids: np.ndarray
+    ops: np.ndarray
+    columns: Mapping[int, DeltaColumn]
+    timestamps: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class DeltaFileMeta:
+    """What the superblock says of a DeltaFile, enough to skip it unopened.
+
+    `timestamp` is the one of the whole file, or None when each row has its own. `update_counts` maps
+    a column id to how many rows set it.
+    """
+
+    ref: FileRef
+    timestamp: int | None
+    timestamp_min: int
+    timestamp_max: int
+    row_count: int
+    delete_count: int
+    reinsert_count: int
+    update_counts: Mapping[int, int]
+
+    def stamped(self, timestamp: int) -> DeltaFileMeta:
+        """Return the same entry with the commit's timestamp."""
+        return replace(
+            self, timestamp=timestamp, timestamp_min=timestamp, timestamp_max=timestamp
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON form that the superblock keeps."""
+        return {
+            "file": self.ref.to_json(),
+            "timestamp": self.timestamp,
+            "timestamp_min": self.timestamp_min,
+            "timestamp_max": self.timestamp_max,
+            "row_count": self.row_count,
+            "delete_count": self.delete_count,
+            "reinsert_count": self.reinsert_count,
+            "update_counts": {str(key): count for key, count in self.update_counts.items()},
+        }
+
+    @staticmethod
+    def from_json(value: dict[str, Any]) -> DeltaFileMeta:
+        """Build an entry from `to_json`'s form."""
+        return DeltaFileMeta(
+            ref=FileRef.from_json(value["file"]),
+            timestamp=value["timestamp"],
+            timestamp_min=value["timestamp_min"],
+            timestamp_max=value["timestamp_max"],
+            row_count=value["row_count"],
+            delete_count=value["delete_count"],
+            reinsert_count=value["reinsert_count"],
+            update_counts={int(key): count for key, count in value["update_counts"].items()},
+        )
+
+
+def write_delta_file(sink: Sink, rows: DeltaRows) -> DeltaFileMeta:
+    """Write `rows` to `sink`, make them durable, and return the file's entry, not yet stamped."""
+    assert len(rows.rowids) > 0
+    arrays: list[pa.Array] = [pa.array(rows.rowids.astype(np.uint32))]
+    names = ["rowid"]
+    if rows.timestamps is not None:
+        arrays.append(pa.array(rows.timestamps, pa.int64()))
+        names.append("timestamp")
+    arrays.append(pa.array(rows.ops, pa.uint8()))
+    names.append("op")
+    for column_id, column in rows.columns.items():
+        arrays.append(column.values)
+        names.append(f"v{column_id}")
+        if column.is_set is not None:
+            arrays.append(pa.array(column.is_set))
+            names.append(f"s{column_id}")
+    batch = pa.RecordBatch.from_arrays(arrays, names=names)
+    schema = batch.schema.with_metadata({"format_version": str(FORMAT_VERSION)})
+    options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+    with pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema, options=options) as writer:
+        writer.write_batch(batch.replace_schema_metadata(schema.metadata))
+    return _describe(sink.finish(), rows)
+
+
+def _describe(ref: FileRef, rows: DeltaRows) -> DeltaFileMeta:
+    stamps = rows.timestamps
+    return DeltaFileMeta(
+        ref=ref,
+        timestamp=TIMESTAMP_UNASSIGNED if stamps is None else None,
+        timestamp_min=TIMESTAMP_UNASSIGNED if stamps is None else int(stamps.min()),
+        timestamp_max=TIMESTAMP_UNASSIGNED if stamps is None else int(stamps.max()),
+        row_count=len(rows.rowids),
+        delete_count=int(np.count_nonzero(rows.ops == OP_DELETE)),
+        reinsert_count=int(np.count_nonzero(rows.ops == OP_REINSERT)),
+        update_counts={
+            column_id: len(rows.rowids) if c.is_set is None else int(np.count_nonzero(c.is_set))
+            for column_id, c in rows.columns.items()
+        },
+    )
+
+
+class DeltaFile:
+    """A DeltaFile on disk: columns are read when they are asked for, through a memory map."""
+
+    def __init__(self, path: Path, meta: DeltaFileMeta, row_count_base: int) -> None:
+        """`row_count_base` is the number of rows of the DiskRowSet that row ids must stay below."""
+        self.path = path
+        self.meta = meta
+        self._row_count_base = row_count_base
+        self._source: pa.Buffer | None = None
+        self._schema: pa.Schema | None = None
+        self._rowids: np.ndarray | None = None
+        self._ops: np.ndarray | None = None
+
+    @property
+    def rowids(self) -> np.ndarray:
+        """int64[n], ascending."""
+        if self._rowids is None:
+            rowids = self._read("rowid").to_numpy().astype(np.int64)
+            if len(rowids) != self.meta.row_count or (
+                len(rowids) and int(rowids.max()) >= self._row_count_base
+            ):
+                raise CorruptionError(
+                    f"{self.path}: {len(rowids)} rows up to row id {rowids.max(initial=-1)},"
+                    f" expected {self.meta.row_count} rows below row id {self._row_count_base}"
+                )
+            self._rowids = rowids
+        return self._rowids
+
+    @property
+    def ops(self) -> np.ndarray:
+        """uint8[n], OP_ constants."""
+        if self._ops is None:
+            self._ops = self._read("op").to_numpy()
+        return self._ops
+
+    def timestamps(self) -> np.ndarray | None:
+        """int64[n], or None when the whole file has the timestamp of its entry."""
+        return None if self.meta.timestamp is not None else self._read("timestamp").to_numpy()
+
+    def column(self, column_id: int) -> DeltaColumn | None:
+        """Return the new values of one column, or None when the file never sets it."""
+        if column_id not in self.meta.update_counts:
+            return None
+        values = self._read(f"v{column_id}")
+        if f"s{column_id}" not in self._open_schema().names:
+            return DeltaColumn(values)
+        is_set = self._read(f"s{column_id}").to_numpy(zero_copy_only=False)
+        return DeltaColumn(values, is_set)
+
+    def read(self) -> DeltaRows:
+        """Return the whole file."""
+        columns = {}
+        for column_id in self.meta.update_counts:
+            column = self.column(column_id)
+            assert column is not None
+            columns[column_id] = column
+        return DeltaRows(self.rowids, self.ops, columns, self.timestamps())
+
+    def _open(self) -> pa.Buffer:
+        if self._source is None:
+            try:
+                with pa.memory_map(str(self.path)) as file:
+                    source = file.read_buffer()
+            except FileNotFoundError as error:
+                raise StorageError(f"{self.path}: delta file is missing") from error
+            check_content(self.path, source, self.meta.ref)
+            self._source = source
+        return self._source
+
+    def _open_schema(self) -> pa.Schema:
+        if self._schema is None:
+            schema = pa.ipc.open_file(self._open()).schema
+            version = int((schema.metadata or {}).get(b"format_version", b"0"))
+            if version != FORMAT_VERSION:
+                raise FormatVersionError(
+                    f"{self.path}: delta file of format version {version}, known:"
+                    f" {FORMAT_VERSION}; upgrade kudulite to read it"
+                )
+            self._schema = schema
+        return self._schema
+
+    def _read(self, name: str) -> pa.Array:
+        index = self._open_schema().get_field_index(name)
+        if index < 0:
+            raise CorruptionError(f"{self.path}: no column {name} in the delta file")
+        options = pa.ipc.IpcReadOptions(included_fields=[index], use_threads=False)
+        return pa.ipc.open_file(self._open(), options=options).get_batch(0).column(0)
