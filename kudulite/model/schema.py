@@ -1,0 +1,278 @@
+"""Columns and schemas: names, types, ids, defaults, and which columns are the primary key.
+
+Invariants of a Schema: (1) the key columns come first, in key order; (2) they are NOT NULL and of
+key types; (3) names and ids are unique; (4) an id is never used twice in the life of a table, so
+`next_column_id` is above all that ever were; (5) nothing changes after construction: an altered
+table has another Schema.
+
+A column has two defaults. The read default is what rows from before the column show, and is frozen
+when the column is made; the write default fills cells that an insert leaves unset, and may change.
+
+Source: Kudu common/schema.cc; docs/schema_design.adoc, "Column encoding" for which fits which type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+
+from kudulite.errors import ColumnNotFoundError, CorruptionError, SchemaError
+from kudulite.model.types import ColumnType, parse_type, type_from_arrow
+from kudulite.model.values import canonical_value, value_from_json, value_to_json
+
+FIELD_ID_KEY = b"PARQUET:field_id"
+NEW_COLUMN_ID = -1  # a column that no schema has taken up yet
+NAME_BYTES_MAX = 256
+COMMENT_BYTES_MAX = 256
+
+COMPRESSIONS = ("default", "none", "lz4", "snappy", "zstd", "gzip")
+_COMPRESSION_ALIASES = {"zlib": "gzip", "no_compression": "none"}
+_ENCODING_ALIASES = {"bit_shuffle": "bitshuffle", "dictionary": "dict"}
+
+
+def encodings_of(column_type: ColumnType) -> tuple[str, ...]:
+    """The encodings that a column of this type may have."""
+    if column_type.is_bytes:
+        return ("auto", "plain", "dict", "prefix")
+    if column_type.name == "bool":
+        return ("auto", "plain", "rle")
+    if column_type.is_float or column_type.key_width == 16:
+        return ("auto", "plain", "bitshuffle")
+    return ("auto", "plain", "rle", "bitshuffle")
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column. Defaults are kept in canonical form, so equal columns compare equal."""
+
+    id: int
+    name: str
+    type: ColumnType
+    nullable: bool = True
+    read_default: Any = None
+    write_default: Any = None
+    encoding: str = "auto"
+    compression: str = "default"
+    comment: str = ""
+
+    def __post_init__(self) -> None:
+        _check_identifier(self.name)
+        if not isinstance(self.type, ColumnType):
+            raise SchemaError(f"column {self.name!r}: {self.type!r} is no column type")
+        encoding = self.encoding.lower()
+        encoding = _ENCODING_ALIASES.get(encoding, encoding)
+        if encoding not in encodings_of(self.type):
+            raise SchemaError(
+                f"invalid encoding for column {self.name!r}: {self.encoding!r} on {self.type}; "
+                f"possible: {', '.join(encodings_of(self.type))}"
+            )
+        compression = self.compression.lower()
+        compression = _COMPRESSION_ALIASES.get(compression, compression)
+        if compression not in COMPRESSIONS:
+            raise SchemaError(
+                f"invalid compression for column {self.name!r}: {self.compression!r}; "
+                f"possible: {', '.join(COMPRESSIONS)}"
+            )
+        if len(self.comment.encode()) > COMMENT_BYTES_MAX:
+            raise SchemaError(f"column {self.name!r}: comment over {COMMENT_BYTES_MAX} bytes")
+        set_field = object.__setattr__  # the frozen dataclass is being built
+        set_field(self, "encoding", encoding)
+        set_field(self, "compression", compression)
+        for field in ("read_default", "write_default"):
+            set_field(self, field, canonical_value(getattr(self, field), self.type, self.name))
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object; `from_json` gives an equal column back."""
+        return {
+            "id": self.id,
+            "name": self.name,
+            "type": str(self.type),
+            "nullable": self.nullable,
+            "read_default": value_to_json(self.read_default, self.type),
+            "write_default": value_to_json(self.write_default, self.type),
+            "encoding": self.encoding,
+            "compression": self.compression,
+            "comment": self.comment,
+        }
+
+    @classmethod
+    def from_json(cls, stored: dict[str, Any]) -> Column:
+        """The column that `to_json` stored."""
+        fields = dict(stored)
+        fields["type"] = column_type = parse_type(fields["type"])
+        for field in ("read_default", "write_default"):
+            fields[field] = value_from_json(fields[field], column_type, fields["name"])
+        return cls(**fields)
+
+
+def _check_identifier(name: str) -> None:
+    if not isinstance(name, str) or not name:
+        raise SchemaError(f"column name {name!r}: a name is a non-empty string")
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError as error:
+        raise SchemaError(f"column name {name!r} has no UTF-8 form") from error
+    if size > NAME_BYTES_MAX or "\0" in name:
+        raise SchemaError(
+            f"column name {name[:40]!r}: a name has at most {NAME_BYTES_MAX} bytes and no NUL"
+        )
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The columns of a table, key columns first. Build new ones with `Schema.build`."""
+
+    columns: tuple[Column, ...]
+    key_count: int
+    next_column_id: int
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "columns", tuple(self.columns))
+        if not 1 <= self.key_count <= len(self.columns):
+            raise SchemaError(
+                f"a table needs a primary key of at least one of its columns; got {self.key_count} "
+                f"key columns of {len(self.columns)}"
+            )
+        for column in self.key_columns:
+            if not column.type.is_key_type:
+                raise SchemaError(
+                    f"column {column.name!r}: {column.type} may not be part of a primary key"
+                )
+            if column.nullable:
+                raise SchemaError(
+                    f"column {column.name!r}: nullable key columns are not supported; "
+                    "make it nullable=False"
+                )
+        _check_unique("name", [column.name for column in self.columns])
+        _check_unique("id", [column.id for column in self.columns])
+        ids = [column.id for column in self.columns]
+        if min(ids) < 0 or max(ids) >= self.next_column_id:
+            raise SchemaError(f"column ids {ids} are not all within 0..{self.next_column_id - 1}")
+
+    @classmethod
+    def build(cls, columns: Sequence[Column], primary_key: Sequence[str]) -> Schema:
+        """A new table's schema: key columns moved to the front in the order of `primary_key`, ids
+        given out from 0 in the resulting order. Ids that the columns carry are ignored."""
+        by_name = {column.name: column for column in columns}
+        _check_unique("name", [column.name for column in columns])
+        _check_unique("primary key column", list(primary_key))
+        for name in primary_key:
+            if name not in by_name:
+                raise ColumnNotFoundError(
+                    f"primary key column {name!r} is not in the schema; "
+                    f"columns: {', '.join(by_name)}"
+                )
+        ordered = [by_name[name] for name in primary_key]
+        ordered += [column for column in columns if column.name not in primary_key]
+        numbered = tuple(replace(column, id=i) for i, column in enumerate(ordered))
+        return cls(numbered, key_count=len(primary_key), next_column_id=len(numbered))
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Names of all columns, in order."""
+        return [column.name for column in self.columns]
+
+    @cached_property
+    def key_names(self) -> list[str]:
+        """Names of the primary key columns, in key order."""
+        return [column.name for column in self.key_columns]
+
+    @property
+    def key_columns(self) -> tuple[Column, ...]:
+        """The primary key columns, in key order."""
+        return self.columns[: self.key_count]
+
+    @property
+    def value_columns(self) -> tuple[Column, ...]:
+        """The columns that are not part of the primary key."""
+        return self.columns[self.key_count :]
+
+    @cached_property
+    def key_types(self) -> tuple[ColumnType, ...]:
+        """Types of the primary key columns, in key order."""
+        return tuple(column.type for column in self.key_columns)
+
+    @cached_property
+    def _index_by_name(self) -> dict[str, int]:
+        return {column.name: i for i, column in enumerate(self.columns)}
+
+    @cached_property
+    def _column_by_id(self) -> dict[int, Column]:
+        return {column.id: column for column in self.columns}
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._index_by_name
+
+    def index_of(self, name: str) -> int:
+        """Position of the named column; ColumnNotFoundError lists the columns."""
+        index = self._index_by_name.get(name)
+        if index is None:
+            raise ColumnNotFoundError(f"no column {name!r}; columns: {', '.join(self.names)}")
+        return index
+
+    def column(self, name: str) -> Column:
+        """The named column; ColumnNotFoundError lists the columns."""
+        return self.columns[self.index_of(name)]
+
+    def column_by_id(self, column_id: int) -> Column | None:
+        """The column with this id, or None: it was dropped, or is newer than this schema."""
+        return self._column_by_id.get(column_id)
+
+    def arrow_schema(self, names: Sequence[str] | None = None) -> pa.Schema:
+        """Arrow fields of the named columns (default: all), with their ids as Parquet field ids."""
+        columns = self.columns if names is None else [self.column(name) for name in names]
+        return pa.schema(
+            pa.field(
+                column.name,
+                column.type.arrow,
+                nullable=column.nullable,
+                metadata={FIELD_ID_KEY: str(column.id).encode()},
+            )
+            for column in columns
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object; `from_json` gives an equal schema back."""
+        return {
+            "columns": [column.to_json() for column in self.columns],
+            "key_count": self.key_count,
+            "next_column_id": self.next_column_id,
+        }
+
+    @classmethod
+    def from_json(cls, stored: dict[str, Any]) -> Schema:
+        """The schema that `to_json` stored; CorruptionError if it is not one."""
+        try:
+            columns = tuple(Column.from_json(column) for column in stored["columns"])
+            return cls(columns, stored["key_count"], stored["next_column_id"])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise CorruptionError(f"stored schema is not readable: {error}") from error
+
+
+def _check_unique(what: str, values: Sequence[Any]) -> None:
+    repeated = {value for value in values if values.count(value) > 1}
+    if repeated:
+        raise SchemaError(f"{what} {sorted(repeated)[0]!r} is given more than once")
+
+
+def schema_from_arrow(
+    arrow_schema: pa.Schema, primary_key: Sequence[str], table: str = ""
+) -> Schema:
+    """The schema of a new table for data of `arrow_schema`.
+
+    Key columns move to the front in the order given and become NOT NULL; order and nullability of
+    the others stay. SchemaError names `table` and the field that cannot be a column."""
+    columns = []
+    for field in arrow_schema:
+        try:
+            column_type = type_from_arrow(field.type)
+        except SchemaError as error:
+            where = f"table {table!r}, " if table else ""
+            raise SchemaError(f"{where}column {field.name!r}: {error}") from error
+        nullable = field.nullable and field.name not in primary_key
+        columns.append(Column(NEW_COLUMN_ID, field.name, column_type, nullable=nullable))
+    return Schema.build(columns, primary_key)

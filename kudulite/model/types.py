@@ -1,0 +1,368 @@
+"""Column types: the fourteen that a table can have, and how Arrow data is fitted to them.
+
+A type is a name and, for some, parameters: `int32`, `decimal(10, 2)`, `varchar(20)`. Each has
+exactly one Arrow type, in which its values live everywhere above the files. `cast_to_column` brings
+a user's array to it, exactly or with an error: never a rounded, wrapped or truncated value.
+
+Source: Kudu docs/schema_design.adoc, "Column types"; common/types.h for the physical widths.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kudulite.errors import RowError, SchemaError
+
+DECIMAL_PRECISION_MAX = 38
+VARCHAR_LENGTH_MAX = 65535
+DATE_MIN, DATE_MAX = -719162, 2932896  # days since the epoch of 0001-01-01 and 9999-12-31
+
+_PLAIN_ARROW: dict[str, pa.DataType] = {
+    "bool": pa.bool_(),
+    "int8": pa.int8(),
+    "int16": pa.int16(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "date": pa.date32(),
+    "unixtime_micros": pa.timestamp("us", "UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+    "string": pa.string(),
+    "binary": pa.binary(),
+}
+_KEY_WIDTHS = {"int8": 1, "int16": 2, "int32": 4, "int64": 8, "date": 4}
+_KEY_WIDTHS |= {"unixtime_micros": 8, "timestamp_ntz": 8}
+_TYPE_TEXT = re.compile(r"\s*([a-z_0-9]+)\s*(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?\s*")
+
+
+@dataclass(frozen=True)
+class ColumnType:
+    """One column type; compare with `==`, print with `str`; see the constants below."""
+
+    name: str
+    precision: int | None = None
+    scale: int | None = None
+    length: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.name == "decimal":
+            _check_decimal(self.precision, self.scale)
+        elif self.name == "varchar":
+            if self.length is None or not 1 <= self.length <= VARCHAR_LENGTH_MAX:
+                raise SchemaError(
+                    f"varchar length {self.length} is not within 1..{VARCHAR_LENGTH_MAX}"
+                )
+        elif self.name not in _PLAIN_ARROW:
+            raise SchemaError(f"unknown column type {self.name!r}; known: {', '.join(TYPE_NAMES)}")
+
+    def __str__(self) -> str:
+        if self.name == "decimal":
+            return f"decimal({self.precision}, {self.scale})"
+        return f"varchar({self.length})" if self.name == "varchar" else self.name
+
+    @property
+    def arrow(self) -> pa.DataType:
+        """The one Arrow type of this column's arrays."""
+        return _arrow_type(self)
+
+    @property
+    def is_key_type(self) -> bool:
+        """Whether a primary key column may have this type."""
+        return self.name not in ("bool", "float", "double")
+
+    @property
+    def is_bytes(self) -> bool:
+        """Whether values have no fixed width: string, varchar, binary."""
+        return self.name in ("string", "varchar", "binary")
+
+    @property
+    def is_text(self) -> bool:
+        """Whether values are `str`: string, varchar."""
+        return self.name in ("string", "varchar")
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether values are whole numbers: int8, int16, int32, int64."""
+        return self.name in ("int8", "int16", "int32", "int64")
+
+    @property
+    def is_float(self) -> bool:
+        """Whether values are binary floating point: float, double."""
+        return self.name in ("float", "double")
+
+    @property
+    def is_timestamp(self) -> bool:
+        """Whether values are microseconds since the epoch: unixtime_micros, timestamp_ntz."""
+        return self.name in ("unixtime_micros", "timestamp_ntz")
+
+    @property
+    def key_width(self) -> int | None:
+        """Bytes of an encoded key value, or None where it has no fixed width or is no key type."""
+        if self.name == "decimal":
+            assert self.precision is not None
+            return 4 if self.precision <= 9 else 8 if self.precision <= 18 else 16
+        return _KEY_WIDTHS.get(self.name)
+
+
+def _check_decimal(precision: int | None, scale: int | None) -> None:
+    if precision is None or not 1 <= precision <= DECIMAL_PRECISION_MAX:
+        raise SchemaError(f"decimal precision {precision} is not within 1..{DECIMAL_PRECISION_MAX}")
+    if scale is None or not 0 <= scale <= precision:
+        raise SchemaError(f"decimal scale {scale} is not within 0..{precision} (the precision)")
+
+
+@functools.cache
+def _arrow_type(column_type: ColumnType) -> pa.DataType:
+    if column_type.name == "decimal":
+        return pa.decimal128(column_type.precision, column_type.scale)
+    return pa.string() if column_type.name == "varchar" else _PLAIN_ARROW[column_type.name]
+
+
+TYPE_NAMES = (*_PLAIN_ARROW, "decimal(p, s)", "varchar(n)")
+
+bool_ = ColumnType("bool")
+int8 = ColumnType("int8")
+int16 = ColumnType("int16")
+int32 = ColumnType("int32")
+int64 = ColumnType("int64")
+float_ = ColumnType("float")
+double = ColumnType("double")
+date = ColumnType("date")
+unixtime_micros = ColumnType("unixtime_micros")
+timestamp_ntz = ColumnType("timestamp_ntz")
+string = ColumnType("string")
+binary = ColumnType("binary")
+
+
+def decimal(precision: int, scale: int = 0) -> ColumnType:
+    """The exact number type with `precision` digits, `scale` of them after the point."""
+    return ColumnType("decimal", precision=precision, scale=scale)
+
+
+def varchar(length: int) -> ColumnType:
+    """The string type of at most `length` characters (code points, not bytes)."""
+    return ColumnType("varchar", length=length)
+
+
+def parse_type(text: str) -> ColumnType:
+    """The type whose `str` is `text`, in any case and spacing; SchemaError lists the known ones."""
+    match = _TYPE_TEXT.fullmatch(text.lower())
+    name, first, second = match.groups() if match else (None, None, None)
+    if name == "decimal" and first is not None:
+        return decimal(int(first), int(second or 0))
+    if name == "varchar" and first is not None and second is None:
+        return varchar(int(first))
+    if name in _PLAIN_ARROW and first is None:
+        return ColumnType(name)
+    raise SchemaError(f"unknown column type {text!r}; known: {', '.join(TYPE_NAMES)}")
+
+
+def type_from_arrow(arrow_type: pa.DataType) -> ColumnType:
+    """The column type that holds every value of `arrow_type`; SchemaError where there is none."""
+    if pa.types.is_dictionary(arrow_type) or pa.types.is_run_end_encoded(arrow_type):
+        return type_from_arrow(arrow_type.value_type)
+    if pa.types.is_timestamp(arrow_type) and arrow_type.unit != "ns":
+        return timestamp_ntz if arrow_type.tz is None else unixtime_micros
+    if pa.types.is_decimal(arrow_type) and arrow_type.precision <= DECIMAL_PRECISION_MAX:
+        return decimal(arrow_type.precision, arrow_type.scale)
+    if pa.types.is_date(arrow_type):
+        return date
+    if _is_arrow_text(arrow_type):
+        return string
+    if _is_arrow_bytes(arrow_type):
+        return binary
+    for name, plain in _PLAIN_ARROW.items():
+        if plain == arrow_type:
+            return ColumnType(name)
+    raise SchemaError(
+        f"Arrow type {arrow_type} has no column type; known: {', '.join(TYPE_NAMES)}"
+        + (" (timestamps are in microseconds)" if pa.types.is_timestamp(arrow_type) else "")
+    )
+
+
+def _is_arrow_text(arrow_type: pa.DataType) -> bool:
+    t = pa.types
+    return t.is_string(arrow_type) or t.is_large_string(arrow_type) or t.is_string_view(arrow_type)
+
+
+def _is_arrow_bytes(arrow_type: pa.DataType) -> bool:
+    t = pa.types
+    return (
+        t.is_binary(arrow_type)
+        or t.is_large_binary(arrow_type)
+        or t.is_binary_view(arrow_type)
+        or t.is_fixed_size_binary(arrow_type)
+    )
+
+
+# --- casts: each takes an Arrow array that is not yet of the column's type, and raises ArrowInvalid
+# --- for a value that has no exact counterpart
+
+
+def _cast_number(array: pa.Array, column_type: ColumnType) -> pa.Array:
+    result = array.cast(column_type.arrow)
+    if pa.types.is_float64(array.type) and column_type.name == "float":
+        back = result.cast(pa.float64())
+        same = pc.or_kleene(pc.equal(back, array), pc.is_nan(array))
+        if not pc.all(same).as_py() and pc.any(pc.invert(same)).as_py():
+            raise pa.ArrowInvalid("no float has this value")
+    return result
+
+
+def _cast_decimal(array: pa.Array, column_type: ColumnType) -> pa.Array:
+    # Through 76 digits: widening 128-bit decimals within 38 digits can overflow unnoticed.
+    scale = column_type.scale or 0
+    if pa.types.is_integer(array.type):
+        wide = array.cast(pa.decimal256(76, scale))
+    else:
+        wide = array.cast(pa.decimal256(76, max(array.type.scale, scale)))
+    return wide.cast(column_type.arrow)
+
+
+def _cast_plain(array: pa.Array, column_type: ColumnType) -> pa.Array:
+    return array.cast(column_type.arrow)
+
+
+def _is_exact_source(source: pa.DataType, column_type: ColumnType) -> bool:
+    """Whether values of `source` have an exact meaning in `column_type`, if they fit at all."""
+    t = pa.types
+    if column_type.is_integer:
+        return t.is_integer(source) or t.is_floating(source) or t.is_decimal(source)
+    if column_type.is_float:
+        return t.is_integer(source) or t.is_floating(source)
+    if column_type.name == "decimal":
+        return t.is_integer(source) or t.is_decimal(source)
+    if column_type.name == "date":
+        return t.is_date(source)
+    if column_type.is_timestamp:
+        has_zone = column_type.name == "unixtime_micros"
+        return t.is_timestamp(source) and (source.tz is not None) == has_zone
+    if column_type.is_bytes:
+        return _is_arrow_text(source) or _is_arrow_bytes(source)
+    return source == column_type.arrow
+
+
+def _check_values(array: pa.Array, column_type: ColumnType) -> None:
+    """Raise ArrowInvalid where an array of the right Arrow type holds a value that is not legal."""
+    if column_type.is_text:
+        array.validate(full=True)
+    if column_type.name == "date":
+        bounds = pc.min_max(array.view(pa.int32())).as_py()
+        if bounds["min"] is not None and (bounds["min"] < DATE_MIN or bounds["max"] > DATE_MAX):
+            raise pa.ArrowInvalid("dates go from 0001-01-01 to 9999-12-31")
+    if column_type.name == "varchar":
+        assert column_type.length is not None
+        longest = pc.max(pc.binary_length(array)).as_py()
+        if longest is not None and longest > column_type.length:  # bytes are at least characters
+            longest = pc.max(pc.utf8_length(array)).as_py()
+            if longest > column_type.length:
+                raise pa.ArrowInvalid(f"longer than {column_type.length} characters")
+
+
+def cast_to_column(
+    array: pa.Array | pa.ChunkedArray, column_type: ColumnType, *, column: str, table: str
+) -> pa.Array:
+    """One array of exactly `column_type.arrow` with the same values; no copy if it has it already.
+
+    RowError names the first value that does not fit and its row; SchemaError says that the Arrow
+    type has no exact meaning in the column. Nulls pass: whether they may is not decided here."""
+    array = _plain_array(array, column, table)
+    if pa.types.is_null(array.type):
+        return pa.nulls(len(array), column_type.arrow)
+    if not _is_exact_source(array.type, column_type):
+        hint = ""
+        if column_type.is_timestamp and pa.types.is_timestamp(array.type):
+            hint = (
+                "; give the timestamps a time zone, or make the column timestamp_ntz"
+                if array.type.tz is None
+                else "; convert to local time without a zone, or make the column unixtime_micros"
+            )
+        raise SchemaError(
+            f"table {table!r}, column {column!r}: Arrow type {array.type} has no exact meaning in "
+            f"{column_type}{hint}"
+        )
+
+    def fit(part: pa.Array) -> pa.Array:
+        result = part
+        if part.type != column_type.arrow:
+            result = _caster(column_type)(part, column_type)
+        _check_values(result, column_type)
+        return result
+
+    try:
+        return fit(array)
+    except pa.ArrowInvalid as error:
+        row = _first_bad_row(array, fit)
+        raise RowError(
+            f"table {table!r}, column {column!r}: row {row}: value {_show(array, row)} does not "
+            f"fit {column_type}: {error}",
+            reason=RowError.REASON_INVALID,
+            row_count=1,
+        ) from error
+
+
+def _caster(column_type: ColumnType) -> Callable[[pa.Array, ColumnType], pa.Array]:
+    if column_type.is_integer or column_type.is_float:
+        return _cast_number
+    return _cast_decimal if column_type.name == "decimal" else _cast_plain
+
+
+def _plain_array(array: pa.Array | pa.ChunkedArray, column: str, table: str) -> pa.Array:
+    """`array` as one piece without dictionary, run-end, or extension wrapping."""
+    if isinstance(array, pa.ChunkedArray):
+        array = array.chunk(0) if array.num_chunks == 1 else array.combine_chunks()
+        if isinstance(array, pa.ChunkedArray):
+            raise SchemaError(
+                f"table {table!r}, column {column!r}: the batch holds more than 2 GiB of "
+                f"{array.type} values; write it in smaller batches"
+            )
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    if pa.types.is_dictionary(array.type):
+        array = array.cast(array.type.value_type)
+    elif pa.types.is_run_end_encoded(array.type):
+        array = pc.run_end_decode(array)
+    return array
+
+
+def _first_bad_row(array: pa.Array, fit: Callable[[pa.Array], pa.Array]) -> int:
+    """The smallest i for which `fit(array[: i + 1])` fails, by bisection; `fit(array)` fails."""
+    good, bad = 0, len(array)  # array[:good] fits, array[:bad] does not
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        try:
+            fit(array.slice(good, middle - good))
+            good = middle
+        except pa.ArrowInvalid:
+            bad = middle
+    return good
+
+
+def _show(array: pa.Array, row: int) -> str:
+    """The value for a message: readable also when Python has no object for it."""
+    cell = array.slice(row, 1)
+    try:
+        text = repr(cell[0].as_py())
+    except (ValueError, OverflowError, UnicodeDecodeError):
+        if pa.types.is_date32(cell.type):
+            text = f"day {cell.view(pa.int32())[0].as_py()}"
+        elif cell.type.id in (pa.timestamp("us").id, pa.date64().id):
+            text = f"{np.asarray(cell.view(pa.int64()))[0]} {cell.type}"
+        else:
+            text = "that is no UTF-8"
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def value_text(value: Any) -> str:
+    """A value as messages show it, at most 80 letters."""
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

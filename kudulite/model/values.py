@@ -1,0 +1,251 @@
+"""Single Python values of columns: what is accepted, its canonical form, and its form in JSON.
+
+Canonical: bool, int, float (one NaN object, so that `==` on tuples holds), Decimal with exactly the
+column's scale, `datetime.date`, `datetime.datetime` (UTC for unixtime_micros, naive for
+timestamp_ntz, an int of microseconds where Python has no such year), str, bytes."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from kudulite.errors import SchemaError
+from kudulite.model.types import DATE_MAX, DATE_MIN, ColumnType, value_text
+
+INT_RANGES = {
+    name: (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
+    for name, bits in (("int8", 8), ("int16", 16), ("int32", 32), ("int64", 64))
+}
+_EPOCH_DATE = datetime.date(1970, 1, 1).toordinal()
+_EPOCH_NAIVE = datetime.datetime(1970, 1, 1)
+_EPOCH_UTC = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_MICROSECOND = datetime.timedelta(microseconds=1)
+_JSON_INT_MAX = 1 << 53  # larger ones are strings: other JSON readers round them
+DECIMAL_CONTEXT = decimal.Context(prec=200, Emax=10_000, Emin=-10_000, traps=[decimal.Inexact])
+
+
+def canonical_value(value: Any, column_type: ColumnType, column: str) -> Any:
+    """`value` in its canonical form; None stays None. SchemaError names column, value and type."""
+    if value is None:
+        return None
+    if isinstance(value, np.generic):
+        value = value.item() if not isinstance(value, np.datetime64) else _from_numpy_time(value)
+    convert = _CONVERTERS[column_type.name]
+    try:
+        return convert(value, column_type)
+    except (ValueError, TypeError, OverflowError, decimal.DecimalException) as error:
+        raise SchemaError(
+            f"column {column!r}: {value_text(value)} is no {column_type}: {error}"
+        ) from error
+
+
+def _from_numpy_time(value: np.datetime64) -> Any:
+    return value.astype("datetime64[us]").item()
+
+
+def _to_bool(value: Any, _: ColumnType) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError("expected a bool")
+    return value
+
+
+def to_int(value: Any) -> int:
+    """A whole number as int, from int, float or Decimal; a bool is none."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, (float, decimal.Decimal)) and value == value and int(value) == value:
+        return int(value)
+    raise TypeError("expected an integer")
+
+
+def _to_int(value: Any, column_type: ColumnType) -> int:
+    number = to_int(value)
+    low, high = INT_RANGES[column_type.name]
+    if not low <= number <= high:
+        raise ValueError(f"outside {low}..{high}")
+    return number
+
+
+def to_float(value: Any) -> float:
+    """A number as float, exactly; a bool is none."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, decimal.Decimal)):
+        raise TypeError("expected a number")
+    number = float(value)
+    if number != value and number == number:
+        raise ValueError("no double has this value")
+    return number if number == number else math.nan
+
+
+def _to_float(value: Any, column_type: ColumnType) -> float:
+    number = to_float(value)
+    if column_type.name == "float" and number == number and not math.isinf(number):
+        with np.errstate(over="ignore"):
+            rounded = float(np.float32(number))
+        if rounded != number:
+            # A default of 0.1 means the nearest float, as it does in every language.
+            if math.isinf(rounded):
+                raise ValueError("outside the range of float")
+            return rounded
+    return number
+
+
+def to_decimal(value: Any) -> decimal.Decimal:
+    """A number as Decimal, exactly: int, Decimal; a float or a bool is none."""
+    if isinstance(value, decimal.Decimal):
+        if not value.is_finite():
+            raise ValueError("expected a finite number")
+        return value
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError("expected a Decimal or an int")
+    return decimal.Decimal(value)
+
+
+def decimal_unscaled(value: decimal.Decimal, scale: int) -> int:
+    """`value` × 10^scale; raises decimal.Inexact where that is no whole number."""
+    return int(value.scaleb(scale, DECIMAL_CONTEXT).to_integral_exact(context=DECIMAL_CONTEXT))
+
+
+def decimal_from_unscaled(unscaled: int, scale: int) -> decimal.Decimal:
+    """The Decimal with exactly `scale` digits after the point."""
+    return decimal.Decimal(unscaled).scaleb(-scale, DECIMAL_CONTEXT)
+
+
+def _to_decimal(value: Any, column_type: ColumnType) -> decimal.Decimal:
+    assert column_type.scale is not None and column_type.precision is not None
+    try:
+        unscaled = decimal_unscaled(to_decimal(value), column_type.scale)
+    except decimal.Inexact:
+        raise ValueError(f"more than {column_type.scale} digits after the point") from None
+    if abs(unscaled) >= 10**column_type.precision:
+        raise ValueError(f"more than {column_type.precision} digits")
+    return decimal_from_unscaled(unscaled, column_type.scale)
+
+
+def to_days(value: Any) -> int:
+    """Days since the epoch, from a date or an ISO string."""
+    if isinstance(value, str):
+        value = datetime.date.fromisoformat(value.strip())
+    if isinstance(value, datetime.datetime) or not isinstance(value, datetime.date):
+        raise TypeError("expected a date or a string such as '2026-11-21'")
+    return value.toordinal() - _EPOCH_DATE
+
+
+def date_from_days(days: int) -> datetime.date:
+    """The date that is `days` after 1970-01-01; ValueError outside the years 1 to 9999."""
+    if not DATE_MIN <= days <= DATE_MAX:
+        raise ValueError(f"day {days} is outside 0001-01-01..9999-12-31")
+    return datetime.date.fromordinal(days + _EPOCH_DATE)
+
+
+def _to_date(value: Any, _: ColumnType) -> datetime.date:
+    return date_from_days(to_days(value))
+
+
+def to_micros(value: Any, column_type: ColumnType) -> int:
+    """Microseconds since the epoch, from an int of them, a datetime, or an ISO string.
+
+    A naive datetime in a unixtime_micros column is UTC; one with a zone in a timestamp_ntz column
+    is an error."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        low, high = INT_RANGES["int64"]
+        if not low <= value <= high:
+            raise ValueError(f"outside {low}..{high}")
+        return value
+    if isinstance(value, str):
+        value = datetime.datetime.fromisoformat(value.strip())
+    if not isinstance(value, datetime.datetime):
+        raise TypeError("expected a datetime, an ISO string, or an int of microseconds")
+    if value.tzinfo is None or value.utcoffset() is None:
+        return (value.replace(tzinfo=None) - _EPOCH_NAIVE) // _MICROSECOND
+    if column_type.name == "timestamp_ntz":
+        raise ValueError("it has a time zone, and timestamp_ntz has none")
+    return (value - _EPOCH_UTC) // _MICROSECOND
+
+
+def timestamp_from_micros(micros: int, column_type: ColumnType) -> datetime.datetime | int:
+    """The canonical value of `micros` microseconds since the epoch."""
+    epoch = _EPOCH_UTC if column_type.name == "unixtime_micros" else _EPOCH_NAIVE
+    try:
+        return epoch + datetime.timedelta(microseconds=micros)
+    except OverflowError:
+        return micros
+
+
+def _to_timestamp(value: Any, column_type: ColumnType) -> datetime.datetime | int:
+    return timestamp_from_micros(to_micros(value, column_type), column_type)
+
+
+def to_text(value: Any) -> str:
+    """A str that has a UTF-8 form."""
+    if not isinstance(value, str):
+        raise TypeError("expected a str")
+    value.encode()
+    return value
+
+
+def _to_text(value: Any, column_type: ColumnType) -> str:
+    text = to_text(value)
+    if column_type.length is not None and len(text) > column_type.length:
+        raise ValueError(f"longer than {column_type.length} characters")
+    return text
+
+
+def to_bytes(value: Any) -> bytes:
+    """bytes, from any bytes-like object or the UTF-8 of a str."""
+    if isinstance(value, str):
+        return value.encode()
+    if not isinstance(value, (bytes, bytearray, memoryview)):
+        raise TypeError("expected bytes")
+    return bytes(value)
+
+
+_CONVERTERS: dict[str, Callable[[Any, ColumnType], Any]] = {
+    "bool": _to_bool,
+    "int8": _to_int,
+    "int16": _to_int,
+    "int32": _to_int,
+    "int64": _to_int,
+    "float": _to_float,
+    "double": _to_float,
+    "decimal": _to_decimal,
+    "date": _to_date,
+    "unixtime_micros": _to_timestamp,
+    "timestamp_ntz": _to_timestamp,
+    "string": _to_text,
+    "varchar": _to_text,
+    "binary": lambda value, _: to_bytes(value),
+}
+
+
+def value_to_json(value: Any, column_type: ColumnType) -> Any:
+    """A canonical value as something JSON keeps: number, string, bool, or None."""
+    if value is None or column_type.name == "bool" or column_type.is_text:
+        return value
+    if column_type.is_integer:
+        return value if abs(value) <= _JSON_INT_MAX else str(value)
+    if column_type.is_float:
+        return value if math.isfinite(value) else repr(value)
+    if column_type.name == "binary":
+        return value.hex()
+    if column_type.is_timestamp:
+        return str(to_micros(value, column_type))
+    return str(value)  # Decimal, date
+
+
+def value_from_json(stored: Any, column_type: ColumnType, column: str) -> Any:
+    """The canonical value that `value_to_json` stored."""
+    if isinstance(stored, str) and not column_type.is_text:
+        if column_type.is_integer or column_type.is_timestamp:
+            stored = int(stored)
+        elif column_type.is_float:
+            stored = float(stored)
+        elif column_type.name == "decimal":
+            stored = decimal.Decimal(stored)
+        elif column_type.name == "binary":
+            stored = bytes.fromhex(stored)
+    return canonical_value(stored, column_type, column)

@@ -1,0 +1,170 @@
+"""Columns and schemas: validation, defaults in JSON, Arrow schemas."""
+
+import datetime
+import json
+import math
+import pickle
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+
+from kudulite.errors import ColumnNotFoundError, CorruptionError, SchemaError
+from kudulite.model import types as t
+from kudulite.model.schema import Column, Schema, schema_from_arrow
+
+
+def key(name="k", column_type=t.int64, **more):
+    return Column(-1, name, column_type, nullable=False, **more)
+
+
+UTC = datetime.UTC
+DEFAULTS = [
+    (t.bool_, True, True),
+    (t.int8, -128, -128),
+    (t.int64, 2**63 - 1, 2**63 - 1),
+    (t.int64, -(2**63), -(2**63)),
+    (t.double, math.nan, math.nan),
+    (t.double, -0.0, -0.0),
+    (t.double, math.inf, math.inf),
+    (t.float_, 0.5, 0.5),
+    (t.decimal(38, 2), Decimal("1E+5"), Decimal("100000.00")),
+    (t.decimal(38, 0), 10**38 - 1, Decimal(10**38 - 1)),
+    (t.date, datetime.date(1, 1, 1), datetime.date(1, 1, 1)),
+    (t.date, "9999-12-31", datetime.date(9999, 12, 31)),
+    (t.unixtime_micros, "2013-01-01T00:00:00+01:00",
+     datetime.datetime(2012, 12, 31, 23, tzinfo=UTC)),
+    (t.unixtime_micros, 2**63 - 1, 2**63 - 1),
+    (t.timestamp_ntz, datetime.datetime(1, 1, 1, 0, 0, 0, 1),
+     datetime.datetime(1, 1, 1, 0, 0, 0, 1)),
+    (t.string, "a\0\U0001f600", "a\0\U0001f600"),
+    (t.varchar(2), "", ""),
+    (t.binary, bytearray(b"\0\xff"), b"\0\xff"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("column_type, given, canonical", DEFAULTS, ids=str)
+def test_a_default_of_every_type_survives_json(column_type, given, canonical):
+    """The stored schema equals the one before; NaN and -0.0 too."""
+    column = Column(-1, "v", column_type, read_default=given, write_default=given)
+    schema = Schema.build([key(), column], ["k"])
+    stored = schema.columns[1].read_default
+    assert (stored, type(stored)) == (canonical, type(canonical)) or math.isnan(stored)
+
+    text = json.dumps(schema.to_json(), allow_nan=False)
+    assert Schema.from_json(json.loads(text)) == schema
+    assert repr(Schema.from_json(json.loads(text))) == repr(schema)
+
+
+@pytest.mark.parametrize(
+    "column_type, value",
+    [
+        (t.int8, 128), (t.int32, "1"), (t.int32, True), (t.bool_, 1), (t.int32, 1.5),
+        (t.decimal(3, 1), Decimal("1.25")), (t.decimal(3, 1), 100), (t.decimal(3, 1), 1.5),
+        (t.date, "2013-02-30"), (t.date, datetime.datetime(2013, 1, 1)), (t.varchar(1), "ab"),
+        (t.string, "\ud800"), (t.string, b"a"), (t.binary, 1), (t.double, "x"),
+        (t.timestamp_ntz, datetime.datetime(2013, 1, 1, tzinfo=UTC)), (t.unixtime_micros, 2**63),
+    ],
+)  # fmt: skip
+def test_a_default_that_does_not_fit_is_refused(column_type, value):
+    """The message names the column and the type."""
+    with pytest.raises(SchemaError, match="column 'v'"):
+        Column(-1, "v", column_type, read_default=value)
+
+
+def test_build_moves_the_key_to_the_front_and_gives_out_ids():
+    """Key order is that of `primary_key`, the rest keeps its order."""
+    schema = Schema.build([Column(-1, "v", t.double), key("b"), key("a")], ["a", "b"])
+    assert schema.names == ["a", "b", "v"] and schema.key_names == ["a", "b"]
+    assert [c.id for c in schema.columns] == [0, 1, 2] and schema.next_column_id == 3
+    assert schema.key_types == (t.int64, t.int64) and "v" in schema and "x" not in schema
+    assert [c.name for c in schema.value_columns] == ["v"]
+    assert schema.index_of("v") == 2 and schema.column_by_id(9) is None
+    assert schema.column_by_id(1) is schema.column("b")
+    assert pickle.loads(pickle.dumps(schema)) == schema
+
+
+@pytest.mark.parametrize(
+    "columns, primary_key, text",
+    [
+        ([], [], "primary key"),
+        ([key()], [], "primary key"),
+        ([key("k", t.double)], ["k"], "double may not be part"),
+        ([Column(-1, "k", t.int8)], ["k"], "nullable key columns are not supported"),
+        ([key(), key()], ["k"], "more than once"),
+        ([key()], ["k", "k"], "more than once"),
+        ([key()], ["x"], "'x' is not in the schema; columns: k"),
+    ],
+)
+def test_a_schema_that_breaks_a_rule_is_refused(columns, primary_key, text):
+    """Each rule has its message."""
+    with pytest.raises(SchemaError, match=text):
+        Schema.build(columns, primary_key)
+
+
+def test_ids_are_unique_and_below_the_next():
+    """An id of another column, or one that could be given out again, is refused."""
+    first, second = key("a"), key("b")
+    for ids, next_id in [((1, 1), 2), ((0, 5), 5), ((-1, 0), 2)]:
+        columns = [Column(ids[0], first.name, t.int8, nullable=False),
+                   Column(ids[1], second.name, t.int8, nullable=False)]  # fmt: skip
+        with pytest.raises(SchemaError, match="id"):
+            Schema(tuple(columns), 1, next_id)
+
+
+@pytest.mark.parametrize("name", ["", "a\0b", "x" * 257, "\ud800", None])
+def test_a_name_is_short_utf8_without_nul(name):
+    """Kudu's rule for identifiers."""
+    with pytest.raises(SchemaError, match="name"):
+        Column(-1, name, t.int8)
+
+
+def test_an_encoding_must_fit_the_type():
+    """Kudu's table; names are case-insensitive and zlib means gzip."""
+    assert Column(-1, "c", t.string, encoding="DICT", compression="zlib").compression == "gzip"
+    assert Column(-1, "c", t.int8, encoding="BIT_SHUFFLE").encoding == "bitshuffle"
+    for column_type, encoding in [(t.string, "bitshuffle"), (t.double, "rle"), (t.bool_, "dict"),
+                                  (t.int8, "prefix"), (t.decimal(38, 0), "rle")]:  # fmt: skip
+        with pytest.raises(SchemaError, match="invalid encoding for column 'c'"):
+            Column(-1, "c", column_type, encoding=encoding)
+    with pytest.raises(SchemaError, match="invalid compression"):
+        Column(-1, "c", t.int8, compression="lzo")
+    with pytest.raises(SchemaError, match="comment"):
+        Column(-1, "c", t.int8, comment="ä" * 129)
+
+
+def test_an_unknown_column_is_an_error_that_lists_the_known():
+    """For index_of, column, and arrow_schema alike."""
+    schema = Schema.build([key(), Column(-1, "v", t.int8)], ["k"])
+    with pytest.raises(ColumnNotFoundError, match="no column 'x'; columns: k, v"):
+        schema.arrow_schema(["k", "x"])
+
+
+def test_the_arrow_schema_has_field_ids_and_nullability():
+    """A projection keeps the order asked for."""
+    schema = Schema.build([Column(-1, "v", t.varchar(3)), key()], ["k"])
+    arrow = schema.arrow_schema(["v", "k"])
+    assert arrow.names == ["v", "k"] and [f.nullable for f in arrow] == [True, False]
+    assert [f.metadata[b"PARQUET:field_id"] for f in arrow] == [b"1", b"0"]
+    assert arrow.types == [pa.string(), pa.int64()]
+
+
+def test_a_schema_from_arrow_makes_the_key_not_null():
+    """Key first, not null; other fields keep their nullability."""
+    arrow = pa.schema([pa.field("v", pa.float64(), nullable=False), ("w", pa.utf8()),
+                       ("b", pa.int8()), ("a", pa.timestamp("ms", "UTC"))])  # fmt: skip
+    schema = schema_from_arrow(arrow, ["a", "b"])
+    assert [(c.name, str(c.type), c.nullable) for c in schema.columns] == [
+        ("a", "unixtime_micros", False), ("b", "int8", False), ("v", "double", False),
+        ("w", "string", True),
+    ]  # fmt: skip
+    with pytest.raises(SchemaError, match="table 'tab', column 'u'.*uint8"):
+        schema_from_arrow(pa.schema([("u", pa.uint8())]), ["u"], "tab")
+
+
+def test_a_damaged_stored_schema_is_corruption():
+    """Missing parts and impossible values are not usage errors of the reader."""
+    stored = Schema.build([key()], ["k"]).to_json()
+    for damage in ({"columns": [{}]}, {"key_count": 2}, {"columns": None}):
+        with pytest.raises(CorruptionError):
+            Schema.from_json(stored | damage)
