@@ -1,0 +1,51 @@
+"""What every test shares: one Spark session per pytest process, and repeatable random tests."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import hypothesis
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).parent
+
+# A failure prints the blob that repeats it. No deadline: machines differ too much.
+hypothesis.settings.register_profile("kudulite", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("kudulite")
+
+# Processes that tests start, Spark's Python workers among them, import this checkout.
+_inherited = os.environ.get("PYTHONPATH")
+os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *([_inherited] if _inherited else [])])
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark everything in tests/spark, so that `-m "not spark"` leaves it out."""
+    for item in items:
+        if item.path.is_relative_to(ROOT / "tests" / "spark"):
+            item.add_marker(pytest.mark.spark)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
+    """The Spark session of this process: local[2], two shuffle partitions, no UI.
+
+    A test that changes a setting puts it back.
+    """
+    # Tests without Spark run where pyspark is not installed.
+    from kudulite_spark.session import local_session
+
+    folder = tmp_path_factory.mktemp("spark")
+    session = local_session(
+        "kudulite tests",
+        options={
+            "spark.local.dir": str(folder / "local"),
+            "spark.sql.warehouse.dir": str(folder / "warehouse"),
+            "spark.driver.extraJavaOptions": f"-Dderby.system.home={folder}",
+        },
+    )
+    yield session
+    session.stop()

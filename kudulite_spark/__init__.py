@@ -1,0 +1,28 @@
+"""Apache Spark connector of kudulite: `spark.read.format("kudulite")` and `df.write`.
+
+The names below are what users may rely on. They are imported when first used, because every Spark
+task unpickles a class of this package and must not pay for the parts that only a driver needs.
+"""
+
+import importlib
+from typing import Any
+
+__all__ = ["create_table", "register", "repartition_for"]
+
+_MODULE_OF = {
+    "create_table": "kudulite_spark.table_admin",
+    "register": "kudulite_spark.session",
+    "repartition_for": "kudulite_spark.distribution",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name at its first use."""
+    if name in _MODULE_OF:
+        return getattr(importlib.import_module(_MODULE_OF[name]), name)
+    raise AttributeError(f"module 'kudulite_spark' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """List the public names."""
+    return sorted(__all__)
