@@ -1,0 +1,314 @@
+"""DiskRowSet: base data with its key index, bloom filter and deltas, read at a snapshot.
+
+    rowid = position of a row in base data = position of its key in the key index
+
+A scan goes block by block (a row group, or the part of it inside the key bounds): predicate columns
+first, each brought forward by the deltas; then, only when rows survive, the other columns.
+
+Invariants: (1) statistics of base data exclude a block only for columns that no visible delta
+touches; (2) opened files are shared through the cache under their path, since a file never changes.
+
+Threads: any number may read; nothing here is changed after it is made.
+
+Source: Kudu tablet.md, "DiskRowSet" and "Delta tracking".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from kudulite.cfile.base_data import ROW_GROUP_ROWS, BaseDataFile
+from kudulite.cfile.block_cache import BlockCache
+from kudulite.cfile.bloom import BloomFilter
+from kudulite.cfile.key_index import KeyIndex
+from kudulite.delta.delta_file import DeltaFile, DeltaFileMeta
+from kudulite.delta.delta_overlay import DeltaOverlay
+from kudulite.model.key_array import KeyArray
+from kudulite.model.schema import Column
+from kudulite.rowset.rowset_meta import RowSetMeta
+from kudulite.rowset.scan_spec import ScanSpec
+
+# What an opened file costs in the cache beside what it has loaded: metadata and handles.
+_OPEN_FILE_BYTES = 16 << 10
+
+
+@dataclass(frozen=True)
+class Block:
+    """Rows [start, stop) of a rowset, all in one row group."""
+
+    row_group: int
+    start: int
+    stop: int
+
+    @property
+    def row_count(self) -> int:
+        """Number of rows, live or not."""
+        return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class ScannedRows:
+    """Rows that a scan found: the projected columns, and their encoded keys when asked for."""
+
+    batch: pa.RecordBatch
+    keys: KeyArray | None
+
+
+class DiskRowSet:
+    """One rowset as a superblock describes it, reading its files from `folder`."""
+
+    def __init__(self, meta: RowSetMeta, folder: Path, cache: BlockCache) -> None:
+        self.meta = meta
+        self._folder = folder
+        self._cache = cache
+        self._overlay_latest: DeltaOverlay | None = None
+
+    @property
+    def key_min(self) -> bytes:
+        """The smallest encoded key."""
+        return self.meta.key_min
+
+    @property
+    def key_max(self) -> bytes:
+        """The largest encoded key."""
+        return self.meta.key_max
+
+    @property
+    def key_index(self) -> KeyIndex:
+        """The encoded keys in row order."""
+        path = self._folder / self.meta.key_index.name
+        return self._cache.get_or_load(
+            path, lambda: (KeyIndex(path, self.meta.key_index), 12 * self.meta.row_count)
+        )
+
+    def overlay(self, timestamp: int) -> DeltaOverlay:
+        """Return the fold of the deltas that a snapshot at `timestamp` sees."""
+        metas = [m for m in self.meta.redo if m.timestamp_min <= timestamp]
+        if len(metas) == len(self.meta.redo) and all(m.timestamp_max <= timestamp for m in metas):
+            if self._overlay_latest is None:
+                self._overlay_latest = self._fold(metas, timestamp)
+            return self._overlay_latest
+        return self._fold(metas, timestamp)
+
+    def live_row_count(self, timestamp: int) -> int:
+        """Number of rows that a snapshot sees, from deltas alone."""
+        return self.meta.row_count - len(self.overlay(timestamp).deleted)
+
+    # -- lookups by key
+
+    def find(self, keys: KeyArray, timestamp: int) -> np.ndarray:
+        """Return int64[n]: the row ids of ascending `keys` that are live at `timestamp`, else -1."""
+        rowids = np.full(len(keys), -1, dtype=np.int64)
+        maybe = np.flatnonzero(self._bloom().may_contain(keys))
+        if len(maybe):
+            rowids[maybe] = self.key_index.find(keys.take(maybe))
+            overlay = self.overlay(timestamp)
+            if not overlay.is_empty and len(overlay.deleted):
+                rowids[(rowids >= 0) & overlay.is_deleted(rowids)] = -1
+        return rowids
+
+    def find_one(self, key: bytes, width: int | None, timestamp: int) -> int:
+        """Return the row id of `key` if it is live at `timestamp`, else -1."""
+        if not self._bloom().may_contain_one(key, width):
+            return -1
+        rowid = self.key_index.find_one(key)
+        if rowid >= 0:
+            deleted = self.overlay(timestamp).deleted
+            at = int(np.searchsorted(deleted, rowid)) if len(deleted) else 0
+            if at < len(deleted) and deleted[at] == rowid:
+                return -1
+        return rowid
+
+    def read_rows(
+        self, rowids: np.ndarray, columns: Sequence[Column], timestamp: int
+    ) -> list[pa.Array]:
+        """Return each column's values of int64[n] row ids in any order, as of `timestamp`.
+
+        Decoded blocks are kept in the cache: the next reader of a near row pays no decoding.
+        """
+        overlay = self.overlay(timestamp)
+        groups = rowids // ROW_GROUP_ROWS
+        arrays = []
+        for column in columns:
+            base = self._gather(rowids, groups, column)
+            arrays.append(overlay.apply_rows(base, column.id, rowids))
+        return arrays
+
+    # -- scans
+
+    def blocks(self, spec: ScanSpec) -> Iterator[Block]:
+        """Yield the blocks that may hold a matching row, in row order."""
+        start, stop = self._rowid_range(spec.lower, spec.upper)
+        if start >= stop:
+            return
+        overlay = self.overlay(spec.timestamp)
+        checked = [
+            (name, column.id)
+            for name in spec.predicates.columns
+            if not overlay.changes_column((column := spec.schema.column(name)).id)
+        ]
+        for group in range(start // ROW_GROUP_ROWS, (stop - 1) // ROW_GROUP_ROWS + 1):
+            group_start = group * ROW_GROUP_ROWS
+            group_stop = min(group_start + ROW_GROUP_ROWS, self.meta.row_count)
+            if all(self._may_match(spec, name, cid, group) for name, cid in checked):
+                yield Block(group, max(start, group_start), min(stop, group_stop))
+
+    def read_block(self, block: Block, spec: ScanSpec) -> ScannedRows | None:
+        """Return the matching live rows of a block, or None when there are none."""
+        overlay = self.overlay(spec.timestamp)
+        selected = overlay.selection(block.start, block.stop)
+        known: dict[str, pa.Array] = {}
+        if spec.predicates.columns:
+            known = self._read_columns(block, spec, overlay, spec.predicates.columns)
+            matches = spec.predicates.evaluate(pa.RecordBatch.from_pydict(known))
+            selected = matches if selected is None else selected & matches
+        if selected is not None:
+            if not selected.any():
+                return None
+            if selected.all():
+                selected = None
+        rest = [name for name in spec.names if name not in known]
+        known |= self._read_columns(block, spec, overlay, rest)
+        return self._select(block, spec, known, selected)
+
+    def _select(
+        self, block: Block, spec: ScanSpec, known: dict[str, pa.Array], selected: np.ndarray | None
+    ) -> ScannedRows:
+        count = block.row_count if selected is None else int(np.count_nonzero(selected))
+        fields = spec.schema.arrow_schema(spec.names)
+        batch = _record_batch([known[name] for name in spec.names], fields, block.row_count)
+        if selected is not None:
+            filtered = batch.filter(pa.array(selected)) if spec.names else None
+            batch = filtered if filtered is not None else _record_batch([], fields, count)
+        keys = None
+        if spec.with_keys:
+            keys = self.key_index.slice(block.start, block.stop)
+            keys = keys if selected is None else keys.take(np.flatnonzero(selected))
+        return ScannedRows(batch, keys)
+
+    def _rowid_range(self, lower: bytes | None, upper: bytes | None) -> tuple[int, int]:
+        start, stop = 0, self.meta.row_count
+        if lower is not None and lower > self.meta.key_min:
+            start = self.key_index.locate(lower, "left")
+        if upper is not None and upper <= self.meta.key_max:
+            stop = self.key_index.locate(upper, "left")
+        return start, stop
+
+    def _may_match(self, spec: ScanSpec, name: str, column_id: int, group: int) -> bool:
+        file = self._base_file(column_id)
+        if file is None:
+            return True
+        statistics = file.statistics(group, name)
+        if statistics is None:
+            return True
+        start, stop = file.row_group_rows(group)
+        low, high, null_count = statistics
+        return spec.predicates.may_match_statistics(name, low, high, null_count, stop - start)
+
+    def _read_columns(
+        self, block: Block, spec: ScanSpec, overlay: DeltaOverlay, names: Sequence[str]
+    ) -> dict[str, pa.Array]:
+        """Read columns of a block and bring them to the snapshot."""
+        columns = [spec.schema.column(name) for name in names]
+        found: dict[str, pa.Array] = {}
+        by_file: dict[Path, tuple[BaseDataFile, list[str]]] = {}
+        for column in columns:
+            file = self._base_file(column.id)
+            if file is None:
+                found[column.name] = _constant(column, block.row_count)
+            else:
+                by_file.setdefault(file.path, (file, []))[1].append(column.name)
+        for file, file_names in by_file.values():
+            table = file.read([block.row_group], file_names)
+            offset = block.start - block.row_group * ROW_GROUP_ROWS
+            if table.num_rows != block.row_count:
+                table = table.slice(offset, block.row_count)
+            for name in file_names:
+                found[name] = _combined(table.column(name))
+        for column in columns:
+            found[column.name] = overlay.apply_range(found[column.name], column.id, block.start)
+        return found
+
+    def _gather(self, rowids: np.ndarray, groups: np.ndarray, column: Column) -> pa.Array:
+        file = self._base_file(column.id)
+        if file is None:
+            return _constant(column, len(rowids))
+        parts, positions = [], []
+        for group in np.unique(groups):
+            at = np.flatnonzero(groups == group)
+            block = self._decoded(file, int(group), column)
+            parts.append(block.take(pa.array(rowids[at] - int(group) * ROW_GROUP_ROWS)))
+            positions.append(at)
+        if len(parts) == 1:
+            return parts[0]
+        back = np.empty(len(rowids), dtype=np.int64)
+        back[np.concatenate(positions)] = np.arange(len(rowids))
+        return pa.concat_arrays(parts).take(pa.array(back))
+
+    def read_value(self, rowid: int, column: Column, timestamp: int) -> object:
+        """Return one cell as a Python value, as of `timestamp`."""
+        changed = self.overlay(timestamp).column(column.id)
+        if changed is not None:
+            at = int(np.searchsorted(changed.rowids, rowid))
+            if at < len(changed.rowids) and changed.rowids[at] == rowid:
+                return changed.values[at].as_py()
+        file = self._base_file(column.id)
+        if file is None:
+            return column.read_default
+        block = self._decoded(file, rowid // ROW_GROUP_ROWS, column)
+        return block[rowid % ROW_GROUP_ROWS].as_py()
+
+    def _decoded(self, file: BaseDataFile, group: int, column: Column) -> pa.Array:
+        key = (file.path, group, column.id)
+        block = self._cache.get(key)
+        if block is None:
+            block = _combined(file.read([group], [column.name]).column(0))
+            self._cache.put(key, block, block.nbytes)
+        return block
+
+    # -- files
+
+    def _bloom(self) -> BloomFilter:
+        path = self._folder / self.meta.bloom.name
+        return self._cache.get_or_load(
+            path, lambda: (BloomFilter(path, self.meta.bloom), self.meta.bloom.length)
+        )
+
+    def _base_file(self, column_id: int) -> BaseDataFile | None:
+        """Return the file with a column's base data; None for a column added after it."""
+        for base in self.meta.base:
+            if column_id in base.column_ids:
+                path = self._folder / base.ref.name
+                return self._cache.get_or_load(
+                    path, lambda: (BaseDataFile(path, base.ref), _OPEN_FILE_BYTES)
+                )
+        return None
+
+    def _fold(self, metas: Sequence[DeltaFileMeta], timestamp: int) -> DeltaOverlay:
+        return DeltaOverlay([self._delta_file(meta) for meta in metas], timestamp)
+
+    def _delta_file(self, meta: DeltaFileMeta) -> DeltaFile:
+        path = self._folder / meta.ref.name
+        return self._cache.get_or_load(
+            path, lambda: (DeltaFile(path, meta, self.meta.row_count), 2 * meta.ref.length)
+        )
+
+
+def _combined(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _constant(column: Column, count: int) -> pa.Array:
+    """What rows that are older than a column show: its read default."""
+    return pa.repeat(pa.scalar(column.read_default, column.type.arrow), count)
+
+
+def _record_batch(arrays: list[pa.Array], fields: pa.Schema, count: int) -> pa.RecordBatch:
+    if arrays:
+        return pa.RecordBatch.from_arrays(arrays, schema=fields)
+    return pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))

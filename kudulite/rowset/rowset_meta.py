@@ -1,0 +1,112 @@
+"""What the superblock says of one DiskRowSet: its key bounds, its moments, and its files.
+
+A rowset that one bulk commit wrote has one insert timestamp for all rows, kept here and not per
+row. A rowset may have one delete timestamp too (truncate, overwrite): it stays readable for the past.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kudulite.delta.delta_file import TIMESTAMP_UNASSIGNED, DeltaFileMeta
+from kudulite.fs.file_system import FileRef
+
+
+@dataclass(frozen=True)
+class BaseFileMeta:
+    """One Parquet file of base data and the ids of the columns that it holds."""
+
+    ref: FileRef
+    column_ids: tuple[int, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON form that the superblock keeps."""
+        return {"file": self.ref.to_json(), "column_ids": list(self.column_ids)}
+
+    @staticmethod
+    def from_json(value: dict[str, Any]) -> BaseFileMeta:
+        """Build an entry from `to_json`'s form."""
+        return BaseFileMeta(FileRef.from_json(value["file"]), tuple(value["column_ids"]))
+
+
+@dataclass(frozen=True)
+class RowSetMeta:
+    """One DiskRowSet. `key_min` and `key_max` are inclusive encoded keys; REDO is oldest first."""
+
+    id: str
+    row_count: int
+    key_min: bytes
+    key_max: bytes
+    base: tuple[BaseFileMeta, ...]
+    key_index: FileRef
+    bloom: FileRef
+    insert_timestamp: int = TIMESTAMP_UNASSIGNED
+    delete_timestamp: int | None = None
+    redo: tuple[DeltaFileMeta, ...] = ()
+
+    @property
+    def live_row_count(self) -> int:
+        """Rows that are not deleted, after all deltas; a deleted row never comes back here."""
+        if self.delete_timestamp is not None:
+            return 0
+        return self.row_count - sum(delta.delete_count for delta in self.redo)
+
+    @property
+    def bytes_on_disk(self) -> int:
+        """Size of all files of the rowset."""
+        files = [base.ref for base in self.base] + [self.key_index, self.bloom]
+        files += [delta.ref for delta in self.redo]
+        return sum(ref.length for ref in files)
+
+    @property
+    def base_bytes(self) -> int:
+        """Size of the base data."""
+        return sum(base.ref.length for base in self.base)
+
+    @property
+    def file_names(self) -> list[str]:
+        """Names of all files of the rowset, in its folder."""
+        names = [base.ref.name for base in self.base]
+        return [*names, self.key_index.name, self.bloom.name, *(d.ref.name for d in self.redo)]
+
+    def is_visible(self, timestamp: int) -> bool:
+        """Whether a snapshot at `timestamp` (inclusive) sees the rowset at all."""
+        if self.insert_timestamp > timestamp:
+            return False
+        return self.delete_timestamp is None or self.delete_timestamp > timestamp
+
+    def with_redo(self, deltas: tuple[DeltaFileMeta, ...]) -> RowSetMeta:
+        """Return the rowset with newer REDO files appended."""
+        return replace(self, redo=self.redo + deltas)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON form that the superblock keeps."""
+        return {
+            "id": self.id,
+            "row_count": self.row_count,
+            "key_min": self.key_min.hex(),
+            "key_max": self.key_max.hex(),
+            "base": [base.to_json() for base in self.base],
+            "key_index": self.key_index.to_json(),
+            "bloom": self.bloom.to_json(),
+            "insert_timestamp": self.insert_timestamp,
+            "delete_timestamp": self.delete_timestamp,
+            "redo": [delta.to_json() for delta in self.redo],
+        }
+
+    @staticmethod
+    def from_json(value: dict[str, Any]) -> RowSetMeta:
+        """Build an entry from `to_json`'s form."""
+        return RowSetMeta(
+            id=value["id"],
+            row_count=value["row_count"],
+            key_min=bytes.fromhex(value["key_min"]),
+            key_max=bytes.fromhex(value["key_max"]),
+            base=tuple(BaseFileMeta.from_json(base) for base in value["base"]),
+            key_index=FileRef.from_json(value["key_index"]),
+            bloom=FileRef.from_json(value["bloom"]),
+            insert_timestamp=value["insert_timestamp"],
+            delete_timestamp=value["delete_timestamp"],
+            redo=tuple(DeltaFileMeta.from_json(delta) for delta in value["redo"]),
+        )

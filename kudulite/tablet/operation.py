@@ -1,0 +1,119 @@
+"""The eight write operations, and what a write asks of each row.
+
+Source: Kudu common/row_operations.cc; docs/schema_design.adoc. The table of who does what when the
+key is present or absent is in `collapse.py`, where it is applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from kudulite.errors import OptionError, SchemaError
+from kudulite.model.schema import Schema
+
+
+class Operation(IntEnum):
+    """A write operation; the numbers stand in staged files: do not renumber."""
+
+    INSERT = 0
+    INSERT_IGNORE = 1
+    UPSERT = 2
+    UPSERT_IGNORE = 3
+    UPDATE = 4
+    UPDATE_IGNORE = 5
+    DELETE = 6
+    DELETE_IGNORE = 7
+
+    @property
+    def label(self) -> str:
+        """The name that users type."""
+        return self.name.lower()
+
+    @property
+    def is_delete(self) -> bool:
+        """Whether the operation takes key columns only."""
+        return self >= Operation.DELETE
+
+    @property
+    def is_update(self) -> bool:
+        """Whether the operation changes rows that exist and never makes one."""
+        return Operation.UPDATE <= self < Operation.DELETE
+
+
+OPERATION_NAMES = tuple(operation.label for operation in Operation)
+_LETTERS = {"i": Operation.INSERT, "u": Operation.UPDATE, "d": Operation.DELETE}
+
+
+def parse_operation(text: str) -> Operation:
+    """Return the operation of a name. Raises OptionError listing the eight."""
+    name = str(text).strip().lower().replace("-", "_")
+    if name in OPERATION_NAMES:
+        return Operation[name.upper()]
+    raise OptionError(f"unknown operation {text!r}; known: {', '.join(OPERATION_NAMES)}")
+
+
+def parse_change_operation(text: str) -> Operation:
+    """Return the operation of a cell of an operation column: a letter I, U, D or a name."""
+    letter = _LETTERS.get(str(text).strip().lower())
+    return letter if letter is not None else parse_operation(text)
+
+
+@dataclass(frozen=True)
+class WriteSpec:
+    """What one write does, the same for all its rows and tasks; picklable.
+
+    `operation` is None for a mixed batch, whose rows say it one by one. `value_columns` are the
+    non-key columns that the write provides, in schema order. `ignore_null` makes a null cell mean
+    "leave it alone". With `ordering_column` the highest ordering value of a key wins.
+    """
+
+    operation: Operation | None
+    value_columns: tuple[str, ...]
+    ignore_null: bool = False
+    ordering_column: str | None = None
+    is_overwrite: bool = False
+
+    @staticmethod
+    def build(
+        schema: Schema,
+        names: Sequence[str],
+        *,
+        table: str,
+        operation: Operation | None,
+        ignore_null: bool = False,
+        ordering_column: str | None = None,
+        is_overwrite: bool = False,
+    ) -> WriteSpec:
+        """Check the columns `names` that a write provides against the schema.
+
+        Raises SchemaError for a missing key column, an unknown or repeated column, or an update
+        that would change nothing.
+        """
+        what = f"table {table!r}: {operation.label if operation is not None else 'mixed batch'}"
+        repeated = sorted({name for name in names if list(names).count(name) > 1})
+        if repeated:
+            raise SchemaError(f"{what}: column {repeated[0]!r} is given twice")
+        missing = [name for name in schema.key_names if name not in names]
+        if missing:
+            raise SchemaError(
+                f"{what} without key column {missing[0]!r}; the primary key is"
+                f" ({', '.join(schema.key_names)}), given are: {', '.join(names) or 'no columns'}"
+            )
+        if operation is not None and operation.is_delete:
+            return WriteSpec(operation, ())
+        for name in names:
+            schema.column(name)
+        values = tuple(c.name for c in schema.value_columns if c.name in names)
+        if operation is not None and operation.is_update and not values:
+            raise SchemaError(
+                f"{what} with key columns only: no fields updated; give at least one of"
+                f" {', '.join(c.name for c in schema.value_columns) or '(the table has none)'}"
+            )
+        if ordering_column is not None and ordering_column not in values:
+            raise OptionError(
+                f"{what}: ordering column {ordering_column!r} must be a non-key column of the table"
+                f" that the batch provides; those are: {', '.join(values) or 'none'}"
+            )
+        return WriteSpec(operation, values, ignore_null, ordering_column, is_overwrite)
