@@ -1,0 +1,146 @@
+"""Sizes, docstrings and prints: the numbers of the style that a test can enforce.
+
+If a limit hurts, split by idea, not by length; if it still hurts, change the limit in a commit that
+says why.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from source_tree import Source, SourceTree
+
+ROOT = Path(__file__).parents[2]
+
+FILE_LINES_MAX = 500
+CLASS_LINES_MAX = 300
+FUNCTION_LINES_MAX = 60
+LINE_CHARACTERS_MAX = 100
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def size_problems(tree: SourceTree) -> list[str]:
+    """Files, classes, functions and lines that are too long, tests and examples included."""
+    problems = []
+    for source in tree.sources:
+        lines = source.text.splitlines()
+        if len(lines) > FILE_LINES_MAX:
+            problems.append(f"{source.path}: {len(lines)} lines in a file")
+        for number, line in enumerate(lines, 1):
+            if len(line) > LINE_CHARACTERS_MAX:
+                problems.append(f"{source.path}:{number}: {len(line)} characters in a line")
+        for node in ast.walk(source.tree):
+            if isinstance(node, ast.ClassDef):
+                problems += _length_problems(source, node, "class", CLASS_LINES_MAX)
+            elif isinstance(node, Function):
+                problems += _length_problems(source, node, "function", FUNCTION_LINES_MAX)
+    return problems
+
+
+def _length_problems(
+    source: Source, node: ast.ClassDef | Function, kind: str, limit: int
+) -> list[str]:
+    """Counted from the line of `def` or `class`, docstring included, decorators not."""
+    line_count = node.end_lineno - node.lineno + 1
+    if line_count <= limit:
+        return []
+    return [f"{source.place(node)}: {line_count} lines in {kind} {node.name}"]
+
+
+def docstring_problems(tree: SourceTree) -> list[str]:
+    """Modules anywhere, and public classes, functions and methods of the packages, without one."""
+    problems = []
+    for source in tree.sources:
+        if ast.get_docstring(source.tree) is None:
+            problems.append(f"{source.path}: no docstring in the module")
+    for source in tree.packaged:
+        for node in _public_definitions(source.tree):
+            if ast.get_docstring(node) is None:
+                problems.append(f"{source.place(node)}: no docstring in {node.name}")
+    return problems
+
+
+def _public_definitions(parent: ast.Module | ast.ClassDef) -> Iterator[ast.ClassDef | Function]:
+    """Classes, functions and methods that a user can name; what is inside a function is not."""
+    for node in ast.iter_child_nodes(parent):
+        if isinstance(node, ast.ClassDef | Function) and not node.name.startswith("_"):
+            if not _is_other_face(node):
+                yield node
+            if isinstance(node, ast.ClassDef):
+                yield from _public_definitions(node)
+
+
+def _is_other_face(node: ast.ClassDef | Function) -> bool:
+    """A property's setter and a function's overloads are documented at the definition itself."""
+    decorators = [ast.unparse(decorator).split(".")[-1] for decorator in node.decorator_list]
+    return not {"overload", "setter"}.isdisjoint(decorators)
+
+
+def print_problems(tree: SourceTree) -> list[str]:
+    """Calls of print in the packages, outside the command-line tools."""
+    return [
+        f"{source.place(node)}: print"
+        for source in tree.packaged
+        if not source.name.startswith("kudulite.tools")
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "print"
+    ]
+
+
+CHECKS = (size_problems, docstring_problems, print_problems)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_the_project_keeps_the_limits(check):
+    """File ≤ 500 lines, class ≤ 300, function ≤ 60, line ≤ 100; docstrings; no print."""
+    problems = check(SourceTree(ROOT))
+    assert not problems, "\n".join(problems)
+
+
+def long(head: str, line_count: int) -> str:
+    """A definition of exactly that many lines."""
+    return head + "\n" + "\n".join(["    '''Do.'''"] + ["    0"] * (line_count - 2))
+
+
+DOC = "'''A module.'''\n"
+BAD = [
+    (size_problems, "tests/a.py", DOC + "0\n" * 499, DOC + "0\n" * 500,
+     "tests/a.py: 501 lines in a file"),
+    (size_problems, "examples/a.py", DOC + "#" * 100, DOC + "#" * 101,
+     "examples/a.py:2: 101 characters in a line"),
+    (size_problems, "kudulite/a.py", DOC + long("class A:", 300), DOC + long("class A:", 301),
+     "kudulite/a.py:2: 301 lines in class A"),
+    (size_problems, "kudulite/a.py", DOC + long("def a():", 60), DOC + long("def a():", 61),
+     "kudulite/a.py:2: 61 lines in function a"),
+    (docstring_problems, "tests/a.py", DOC, "0",
+     "tests/a.py: no docstring in the module"),
+    (docstring_problems, "a.py", DOC + "def a(): ...", "def a(): ...",
+     "a.py: no docstring in the module"),
+    (docstring_problems, "kudulite/a.py", DOC + "def _a(): ...", DOC + "def a(): ...",
+     "kudulite/a.py:2: no docstring in a"),
+    (docstring_problems, "kudulite_spark/a.py", DOC + "class _A:\n    def b(self): ...",
+     DOC + "class A:\n    '''A.'''\n    def b(self): ...",
+     "kudulite_spark/a.py:4: no docstring in b"),
+    (docstring_problems, "pyspark_kudulite.py", DOC + "class A:\n    '''A.'''",
+     DOC + "class A: ...",
+     "pyspark_kudulite.py:2: no docstring in A"),
+    (print_problems, "kudulite/model/a.py", "log('print(1)')", "def a():\n    print(1)",
+     "kudulite/model/a.py:2: print"),
+    (print_problems, "kudulite_spark/a.py", "a.print(1)", "print(1)",
+     "kudulite_spark/a.py:1: print"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("check", "path", "good", "bad", "problem"), BAD)
+def test_a_broken_limit_is_found_and_the_last_legal_size_is_not(
+    check, path, good, bad, problem, tmp_path
+):
+    """Each rule can fail, one line later than it may."""
+    file = tmp_path / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(good)
+    assert check(SourceTree(tmp_path)) == []
+    file.write_text(bad)
+    assert check(SourceTree(tmp_path)) == [problem]

@@ -1,0 +1,46 @@
+"""`kudulite.__all__` is the list of what users may rely on: it is sorted, and it is the truth."""
+
+import importlib
+import types
+
+import pytest
+
+
+def name_problems(module: types.ModuleType) -> list[str]:
+    """Where `__all__` is out of order, or differs from the names that the module has.
+
+    Modules count only if listed: importing a layer leaves its name in the package.
+    """
+    listed = list(module.__all__)
+    present = {
+        name
+        for name in dir(module)
+        if not name.startswith("_")
+        and (name in listed or not isinstance(getattr(module, name), types.ModuleType))
+    }
+    problems = [f"{name} is in __all__ twice" for name in {*listed} if listed.count(name) > 1]
+    missing = [name for name in listed if not hasattr(module, name)]
+    problems += [f"{name} is in __all__ and not there" for name in missing]
+    problems += [f"{name} is there and not in __all__" for name in sorted(present - {*listed})]
+    if listed != sorted(listed):
+        problems.append("__all__ is not sorted")
+    return problems
+
+
+@pytest.mark.parametrize("name", ["kudulite", "kudulite_spark"])
+def test_all_names_are_listed_and_sorted(name):
+    """Everything that is not in `__all__` may change without notice."""
+    assert name_problems(importlib.import_module(name)) == []
+
+
+def test_a_wrong_list_is_found():
+    """Each rule can fail."""
+    module = types.ModuleType("example")
+    module.b, module.a, module.hidden, module.layer = 1, 2, 3, types.ModuleType("layer")
+    module.__all__ = ["b", "a", "a", "gone"]
+    assert name_problems(module) == [
+        "a is in __all__ twice",
+        "gone is in __all__ and not there",
+        "hidden is there and not in __all__",
+        "__all__ is not sorted",
+    ]

@@ -1,0 +1,113 @@
+"""The Python sources of a checkout, parsed: what the structure tests look at.
+
+A check is a function from a `SourceTree` to a list of problems, one readable line each, so the same
+check runs on the project (which must have none) and on a small tree made to break the rule.
+"""
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+PACKAGES = ("kudulite", "kudulite_spark", "pyspark_kudulite")
+FOLDERS = (*PACKAGES, "benchmarks", "examples", "tests")
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file: its dotted module name, its path under the root, its text and its syntax tree."""
+
+    name: str
+    path: Path
+    text: str
+    tree: ast.Module
+
+    @property
+    def top(self) -> str:
+        """The package or folder it belongs to; for a file in the root its own name."""
+        return self.name.partition(".")[0]
+
+    def place(self, node: ast.AST) -> str:
+        """`path:line` of a node, as editors open it."""
+        return f"{self.path}:{getattr(node, 'lineno', 1)}"
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported module, and the line that imports it.
+
+    `names` are the names taken from it; empty for a plain `import module`.
+    """
+
+    source: Source
+    node: ast.AST
+    module: str
+    names: tuple[str, ...] = ()
+
+
+class SourceTree:
+    """All Python files of the project under `root`, the ones in its root folder included."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @cached_property
+    def sources(self) -> list[Source]:
+        """Every file, by path."""
+        paths = [*self.root.glob("*.py")]
+        for folder in FOLDERS:
+            paths += (self.root / folder).rglob("*.py")
+        return [self._read(path) for path in sorted(paths)]
+
+    @property
+    def packaged(self) -> list[Source]:
+        """The files that are installed."""
+        return [source for source in self.sources if source.top in PACKAGES]
+
+    @cached_property
+    def public_names(self) -> frozenset[str]:
+        """What `kudulite.__all__` lists, and the module `errors`."""
+        for source in self.sources:
+            if source.name != "kudulite":
+                continue
+            for node in source.tree.body:
+                if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+                    return frozenset(ast.literal_eval(node.value)) | {"errors"}
+        return frozenset({"errors"})
+
+    def imports(self, source: Source) -> Iterator[Import]:
+        """All imports of a file wherever they stand: at the top, in functions, under TYPE_CHECKING.
+
+        `from package import module` is an import of `package.module`. A relative import keeps its
+        dots in `module`.
+        """
+        for node in ast.walk(source.tree):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    yield Import(source, node, alias.name)
+            elif isinstance(node, ast.ImportFrom):
+                yield from self._imports_from(source, node)
+
+    def _imports_from(self, source: Source, node: ast.ImportFrom) -> Iterator[Import]:
+        package = "." * node.level + (node.module or "")
+        names = []
+        for alias in node.names:
+            if f"{package}.{alias.name}" in self._names:
+                yield Import(source, node, f"{package}.{alias.name}")
+            else:
+                names.append(alias.name)
+        if names:
+            yield Import(source, node, package, tuple(names))
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        return frozenset(source.name for source in self.sources)
+
+    def _read(self, path: Path) -> Source:
+        relative = path.relative_to(self.root)
+        parts = [*relative.parts[:-1], relative.stem]
+        if parts[-1] == "__init__":
+            parts.pop()
+        text = path.read_text(encoding="utf-8")
+        return Source(".".join(parts), relative, text, ast.parse(text))
