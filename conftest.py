@@ -23,9 +23,10 @@ os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *([_inherited] if _inheri
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark everything in tests/spark, so that `-m "not spark"` leaves it out."""
+    """Mark what starts Spark, so that `-m "not spark"` leaves it out."""
     for item in items:
-        if item.path.is_relative_to(ROOT / "tests" / "spark"):
+        in_folder = item.path.is_relative_to(ROOT / "tests" / "spark")
+        if in_folder or "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
 
 
