@@ -1,0 +1,300 @@
+"""Base data of one DiskRowSet: a Parquet file with its rows in key order.
+
+    rowid r  →  row group r // ROW_GROUP_ROWS, row r % ROW_GROUP_ROWS of it
+
+Written once from a sorted table; read by row group and column. A major compaction of some columns
+writes a file with just those, so a file's columns are a subset of the rowset's, known by id.
+The format, and how damage is found, is in `base_format`.
+
+**Threads** `write_base_data` on different sinks, and all of `BaseDataFile`, from any thread;
+pyarrow encodes and decodes without the GIL. The parsed footer and the memory map are shared, the
+Parquet reader is made anew for each read (60 µs): pyarrow does not promise that it can be shared.
+
+**Damage** The footer's checksum is verified at the first use, a page's when it is read. That is
+all of the file but page headers, whose damage Parquet notices in most cases; the file's own CRC in
+its FileRef covers every byte and is what `kudulite check` compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from kudulite.cfile.base_format import (
+    DICTIONARY,
+    FOOTER_CRC_BLANK,
+    FOOTER_CRC_KEY,
+    FORMAT_VERSION,
+    FORMAT_VERSION_KEY,
+    PARQUET_CODECS,
+    ROW_GROUP_ROWS,
+    TRAILER_BYTES,
+    footer_bounds,
+    is_footer_intact,
+    parquet_encoding,
+    sealed_footer,
+)
+from kudulite.cfile.mapped_file import open_mapped
+from kudulite.errors import CorruptionError, FormatVersionError, StorageError
+from kudulite.fs.file_system import FileRef, Sink
+from kudulite.model.schema import Column
+
+__all__ = ["ROW_GROUP_ROWS", "BaseDataFile", "BaseDataStats", "write_base_data"]
+
+SAMPLE_ROWS = 8192
+SAMPLE_DISTINCT_FRACTION_MAX = 0.8  # of 8192: about 17,000 distinct values in the column
+_FIELD_ID_KEY = b"PARQUET:field_id"
+
+
+@dataclass(frozen=True)
+class BaseDataStats:
+    """What a write reports to the superblock."""
+
+    row_count: int
+
+
+class _SealingSink:
+    """Passes writes on to a sink, but keeps those of the file's end until the footer is sealed."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._tail: list[bytes] | None = None
+        self._tail_bytes = 0
+        self.closed = False
+
+    def write(self, data: Any) -> int:
+        if self._tail is None:
+            return self._sink.write(data)
+        # A copy: pyarrow owns the bytes only during the call.
+        self._tail.append(bytes(data))
+        self._tail_bytes += len(data)
+        return len(data)
+
+    def tell(self) -> int:
+        return self._sink.tell() + self._tail_bytes
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def hold_tail(self) -> None:
+        self._tail = []
+
+    def release_tail(self) -> None:
+        assert self._tail is not None
+        self._sink.write(sealed_footer(b"".join(self._tail)))
+
+
+def write_base_data(sink: Sink, batches: pa.Table, columns: Sequence[Column]) -> BaseDataStats:
+    """Write `batches`, which has at least `columns` in their exact Arrow types, as Parquet.
+
+    The rows must be in key order already; the order of the file's columns is that of `columns`.
+    The sink is not finished. Raises pa.ArrowInvalid for a null in a NOT NULL column.
+    """
+    fields = [
+        pa.field(
+            column.name,
+            column.type.arrow,
+            column.nullable,
+            metadata={_FIELD_ID_KEY: str(column.id).encode()},
+        )
+        for column in columns
+    ]
+    arrays = [batches.column(column.name) for column in columns]
+    table = pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+    encodings = {
+        column.name: parquet_encoding(
+            column, has_repeats=column.encoding == "auto" and _has_repeats(values)
+        )
+        for column, values in zip(columns, arrays, strict=True)
+    }
+    sealing_sink = _SealingSink(sink)
+    writer = pq.ParquetWriter(
+        pa.PythonFile(sealing_sink, "w"),
+        table.schema,
+        compression={column.name: PARQUET_CODECS[column.compression] for column in columns},
+        use_dictionary=[name for name, encoding in encodings.items() if encoding == DICTIONARY],
+        column_encoding={n: e for n, e in encodings.items() if e != DICTIONARY} or None,
+        write_page_checksum=True,
+        store_schema=False,  # our types need no Arrow schema, and it would cost bytes per file
+        store_decimal_as_integer=True,
+    )
+    writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+    writer.add_key_value_metadata(
+        {FORMAT_VERSION_KEY: str(FORMAT_VERSION), FOOTER_CRC_KEY: FOOTER_CRC_BLANK}
+    )
+    sealing_sink.hold_tail()
+    writer.close()
+    sealing_sink.release_tail()
+    return BaseDataStats(row_count=table.num_rows)
+
+
+def _has_repeats(values: pa.ChunkedArray) -> bool:
+    """Whether few enough values of an evenly spaced sample are distinct for a dictionary to pay."""
+    if pa.types.is_boolean(values.type) or len(values) == 0:
+        return False
+    rows = np.linspace(0, len(values) - 1, min(len(values), SAMPLE_ROWS)).astype(np.int64)
+    sample = values.take(pa.array(rows)).drop_null()
+    distinct_count = pc.count_distinct(sample).as_py()
+    return distinct_count <= len(sample) * SAMPLE_DISTINCT_FRACTION_MAX
+
+
+@dataclass(frozen=True)
+class _OpenedFile:
+    """What the first use of a file leaves behind; immutable, shared by all threads."""
+
+    source: pa.NativeFile
+    metadata: pq.FileMetaData
+    schema: pa.Schema  # without field metadata
+    index_by_name: dict[str, int]
+    name_by_id: dict[int, str]
+
+
+class BaseDataFile:
+    """One base data file, opened at its first use. Names are those that the file's columns had
+    when it was written: after a rename, ask `name_by_id`."""
+
+    def __init__(self, path: Path, ref: FileRef) -> None:
+        self.path = Path(path)
+        self.ref = ref
+        self._opened_file: _OpenedFile | None = None
+
+    @property
+    def row_count(self) -> int:
+        """Rows in the file."""
+        return self._opened.metadata.num_rows
+
+    @property
+    def row_group_count(self) -> int:
+        """Row groups in the file: row_count / ROW_GROUP_ROWS rounded up, at least one."""
+        return self._opened.metadata.num_row_groups
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Arrow schema of the file's columns, in file order, without metadata."""
+        return self._opened.schema
+
+    @property
+    def name_by_id(self) -> dict[int, str]:
+        """Column id → name in this file."""
+        return self._opened.name_by_id
+
+    def row_group_rows(self, row_group: int) -> tuple[int, int]:
+        """(first rowid, rowid after the last) of a row group."""
+        start = row_group * ROW_GROUP_ROWS
+        return start, min(start + ROW_GROUP_ROWS, self.row_count)
+
+    def read(
+        self, row_groups: Sequence[int], columns: Sequence[str], use_threads: bool = False
+    ) -> pa.Table:
+        """The rows of `row_groups`, in the order given; `columns` in the order given.
+
+        Raises CorruptionError when a page is damaged, IndexError for a row group and KeyError for
+        a column that the file does not have.
+        """
+        opened = self._opened
+        schema = pa.schema([opened.schema.field(name) for name in columns])
+        for row_group in row_groups:
+            if not 0 <= row_group < opened.metadata.num_row_groups:
+                raise IndexError(f"{self.path}: no row group {row_group}")
+        if not row_groups:
+            return schema.empty_table()
+        with self._corruption_errors(f"row groups {list(row_groups)}, columns {list(columns)}"):
+            reader = pq.ParquetFile(
+                opened.source, metadata=opened.metadata, page_checksum_verification=True
+            )
+            table = reader.read_row_groups(
+                list(row_groups), columns=list(columns), use_threads=use_threads
+            )
+        expected_rows = sum(stop - start for start, stop in map(self.row_group_rows, row_groups))
+        if table.num_rows != expected_rows:
+            raise CorruptionError(f"{self.path}: read {table.num_rows} rows, not {expected_rows}")
+        # The reader gives file order, adds "a.b" when asked for "a", and puts ids on the fields.
+        return pa.Table.from_arrays([table.column(name) for name in columns], schema=schema)
+
+    def statistics(self, row_group: int, column: str) -> tuple[Any, Any, int] | None:
+        """(minimum, maximum, null count) of a column in a row group, or None when not known.
+
+        Values are Python ones of the column's type. Minimum and maximum are both None when the
+        rows are all null, all NaN, or too wide to keep; they never count a NaN.
+        """
+        opened = self._opened
+        chunk = opened.metadata.row_group(row_group).column(opened.index_by_name[column])
+        statistics = chunk.statistics
+        if statistics is None or not statistics.has_null_count:
+            return None
+        if not statistics.has_min_max:
+            return None, None, statistics.null_count
+        try:
+            return statistics.min, statistics.max, statistics.null_count
+        except (OverflowError, ValueError):  # a timestamp outside datetime's years 1..9999
+            return None, None, statistics.null_count
+
+    @property
+    def _opened(self) -> _OpenedFile:
+        # Two threads may both open it; the results are equal and one is dropped.
+        opened = self._opened_file
+        if opened is None:
+            opened = self._opened_file = self._open()
+        return opened
+
+    def _open(self) -> _OpenedFile:
+        source = open_mapped(self.path, self.ref)
+        tail = source.read_at(*_last_bytes(self.ref.length, TRAILER_BYTES))
+        try:
+            start, stop = footer_bounds(tail, self.ref.length)
+        except ValueError as error:
+            raise CorruptionError(f"{self.path}: not base data: {error}") from error
+        if not is_footer_intact(source.read_at(stop - start, start)):
+            raise CorruptionError(f"{self.path}: the checksum of the footer differs")
+        with self._corruption_errors("the footer"):
+            metadata = pq.read_metadata(source)
+            file_schema = metadata.schema.to_arrow_schema()
+        self._check_version(metadata)
+        self._check_row_groups(metadata)
+        return _OpenedFile(
+            source=source,
+            metadata=metadata,
+            schema=pa.schema([field.remove_metadata() for field in file_schema]),
+            index_by_name={name: i for i, name in enumerate(file_schema.names)},
+            name_by_id={int(field.metadata[_FIELD_ID_KEY]): field.name for field in file_schema},
+        )
+
+    def _check_version(self, metadata: pq.FileMetaData) -> None:
+        stored = (metadata.metadata or {}).get(FORMAT_VERSION_KEY, b"none").decode()
+        if stored != str(FORMAT_VERSION):
+            raise FormatVersionError(
+                f"{self.path}: base data of format version {stored}, this kudulite reads"
+                f" {FORMAT_VERSION}; upgrade to read it"
+            )
+
+    def _check_row_groups(self, metadata: pq.FileMetaData) -> None:
+        full, rest = divmod(metadata.num_rows, ROW_GROUP_ROWS)
+        expected = [ROW_GROUP_ROWS] * full + ([rest] if rest or not full else [])
+        found = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+        if found != expected:
+            raise CorruptionError(f"{self.path}: row groups of {found} rows, expected {expected}")
+
+    @contextmanager
+    def _corruption_errors(self, what: str) -> Iterator[None]:
+        """Parquet's complaint about bytes is ours about the file."""
+        try:
+            yield
+        except StorageError:
+            raise
+        except (pa.ArrowException, OSError) as error:
+            raise CorruptionError(f"{self.path}: cannot read {what}: {error}") from error
+
+
+def _last_bytes(length: int, count: int) -> tuple[int, int]:
+    """(count, offset) of the last bytes of a file, for read_at."""
+    count = min(length, count)
+    return count, length - count
