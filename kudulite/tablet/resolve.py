@@ -1,0 +1,242 @@
+"""Resolves the rows of a write against one version of a tablet and stages what they change.
+
+    rows -> sort by key -> look every key up -> one effect per key -> new DiskRowSets + REDO files
+
+Values are gathered once, straight from the caller's batch into the files. Nothing is visible before
+a commit adopts the files.
+
+Threads: a resolver is immutable; several threads may resolve different tablets of one batch.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kudulite.delta.delta_file import (
+    OP_DELETE,
+    OP_UPDATE,
+    DeltaColumn,
+    DeltaRows,
+    write_delta_file,
+)
+from kudulite.errors import RowError
+from kudulite.fs.file_system import FileSystem
+from kudulite.model.key_array import KeyArray
+from kudulite.model.schema import Column, Schema
+from kudulite.mvcc.hybrid_time import TIMESTAMP_MAX
+from kudulite.rowset.rowset_writer import write_rowsets
+from kudulite.tablet.collapse import (
+    ACTION_DELETE,
+    ACTION_INSERT,
+    ACTION_UPDATE,
+    SOURCE_DEFAULT,
+    SOURCE_KEEP,
+    KeyedOperations,
+    KeyEffects,
+    WriteCounts,
+    collapse,
+)
+from kudulite.tablet.operation import WriteSpec
+from kudulite.tablet.ordering import newest_rows
+from kudulite.tablet.row_failure import raise_row_error
+from kudulite.tablet.staged import StagedDelta, StagedTablet
+from kudulite.tablet.tablet import RowLocations, Tablet
+
+
+@dataclass(frozen=True)
+class OperationBatch:
+    """Operations for one tablet. `rows` holds the whole batch, key and value columns.
+
+    `row_numbers` int64[n] are the tablet's rows in it, in batch order; `keys` their n encoded keys;
+    `operations` uint8[n]. `is_set` is None when every row sets every value column, else a bool array
+    per value column over the whole batch.
+    """
+
+    rows: pa.Table
+    row_numbers: np.ndarray
+    keys: KeyArray
+    operations: np.ndarray
+    is_set: Sequence[np.ndarray] | None = None
+
+
+@dataclass(frozen=True)
+class Resolver:
+    """Resolves the batches of one write; `folder` is the table's, staging folders are below it."""
+
+    file_system: FileSystem
+    folder: Path
+    table: str
+    schema: Schema
+    spec: WriteSpec
+
+    def resolve(self, batch: OperationBatch, tablet: Tablet, staging: str) -> StagedTablet:
+        """Stage what `batch` changes in `tablet`, in the new folder `staging` / tablet id.
+
+        Raises RowError when an operation that is not an IGNORE one cannot apply.
+        """
+        order = batch.keys.sort_order()
+        keys = batch.keys.take(order)
+        repeats = keys.equals_previous()
+        keyed = KeyedOperations(
+            rows=batch.row_numbers[order],
+            group=np.cumsum(~repeats) - 1,
+            operations=batch.operations[order],
+            key_count=int(np.count_nonzero(~repeats)),
+        )
+        if repeats.any():
+            keys = keys.take(np.flatnonzero(~repeats))
+        found = self._locate(keys, tablet)
+        superseded_count = 0
+        if self.spec.ordering_column is not None:
+            ordering = self.schema.column(self.spec.ordering_column)
+            newest = newest_rows(keyed, batch.rows, ordering, found, tablet)
+            superseded_count = len(keyed.rows) - len(newest.rows)
+            keyed = newest
+        effects = collapse(
+            keyed, found.is_found, len(self.spec.value_columns), batch.is_set
+        )
+        for failure in effects.failures:
+            raise_row_error(
+                self.table, self._what(), failure.reason, batch.rows, self.schema, failure.rows
+            )
+        firsts = _first_rows(keyed, len(keys))
+        folder = f"{staging}/{tablet.id}"
+        self.file_system.make_directory(self.folder / folder)
+        rowsets = self._stage_inserts(batch.rows, keys, firsts, effects, folder)
+        deltas = self._stage_deltas(batch.rows, firsts, effects, found, tablet, folder)
+        self.file_system.sync_directory(self.folder / folder)
+        counts = effects.counts + WriteCounts(ignored=superseded_count)
+        return StagedTablet(tablet.id, folder, rowsets, deltas, counts)
+
+    def _locate(self, keys: KeyArray, tablet: Tablet) -> RowLocations:
+        if self.spec.is_overwrite:
+            return RowLocations.nowhere(len(keys))
+        return tablet.locate(keys, TIMESTAMP_MAX)
+
+    def _what(self) -> str:
+        return self.spec.operation.label if self.spec.operation is not None else "mixed batch"
+
+    def _stage_inserts(
+        self, rows: pa.Table, keys: KeyArray, firsts: np.ndarray, effects: KeyEffects, folder: str
+    ) -> tuple:
+        at = np.flatnonzero(effects.action == ACTION_INSERT)
+        if not len(at):
+            return ()
+        self._check_required(rows, firsts, effects, at)
+        arrays = [_gather(rows, name, firsts[at]) for name in self.schema.key_names]
+        for column in self.schema.value_columns:
+            source = self._source_of(column, effects)
+            arrays.append(_values(rows, column, None if source is None else source[at], len(at)))
+        table = pa.Table.from_arrays(arrays, schema=self.schema.arrow_schema())
+        new_keys = keys if len(at) == len(keys) else keys.take(at)
+        target = self.folder / folder
+        return tuple(write_rowsets(self.file_system, target, self.schema, new_keys, table))
+
+    def _stage_deltas(
+        self,
+        rows: pa.Table,
+        firsts: np.ndarray,
+        effects: KeyEffects,
+        found: RowLocations,
+        tablet: Tablet,
+        folder: str,
+    ) -> tuple[StagedDelta, ...]:
+        changed = effects.action >= ACTION_UPDATE
+        if not self.spec.value_columns and not effects.is_replaced.any():
+            changed &= effects.action == ACTION_DELETE  # a key-only upsert leaves no trace
+        replaced = np.flatnonzero(changed & effects.is_replaced)
+        if len(replaced):
+            self._check_required(rows, firsts, effects, replaced)
+        staged = []
+        for index in np.unique(found.rowset_index[changed]):
+            at = np.flatnonzero(changed & (found.rowset_index == index))
+            delta = self._delta_rows(rows, effects, found, at)
+            rowset_id = tablet.rowsets[index].meta.id
+            staged.append(self.stage_delta(rowset_id, delta, folder))
+        return tuple(staged)
+
+    def stage_delta(self, rowset_id: str, delta: DeltaRows, folder: str) -> StagedDelta:
+        """Write one REDO file for a rowset into the staging folder of its tablet."""
+        target = self.folder / folder / rowset_id
+        self.file_system.make_directory(target)
+        with self.file_system.open_sink(target / f"redo-{uuid.uuid4().hex}.arrow") as sink:
+            return StagedDelta(rowset_id, write_delta_file(sink, delta))
+
+    def _delta_rows(
+        self, rows: pa.Table, effects: KeyEffects, found: RowLocations, at: np.ndarray
+    ) -> DeltaRows:
+        deletes = effects.action[at] == ACTION_DELETE
+        columns = {}
+        for column in self.schema.value_columns:
+            source = self._source_of(column, effects)
+            source = np.full(len(at), SOURCE_KEEP) if source is None else source[at].copy()
+            source[effects.is_replaced[at] & (source == SOURCE_KEEP)] = SOURCE_DEFAULT
+            source[deletes] = SOURCE_KEEP
+            is_set = source != SOURCE_KEEP
+            if is_set.any():
+                values = _values(rows, column, source, len(at))
+                columns[column.id] = DeltaColumn(values, None if is_set.all() else is_set)
+        ops = np.where(deletes, OP_DELETE, OP_UPDATE).astype(np.uint8)
+        return DeltaRows(found.rowid[at], ops, columns)
+
+    def _source_of(self, column: Column, effects: KeyEffects) -> np.ndarray | None:
+        if column.name not in self.spec.value_columns:
+            return None
+        return effects.sources[self.spec.value_columns.index(column.name)]
+
+    def _check_required(
+        self, rows: pa.Table, firsts: np.ndarray, effects: KeyEffects, at: np.ndarray
+    ) -> None:
+        """Refuse new rows without a value for a NOT NULL column that has no default."""
+        for column in self.schema.value_columns:
+            if column.nullable or column.write_default is not None:
+                continue
+            source = self._source_of(column, effects)
+            missing = at if source is None else at[source[at] < 0]
+            if len(missing):
+                raise_row_error(
+                    self.table,
+                    f"{self._what()}, column {column.name!r}",
+                    RowError.REASON_MISSING,
+                    rows,
+                    self.schema,
+                    firsts[missing],
+                )
+
+
+def _first_rows(keyed: KeyedOperations, key_count: int) -> np.ndarray:
+    """Return a row number per key, to take the key's own values from."""
+    firsts = np.zeros(key_count, dtype=np.int64)
+    firsts[keyed.group[::-1]] = keyed.rows[::-1]
+    return firsts
+
+
+def _gather(rows: pa.Table, name: str, numbers: np.ndarray) -> pa.Array:
+    """Take rows of a column; a run in place is sliced instead of copied."""
+    column = rows.column(name)
+    array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    if len(numbers) and numbers[-1] - numbers[0] == len(numbers) - 1:
+        if (np.diff(numbers) == 1).all():
+            return array.slice(int(numbers[0]), len(numbers))
+    return array.take(pa.array(numbers))
+
+
+def _values(rows: pa.Table, column: Column, source: np.ndarray | None, count: int) -> pa.Array:
+    """Return `count` values of a column: from rows, the write default, or null where kept."""
+    default = pa.scalar(column.write_default, column.type.arrow)
+    if source is None:
+        return pa.repeat(default, count)
+    if (source >= 0).all():
+        return _gather(rows, column.name, source)
+    indices = pa.array(source, mask=source < 0)
+    values = rows.column(column.name).combine_chunks().take(indices)
+    if column.write_default is None:
+        return values
+    return pc.if_else(pa.array(source == SOURCE_DEFAULT), default, values)

@@ -1,0 +1,60 @@
+"""What a write has prepared for one tablet and nobody sees yet: new rowsets and new REDO files.
+
+    staging folder of a part := <rowset id>/base-… key-… bloom-…     a new rowset
+                                <rowset id>/redo-…                  a delta of a rowset, old or new
+
+A commit stamps the entries with its timestamp and renames the files into the tablet's folder.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from kudulite.delta.delta_file import DeltaFileMeta
+from kudulite.rowset.rowset_meta import RowSetMeta
+from kudulite.tablet.collapse import WriteCounts
+
+
+@dataclass(frozen=True)
+class StagedDelta:
+    """A REDO file for an existing rowset. `update_count` and `delete_count` are what it counts."""
+
+    rowset_id: str
+    meta: DeltaFileMeta
+
+
+@dataclass(frozen=True)
+class StagedTablet:
+    """One part of a write in one tablet; small and picklable.
+
+    `folder` is relative to the table's folder. Parts of a write apply in their order.
+    """
+
+    tablet_id: str
+    folder: str
+    rowsets: tuple[RowSetMeta, ...] = ()
+    deltas: tuple[StagedDelta, ...] = ()
+    counts: WriteCounts = WriteCounts()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the part changes nothing."""
+        return not self.rowsets and not self.deltas
+
+    def with_masked_rowset(self, masked: RowSetMeta, masked_count: int) -> StagedTablet:
+        """Return the part with one of its rowsets replaced, `masked_count` rows fewer inserted."""
+        rowsets = tuple(masked if r.id == masked.id else r for r in self.rowsets)
+        counts = self.counts + WriteCounts(inserted=-masked_count)
+        return replace(self, rowsets=rowsets, counts=counts)
+
+    def with_delta(
+        self, old: StagedDelta, new: StagedDelta | None, removed: WriteCounts
+    ) -> StagedTablet:
+        """Return the part with `old` replaced (or dropped) and `removed` rows no longer counted."""
+        deltas = [new if delta is old else delta for delta in self.deltas]
+        negative = WriteCounts(0, -removed.updated, -removed.deleted, 0)
+        return replace(
+            self,
+            deltas=tuple(delta for delta in deltas if delta is not None),
+            counts=self.counts + negative,
+        )
