@@ -1,0 +1,146 @@
+"""`format("kudulite")`: the class that Spark asks for schemas, readers and writers.
+
+Spark's Python processes, in order (each imports this anew; only what is pickled travels on):
+
+    create_data_source        __init__, schema()            once per load() or view
+    plan_data_source_read     reader(), partitions()        at the first action
+    write_into_data_source    __init__, writer()            once per write
+
+**A DataFrame is one snapshot, fixed at load()**: the timestamp is chosen in the first of these
+processes and travels with the pickled instance. Spark keeps the first plan of a DataFrame for all
+its actions, or plans anew for each filter, depending on a setting; with the moment fixed the answer
+is the same.
+
+**No pushFilters by default.** Spark 4.1 to 4.3 keeps the reader that took one query's filters and
+serves the next query of the same DataFrame with it: wrong answers, without an error. The option
+`pushdown` is for who knows that each DataFrame is used once; filters that are always safe go into
+the option `filter`. With the setting `spark.sql.python.filterPushdown.enabled` off Spark refuses a
+reader that defines pushFilters, so it is handed only to the process that asks for filters.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import MutableMapping
+
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+import kudulite
+from kudulite import Schema, Table
+from kudulite.errors import ColumnNotFoundError, OptionError, SchemaError, TableNotFoundError
+from kudulite_spark.filter_text import parse_filter
+from kudulite_spark.options import ReadOptions, WriteOptions
+from kudulite_spark.reader import PushingTabletReader, ScanPlan, TabletReader
+from kudulite_spark.table_path import absolute_path, open_table
+from kudulite_spark.types import is_exactly_readable, spark_schema
+from kudulite_spark.write_plan import plan_write
+from kudulite_spark.writer import TableWriter
+
+_LOAD_PROCESS = "pyspark.sql.worker.create_data_source"
+_PUSHDOWN_PROCESS = "pyspark.sql.worker.data_source_pushdown_filters"
+
+
+class KuduliteDataSource(DataSource):
+    """A kudulite table as a Spark source and sink; its options are in `kudulite_spark.options`."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        """Fix the snapshot if this is a load(): with a schema given, schema() is not called."""
+        super().__init__(options)
+        self._timestamp: int | None = None
+        if _is_called_from(_LOAD_PROCESS):
+            self._fix_snapshot_of_load()
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "kudulite"
+
+    def schema(self) -> StructType:
+        """Return the Spark schema of the table, or of the `columns` asked for."""
+        read = ReadOptions.parse(self.options)
+        table = open_table(absolute_path(read.path))
+        if self._timestamp is None:
+            self._timestamp = snapshot_timestamp(table, read)
+        if read.filter is not None:
+            parse_filter(read.filter, table.schema)  # a mistake in it is said at load()
+        return spark_schema(table.schema, read.columns)
+
+    def reader(self, schema: StructType) -> TabletReader:
+        """Return the reader of the columns in `schema`, at the snapshot fixed by load()."""
+        read = ReadOptions.parse(self.options)
+        path = absolute_path(read.path)
+        table = open_table(path)
+        check_read_schema(schema, table.schema, path, read.columns)
+        if self._timestamp is None:
+            self._timestamp = snapshot_timestamp(table, read)
+        plan = ScanPlan(
+            path=path,
+            arrow_schema=to_arrow_schema(schema, timezone="UTC"),
+            timestamp=self._timestamp,
+            predicates=tuple(parse_filter(read.filter, table.schema)) if read.filter else (),
+            split_size_bytes=read.split_size_bytes,
+            ordered=read.fault_tolerant_scan,
+        )
+        if read.pushdown and _is_called_from(_PUSHDOWN_PROCESS):
+            return PushingTabletReader(plan)
+        return TabletReader(plan)
+
+    def writer(self, schema: StructType, overwrite: bool) -> TableWriter:
+        """Check the write, make the table if the options ask for it, and return the writer."""
+        return plan_write(WriteOptions.parse(self.options), schema, overwrite)
+
+    def _fix_snapshot_of_load(self) -> None:
+        read = ReadOptions.parse(self.options)
+        try:
+            table = open_table(absolute_path(read.path))
+        except TableNotFoundError:
+            # A view with a schema of its own may be made before the first write makes the table.
+            return
+        self._timestamp = snapshot_timestamp(table, read)
+
+
+def snapshot_timestamp(table: Table, read: ReadOptions) -> int:
+    """Return the HybridTime that a load() reads as of: the one asked for, or now."""
+    if read.snapshot_timestamp is None:
+        return table.current_timestamp()
+    return kudulite.parse_timestamp(read.snapshot_timestamp)
+
+
+def check_read_schema(
+    wanted: StructType, schema: Schema, path: str, columns: tuple[str, ...] | None
+) -> None:
+    """Refuse a schema given by the user that the table cannot be read as, exactly."""
+    for field in wanted.fields:
+        if field.name not in schema.names:
+            raise ColumnNotFoundError(
+                f"table {path!r} has no column {field.name!r}; its columns:"
+                f" {', '.join(schema.names)}"
+            )
+        if columns is not None and field.name not in columns:
+            raise OptionError(
+                f"table {path!r}: the schema given asks for column {field.name!r}, which option"
+                f" 'columns' leaves out: {', '.join(columns)}"
+            )
+        column = schema.column(field.name)
+        if not is_exactly_readable(column.type, field.dataType):
+            raise SchemaError(
+                f"table {path!r}, column {field.name!r} is {column.type}; it cannot be read as"
+                f" {field.dataType.simpleString()} exactly"
+            )
+        if column.nullable and not field.nullable:
+            raise SchemaError(
+                f"table {path!r}, column {field.name!r} may be NULL; the schema given says NOT NULL"
+            )
+
+
+def _is_called_from(module: str) -> bool:
+    """Whether a function of this module is on the stack: which of Spark's processes this is."""
+    frame = sys._getframe()
+    while frame is not None:
+        names = frame.f_globals
+        if module in (names.get("__name__"), getattr(names.get("__spec__"), "name", None)):
+            return True
+        frame = frame.f_back
+    return False

@@ -1,0 +1,273 @@
+"""The `filter` option: SQL text to a conjunction of predicates.
+
+    filter     := part AND part …
+    part       := column (= | == | <=> | < | <= | > | >=) literal, or the other way around
+                | column BETWEEN literal AND literal
+                | column IN (literal, …)
+                | column IS [NOT] NULL
+                | column LIKE 'prefix%' | startswith(column, 'prefix')
+    literal    := 12 | -1.5 | 1e3 | 10L | 1.5D | 1.5BD | 'text' | true | X'1CFF'
+                | DATE '2013-01-01' | TIMESTAMP '2013-01-01 10:00:00 Europe/Berlin'
+
+Names and literals are those of Spark SQL (parsed by sqlglot); column names are found in any case.
+Anything else is refused: a filter silently weaker or stronger than its text would be worse.
+
+Spark does not tell a Python source the session's time zone. A time without a zone is therefore UTC,
+whatever `spark.sql.session.timeZone` says; write the zone where that matters.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from itertools import pairwise
+from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from sqlglot import exp
+from sqlglot.dialects.dialect import Dialect
+from sqlglot.errors import SqlglotError
+from sqlglot.tokens import TokenType
+
+from kudulite import Column, Predicate, Schema
+from kudulite.errors import ColumnNotFoundError, OptionError
+
+_SPARK = Dialect.get_or_raise("spark")
+
+ALLOWED = (
+    "allowed, joined by AND: column = < <= > >= literal, BETWEEN, IN (…), IS [NOT] NULL,"
+    " LIKE 'prefix%'"
+)
+
+_OPERATORS: dict[type[exp.Expression], str] = {
+    exp.EQ: "=",
+    exp.NullSafeEQ: "=",
+    exp.LT: "<",
+    exp.LTE: "<=",
+    exp.GT: ">",
+    exp.GTE: ">=",
+}
+_MIRRORED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_INTEGER_CASTS = {exp.DType.TINYINT, exp.DType.SMALLINT, exp.DType.INT, exp.DType.BIGINT}
+_FLOAT_CASTS = {exp.DType.FLOAT, exp.DType.DOUBLE}
+_ZONE_NAME = re.compile(r"(.*\d)\s+([A-Za-z][\w+\-/]*)|(.*\d)(Z)")
+
+
+def parse_filter(text: str, schema: Schema) -> list[Predicate]:
+    """Return the predicates whose conjunction is `text`, for a table of this schema.
+
+    OptionError quotes the part that is not allowed; ColumnNotFoundError lists the columns."""
+    try:
+        statements = _SPARK.parse_into(exp.Condition, _joined_quotes(text))
+    except SqlglotError as error:
+        raise OptionError(
+            f"option 'filter': {text!r} is not SQL: {_plain_message(error)}; {ALLOWED}"
+        ) from error
+    if len(statements) != 1 or statements[0] is None:
+        raise OptionError(f"option 'filter': {text!r} is not one condition; {ALLOWED}")
+    return _Translator(schema).conjunction(statements[0])
+
+
+def _plain_message(error: SqlglotError) -> str:
+    """Return what is wrong and where, without the terminal colours of sqlglot's own message."""
+    details = getattr(error, "errors", None)
+    if not details:
+        return re.sub(r"\x1b\[\d*m", "", str(error))
+    return f"{details[0]['description']} at column {details[0]['col']}"
+
+
+def _joined_quotes(text: str) -> str:
+    """Write `'it''s'` as `'it\\'s'`: one literal to Spark, two neighbours to sqlglot."""
+    tokens = _SPARK.tokenize(text)
+    for left, right in reversed(list(pairwise(tokens))):
+        is_pair = left.token_type == right.token_type == TokenType.STRING
+        if is_pair and right.start == left.end + 1 and text[left.end] == "'" == text[right.start]:
+            text = text[: left.end] + "\\'" + text[right.start + 1 :]
+    return text
+
+
+def _refusal(node: exp.Expression, why: str = "is not supported") -> OptionError:
+    return OptionError(f"option 'filter': {node.sql(dialect='spark')!r} {why}; {ALLOWED}")
+
+
+class _Translator:
+    """Turns syntax trees into predicates on the columns of one schema."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+
+    def conjunction(self, node: exp.Expression) -> list[Predicate]:
+        if isinstance(node, exp.Paren):
+            return self.conjunction(node.this)
+        if isinstance(node, exp.And):
+            return self.conjunction(node.left) + self.conjunction(node.right)
+        if type(node) in _OPERATORS:
+            return [self._comparison(node)]
+        if isinstance(node, exp.Between) and not node.args.get("symmetric"):
+            column = self._column(node.this, node)
+            low = self._literal(node.args["low"], column, node)
+            high = self._literal(node.args["high"], column, node)
+            return [Predicate(column.name, ">=", low), Predicate(column.name, "<=", high)]
+        if isinstance(node, exp.In) and node.expressions:
+            return [self._in_list(node)]
+        if isinstance(node, exp.Like | exp.StartsWith):
+            return [self._prefix(node)]
+        return [self._null_test(node)]
+
+    def _comparison(self, node: exp.Expression) -> Predicate:
+        operator = _OPERATORS[type(node)]
+        left, right = node.left, node.right
+        if not isinstance(left, exp.Column):
+            left, right, operator = right, left, _MIRRORED[operator]
+        column = self._column(left, node)
+        return Predicate(column.name, operator, self._literal(right, column, node))
+
+    def _in_list(self, node: exp.In) -> Predicate:
+        column = self._column(node.this, node)
+        # A NULL in the list can only make the test unknown, never true.
+        items = [item for item in node.expressions if not isinstance(item, exp.Null)]
+        values = tuple(self._literal(item, column, node) for item in items)
+        return Predicate(column.name, "in", values)
+
+    def _prefix(self, node: exp.Expression) -> Predicate:
+        column = self._column(node.this, node)
+        text = self._literal(node.expression, column, node)
+        if not isinstance(text, str) or column.type.name not in ("string", "varchar"):
+            raise _refusal(node)
+        if isinstance(node, exp.StartsWith):
+            return Predicate(column.name, "starts_with", text)
+        matched = re.fullmatch(r"((?:[^%_\\]|\\[%_\\])*)(%*)", text, re.DOTALL)
+        if matched is None:
+            raise _refusal(node, "is more than a prefix")
+        prefix = re.sub(r"\\(.)", r"\1", matched.group(1), flags=re.DOTALL)
+        return Predicate(column.name, "starts_with" if matched.group(2) else "=", prefix)
+
+    def _null_test(self, node: exp.Expression) -> Predicate:
+        test = node.this if isinstance(node, exp.Not) else node
+        while isinstance(test, exp.Paren):
+            test = test.this
+        if not isinstance(test, exp.Is) or not isinstance(test.expression, exp.Null):
+            raise _refusal(node)
+        operator = "is_not_null" if isinstance(node, exp.Not) else "is_null"
+        return Predicate(self._column(test.this, node).name, operator, None)
+
+    def _column(self, node: exp.Expression, part: exp.Expression) -> Column:
+        while isinstance(node, exp.Paren):
+            node = node.this
+        if not isinstance(node, exp.Column) or node.table:
+            raise _refusal(part)
+        name = node.name
+        if name in self._schema.names:
+            return self._schema.column(name)
+        alike = [own for own in self._schema.names if own.lower() == name.lower()]
+        if len(alike) == 1:
+            return self._schema.column(alike[0])
+        raise ColumnNotFoundError(
+            f"option 'filter': no column {name!r} in {part.sql(dialect='spark')!r}; columns:"
+            f" {', '.join(self._schema.names)}"
+        )
+
+    def _literal(self, node: exp.Expression, column: Column, part: exp.Expression) -> Any:
+        if isinstance(node, exp.Null):
+            raise _refusal(part, "is never true; use IS NULL")
+        try:
+            return _fitted(_literal_value(node), column)
+        except (TypeError, ValueError, ZoneInfoNotFoundError) as error:
+            why = f"cannot be used on column {column.name!r} of type {column.type}: {error}"
+            raise _refusal(part, why) from error
+
+
+def _literal_value(node: exp.Expression) -> Any:
+    """Return the Python value of a literal; TypeError for any other expression."""
+    if isinstance(node, exp.Paren):
+        return _literal_value(node.this)
+    if isinstance(node, exp.Neg):
+        value = _literal_value(node.this)
+        if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+            raise TypeError("only a number has a negative")
+        return -value
+    if isinstance(node, exp.Boolean):
+        return bool(node.this)
+    if isinstance(node, exp.HexString):
+        return bytes.fromhex(str(node.this).rjust(len(str(node.this)) + 1 & ~1, "0"))
+    if isinstance(node, exp.RawString):
+        return str(node.this)
+    if isinstance(node, exp.Literal):
+        return str(node.this) if node.is_string else _number(str(node.this))
+    if isinstance(node, exp.Cast) and isinstance(node.this, exp.Literal):
+        return _typed_literal(str(node.this.this), node.to.this)
+    raise TypeError("expected a literal")
+
+
+def _number(text: str) -> int | float | Decimal:
+    if text.isdigit():
+        return int(text)
+    return float(text) if "e" in text.lower() else Decimal(text)
+
+
+def _typed_literal(text: str, kind: exp.DType) -> Any:
+    """Return the value of `DATE '…'`, `TIMESTAMP '…'`, `10L`, `1.5D`, `1.5BD`."""
+    if kind == exp.DType.DATE:
+        return date.fromisoformat(text.strip())
+    if kind.name.startswith("TIMESTAMP"):
+        return parse_time(text)
+    if kind in _INTEGER_CASTS:
+        return int(text)
+    if kind in _FLOAT_CASTS:
+        return float(text)
+    if kind == exp.DType.DECIMAL:
+        return Decimal(text)
+    raise TypeError("expected a number, a string, a boolean, DATE '…' or TIMESTAMP '…'")
+
+
+def parse_time(text: str) -> datetime:
+    """Return the datetime of ISO text, also with a named zone behind it; naive without a zone.
+
+    >>> parse_time("2013-01-01 10:00:00 UTC").isoformat()
+    '2013-01-01T10:00:00+00:00'
+    """
+    text = text.strip()
+    match = _ZONE_NAME.fullmatch(text)
+    if match is None:
+        return datetime.fromisoformat(text)
+    moment, zone = (match[1], match[2]) if match[2] else (match[3], match[4])
+    zone_info = UTC if zone in ("Z", "UTC", "GMT") else ZoneInfo(zone)
+    return datetime.fromisoformat(moment).replace(tzinfo=zone_info)
+
+
+def _fitted(value: Any, column: Column) -> Any:
+    """Return what to compare the column with; TypeError where Spark would cast the column."""
+    kind = column.type.name
+    if kind in ("unixtime_micros", "timestamp_ntz"):
+        return _fitted_time(value, kind)
+    expected: dict[str, tuple[type, ...]] = {
+        "bool": (bool,),
+        "date": (date, str),
+        "string": (str,),
+        "varchar": (str,),
+        "binary": (bytes, str),
+    }
+    allowed = expected.get(kind, (int, float, Decimal))
+    is_stray_bool = isinstance(value, bool) and kind != "bool"
+    if not isinstance(value, allowed) or is_stray_bool or isinstance(value, datetime):
+        raise TypeError(f"the literal is a {type(value).__name__}")
+    if kind == "date" and isinstance(value, str):
+        return date.fromisoformat(value.strip())
+    if kind in ("float", "double"):
+        return float(value)
+    return value
+
+
+def _fitted_time(value: Any, kind: str) -> datetime:
+    if isinstance(value, str):
+        value = parse_time(value)
+    elif isinstance(value, date) and not isinstance(value, datetime):
+        value = datetime(value.year, value.month, value.day)
+    if not isinstance(value, datetime):
+        raise TypeError(f"the literal is a {type(value).__name__}")
+    if kind == "timestamp_ntz":
+        if value.tzinfo is not None:
+            raise ValueError("the literal has a time zone, the column has none")
+        return value
+    return value if value.tzinfo is not None else value.replace(tzinfo=UTC)

@@ -1,0 +1,298 @@
+"""Options of `spark.read` and `df.write` as typed, checked values.
+
+Spark hands over text under lower-cased names. `ReadOptions.parse` and `WriteOptions.parse` turn it
+into what `API.md` promises, or raise OptionError: an unknown name lists the known ones, a bad
+value says what is legal. One set of names serves both directions, since a temporary view
+(`CREATE TEMPORARY VIEW v USING kudulite OPTIONS (…)`) is read and written under the same options;
+what would make no sense in the other direction (writing into a view of the past) is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote, urlparse
+
+from kudulite.errors import OptionError
+
+OPERATIONS = (
+    "insert",
+    "insert_ignore",
+    "upsert",
+    "upsert_ignore",
+    "update",
+    "update_ignore",
+    "delete",
+    "delete_ignore",
+)
+READ_NAMES = (
+    "columns",
+    "faultTolerantScan",
+    "filter",
+    "pushdown",
+    "snapshotTimestamp",
+    "splitSizeBytes",
+)
+WRITE_NAMES = (
+    "applicationId",
+    "applicationVersion",
+    "hashPartitions",
+    "ignoreNull",
+    "operation",
+    "operationColumn",
+    "orderingColumn",
+    "primaryKey",
+    "rangePartitions",
+    "repartition",
+)
+KNOWN_NAMES = tuple(sorted(("path", *READ_NAMES, *WRITE_NAMES)))
+
+# What Spark's own catalog adds when the source is named in a CREATE TABLE; never a user's option.
+_CATALOG_NAMES = frozenset(
+    {"comment", "external", "is_managed_location", "location", "owner", "provider"}
+)
+# A Python input partition costs Spark about 30 ms, reading this much about ten times that.
+SPLIT_SIZE_BYTES_DEFAULT = 32 << 20
+
+_CANONICAL = {name.lower(): name for name in KNOWN_NAMES}
+_SIZE = re.compile(r"(\d+)\s*(k|m|g)?(?:i?b)?", re.IGNORECASE)
+_SIZE_FACTOR = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """What a `load()` asks for; `columns` is None for all of them."""
+
+    path: str
+    columns: tuple[str, ...] | None = None
+    filter: str | None = None
+    snapshot_timestamp: str | None = None
+    pushdown: bool = False
+    split_size_bytes: int = SPLIT_SIZE_BYTES_DEFAULT
+    fault_tolerant_scan: bool = False
+
+    @staticmethod
+    def parse(options: Mapping[str, str]) -> ReadOptions:
+        """Check all options, also those of writes, and return the ones of a read."""
+        values = named_options(options)
+        _parse_write_values(values)
+        return _parse_read_values(values)
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """What a write asks for; the last three describe a table that does not exist yet."""
+
+    path: str
+    operation: str = "upsert"
+    operation_column: str | None = None
+    ordering_column: str | None = None
+    ignore_null: bool = False
+    repartition: bool = False
+    application_id: str | None = None
+    application_version: int | None = None
+    primary_key: tuple[str, ...] | None = None
+    hash_partitions: tuple[tuple[tuple[str, ...], int], ...] | None = None
+    range_partitions: dict[str, Any] | None = None
+
+    @staticmethod
+    def parse(options: Mapping[str, str]) -> WriteOptions:
+        """Check all options, also those of reads, and return the ones of a write."""
+        values = named_options(options)
+        for name in ("filter", "snapshotTimestamp"):
+            if name in values:
+                raise OptionError(
+                    f"option {name!r} belongs to a read: a filtered view or a view of the past"
+                    " cannot be written to"
+                )
+        _parse_read_values(values)
+        return _parse_write_values(values)
+
+
+def named_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options under their documented names, without what Spark's catalog adds."""
+    values: dict[str, str] = {}
+    unknown: list[str] = []
+    for key, value in options.items():
+        lowered = key.lower()
+        if lowered == "paths":
+            values.setdefault("path", _single_path(value))
+        elif lowered in _CANONICAL:
+            values[_CANONICAL[lowered]] = value
+        elif lowered not in _CATALOG_NAMES and not lowered.startswith("option."):
+            unknown.append(key)
+    if unknown:
+        names = ", ".join(repr(name) for name in sorted(unknown))
+        noun = "option" if len(unknown) == 1 else "options"
+        raise OptionError(f"unknown {noun} {names}; known: {', '.join(KNOWN_NAMES)}")
+    return values
+
+
+def local_path(text: str) -> str:
+    """Return the path of a table as typed, without `file:`; other schemes are refused."""
+    match = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):", text)
+    if not match:
+        return text
+    if match.group(1).lower() != "file":
+        raise OptionError(
+            f"path {text!r}: kudulite tables live in a directory that every Spark process mounts;"
+            " give a plain path or file:/…"
+        )
+    return unquote(urlparse(text).path)
+
+
+def _single_path(text: str) -> str:
+    paths = json.loads(text)
+    if len(paths) != 1:
+        raise OptionError(f"a kudulite table is one path, {len(paths)} given: {text}")
+    return str(paths[0])
+
+
+def _parse_path(values: Mapping[str, str]) -> str:
+    path = values.get("path", "").strip()
+    if not path:
+        raise OptionError(
+            "option 'path' is missing: give the directory of the table, as in load('/data/t') or"
+            " option('path', '/data/t'). Spark hands no options to a table made by CREATE TABLE;"
+            " use CREATE TEMPORARY VIEW v USING kudulite OPTIONS (path '/data/t'), or"
+            " SELECT * FROM t WITH (path = '/data/t')"
+        )
+    return local_path(path)
+
+
+def _parse_read_values(values: Mapping[str, str]) -> ReadOptions:
+    columns = values.get("columns")
+    return ReadOptions(
+        path=_parse_path(values),
+        columns=None if columns is None else parse_names("columns", columns),
+        filter=values.get("filter"),
+        snapshot_timestamp=values.get("snapshotTimestamp"),
+        pushdown=_parse_boolean(values, "pushdown"),
+        split_size_bytes=_parse_size(values, "splitSizeBytes", SPLIT_SIZE_BYTES_DEFAULT),
+        fault_tolerant_scan=_parse_boolean(values, "faultTolerantScan"),
+    )
+
+
+def _parse_write_values(values: Mapping[str, str]) -> WriteOptions:
+    application_id, application_version = _parse_application(values)
+    primary_key = values.get("primaryKey")
+    hash_partitions = values.get("hashPartitions")
+    range_partitions = values.get("rangePartitions")
+    operation_column = values.get("operationColumn")
+    if operation_column is not None and "operation" in values:
+        raise OptionError(
+            f"option 'operation' ({values['operation']!r}) and option 'operationColumn'"
+            f" ({operation_column!r}) exclude each other: the column names each row's operation"
+        )
+    return WriteOptions(
+        path=_parse_path(values),
+        operation=_parse_operation(values.get("operation", "upsert")),
+        operation_column=operation_column,
+        ordering_column=values.get("orderingColumn"),
+        ignore_null=_parse_boolean(values, "ignoreNull"),
+        repartition=_parse_boolean(values, "repartition"),
+        application_id=application_id,
+        application_version=application_version,
+        primary_key=None if primary_key is None else parse_names("primaryKey", primary_key),
+        hash_partitions=None if hash_partitions is None else parse_hash(hash_partitions),
+        range_partitions=None if range_partitions is None else parse_range(range_partitions),
+    )
+
+
+def parse_names(option: str, text: str) -> tuple[str, ...]:
+    """Parse `a, b` or, for names with commas, the JSON form `["a", "b"]`.
+
+    An empty `columns` means no column (a count); an empty `primaryKey` is an error.
+    """
+    if text.lstrip().startswith("["):
+        names = _parse_json(option, text, list)
+    else:
+        names = [part.strip() for part in text.split(",")] if text.strip() else []
+    if not all(isinstance(name, str) and name for name in names):
+        raise OptionError(f"option {option!r}: an empty name in {text!r}; give names as in 'a, b'")
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise OptionError(f"option {option!r}: {', '.join(repeated)} given more than once")
+    if not names and option != "columns":
+        raise OptionError(f"option {option!r} names no column; give names as in 'a, b'")
+    return tuple(names)
+
+
+def parse_hash(text: str) -> tuple[tuple[tuple[str, ...], int], ...]:
+    """Parse `a:4; b,c:8`: two hash dimensions, of a in 4 and of (b, c) in 8 buckets."""
+    dimensions = []
+    for part in filter(None, (piece.strip() for piece in text.split(";"))):
+        names, colon, count = part.rpartition(":")
+        if not colon or not count.strip().isdigit() or int(count) < 2:
+            raise OptionError(
+                f"option 'hashPartitions': {part!r} is not 'columns:buckets' with at least 2"
+                " buckets; give for example 'a:4; b,c:8'"
+            )
+        dimensions.append((parse_names("hashPartitions", names), int(count)))
+    return tuple(dimensions)
+
+
+def parse_range(text: str) -> dict[str, Any]:
+    """Parse the JSON of range partitions: the columns and the [lower, upper) bounds.
+
+    >>> parse_range('{"columns": ["day"], "bounds": [[null, 10], [10, 20]]}')["bounds"]
+    [[None, 10], [10, 20]]
+    """
+    ranges = _parse_json("rangePartitions", text, dict)
+    if not {"columns"} <= set(ranges) <= {"columns", "bounds", "splits"}:
+        raise OptionError(
+            "option 'rangePartitions' is JSON with 'columns' and 'bounds' (or 'splits'), as in"
+            f' {{"columns": ["day"], "bounds": [[null, 10], [10, 20]]}}; found {text}'
+        )
+    return ranges
+
+
+def _parse_json(option: str, text: str, kind: type) -> Any:
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise OptionError(f"option {option!r} is not JSON ({error}): {text}") from error
+    if not isinstance(value, kind):
+        raise OptionError(f"option {option!r}: expected a JSON {kind.__name__}, found {text}")
+    return value
+
+
+def _parse_operation(text: str) -> str:
+    name = text.strip().lower().replace("-", "_")
+    if name not in OPERATIONS:
+        raise OptionError(f"unknown operation {text!r}; known: {', '.join(OPERATIONS)}")
+    return name
+
+
+def _parse_boolean(values: Mapping[str, str], option: str) -> bool:
+    text = values.get(option, "false").strip().lower()
+    if text not in ("true", "false"):
+        raise OptionError(f"option {option!r} is true or false, found {values[option]!r}")
+    return text == "true"
+
+
+def _parse_size(values: Mapping[str, str], option: str, default: int) -> int:
+    if option not in values:
+        return default
+    match = _SIZE.fullmatch(values[option].strip())
+    size = int(match.group(1)) * _SIZE_FACTOR[(match.group(2) or "").lower()] if match else 0
+    if size < 1:
+        raise OptionError(
+            f"option {option!r} is a positive number of bytes, as in 33554432 or 32m; found"
+            f" {values[option]!r}"
+        )
+    return size
+
+
+def _parse_application(values: Mapping[str, str]) -> tuple[str | None, int | None]:
+    identity, version = values.get("applicationId"), values.get("applicationVersion")
+    if (identity is None) != (version is None):
+        raise OptionError("options 'applicationId' and 'applicationVersion' go together")
+    if version is None:
+        return None, None
+    if not re.fullmatch(r"-?\d+", version.strip()):
+        raise OptionError(f"option 'applicationVersion' is an integer, found {version!r}")
+    return identity, int(version)

@@ -1,0 +1,137 @@
+"""Reading: one input partition is some scan tokens, read into batches of exactly Spark's schema.
+
+    planner: ScanPlan → scan tokens at one timestamp → TabletPartition …
+    task:    TabletPartition → tokens → record batches, cast and cut to size
+
+Only this module and what it imports travels to the tasks; it knows neither options nor SQL.
+
+Invariants: (1) all partitions of a plan share one timestamp; (2) every batch has exactly the schema
+that Spark derives from the DataFrame's (names, order, types, nullability); (3) a batch has at most
+BATCH_ROWS_MAX rows, and near that many where the tablets yield smaller ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+
+import kudulite
+from kudulite import Predicate, ScanToken
+from kudulite_spark.pushdown import pushed_predicates
+from kudulite_spark.table_path import open_table
+
+# Spark's floor per batch is high: 64 Ki rows read nearly twice as fast as 10,000 (measured).
+BATCH_ROWS_MAX = 1 << 16
+
+
+@dataclass(frozen=True)
+class ScanPlan:
+    """What one DataFrame reads: which columns and rows of a table, as of which moment."""
+
+    path: str
+    arrow_schema: pa.Schema  # of the batches to yield; its names are the columns to read
+    timestamp: int  # HybridTime
+    predicates: tuple[Predicate, ...] = ()
+    split_size_bytes: int = 1 << 25
+    ordered: bool = False
+
+
+@dataclass(frozen=True)
+class TabletPartition(InputPartition):
+    """The work of one task: scan tokens, not scanners."""
+
+    tokens: tuple[bytes, ...]
+    value: None = field(default=None, repr=False)  # Spark's base class has it
+
+
+class TabletReader(DataSourceReader):
+    """Reads a plan. It defines no pushFilters, so that a reused DataFrame stays right."""
+
+    def __init__(self, plan: ScanPlan) -> None:
+        self._plan = plan
+
+    def partitions(self) -> list[TabletPartition]:
+        """Return the tablets and key ranges that the predicates leave, packed by size."""
+        plan = self._plan
+        table = open_table(plan.path)
+        tokens = table.scan_tokens(
+            columns=list(plan.arrow_schema.names),
+            where=list(plan.predicates),
+            at=plan.timestamp,
+            ordered=plan.ordered,
+            split_size_bytes=plan.split_size_bytes,
+        )
+        groups = kudulite.pack_tokens(tokens, plan.split_size_bytes)
+        return [TabletPartition(tuple(token.to_bytes() for token in group)) for group in groups]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a partition; in key order inside a tablet when the plan is ordered."""
+        # Spark makes a partition of its own where partitions() returned none.
+        tokens = partition.tokens if isinstance(partition, TabletPartition) else ()
+        for token in tokens:
+            batches = ScanToken.from_bytes(token).open()
+            yield from fitted_batches(batches, self._plan.arrow_schema)
+
+
+class PushingTabletReader(TabletReader):
+    """The reader of `pushdown=true`: reads only what Spark's filters leave, and hands all back.
+
+    In stock PySpark 4.1 to 4.3 the reader that took one query's filters also serves the next query
+    of the same DataFrame. Use it only where each DataFrame is used for one query."""
+
+    def pushFilters(self, filters: list[Filter]) -> list[Filter]:
+        """Take what has an exact counterpart; return everything, so that Spark applies it too."""
+        predicates = (*self._plan.predicates, *pushed_predicates(filters))
+        self._plan = replace(self._plan, predicates=predicates)
+        return filters
+
+
+def fitted_batches(
+    batches: Iterator[pa.RecordBatch], schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Yield the same rows as batches of exactly `schema` with at most BATCH_ROWS_MAX rows each."""
+    pending: list[pa.RecordBatch] = []
+    pending_count = 0
+    for batch in batches:
+        fitted = _fitted(batch, schema)
+        if pending_count + fitted.num_rows > BATCH_ROWS_MAX and pending:
+            yield _joined(pending)
+            pending, pending_count = [], 0
+        start = 0
+        while fitted.num_rows - start > BATCH_ROWS_MAX:
+            yield fitted.slice(start, BATCH_ROWS_MAX)
+            start += BATCH_ROWS_MAX
+        if fitted.num_rows > start:
+            pending.append(fitted.slice(start))
+            pending_count += fitted.num_rows - start
+    if pending:
+        yield _joined(pending)
+
+
+def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    if not schema.names:
+        return _rows_without_columns(batch.num_rows)
+    if batch.schema.equals(schema):
+        return batch
+    columns = []
+    for wanted in schema:
+        column = batch.column(wanted.name)
+        columns.append(column if column.type == wanted.type else column.cast(wanted.type))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _rows_without_columns(row_count: int) -> pa.RecordBatch:
+    # The only way to a batch with rows and no columns: what count(*) needs.
+    empty = pa.StructArray.from_buffers(pa.struct([]), row_count, [None])
+    return pa.RecordBatch.from_struct_array(empty)
+
+
+def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    if not batches[0].schema.names:
+        return _rows_without_columns(sum(batch.num_rows for batch in batches))
+    return pa.concat_batches(batches)

@@ -1,0 +1,179 @@
+"""Spark's types and kudulite's: which stands for which, in both directions.
+
+    bool BOOLEAN · int8 TINYINT · int16 SMALLINT · int32 INT · int64 BIGINT · float FLOAT
+    double DOUBLE · decimal(p, s) DECIMAL(p, s) · date DATE · unixtime_micros TIMESTAMP
+    timestamp_ntz TIMESTAMP_NTZ · string, varchar(n) STRING · binary BINARY
+
+Spark refuses VARCHAR in a Python source's schema, so a varchar is reported as STRING whose field
+metadata bears Spark's own note of the length; with it INSERT checks lengths as for any varchar, and
+a table made from a DataFrame of such a column gets a varchar again. CHAR(n) becomes varchar(n).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    ByteType,
+    CharType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    NullType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    VarcharType,
+)
+
+from kudulite import Column, ColumnType, Schema, decimal, varchar
+from kudulite.errors import ColumnNotFoundError, SchemaError
+
+# Spark keeps the declared type of a CHAR or VARCHAR column under this key of a field's metadata.
+CHAR_VARCHAR_KEY = "__CHAR_VARCHAR_TYPE_STRING"
+_CHAR_VARCHAR = re.compile(r"(?:var)?char\((\d+)\)")
+
+_SPARK_OF_NAME: dict[str, DataType] = {
+    "bool": BooleanType(),
+    "int8": ByteType(),
+    "int16": ShortType(),
+    "int32": IntegerType(),
+    "int64": LongType(),
+    "float": FloatType(),
+    "double": DoubleType(),
+    "date": DateType(),
+    "unixtime_micros": TimestampType(),
+    "timestamp_ntz": TimestampNTZType(),
+    "string": StringType(),
+    "varchar": StringType(),
+    "binary": BinaryType(),
+}
+_NAME_OF_SPARK: dict[type[DataType], str] = {
+    type(spark): name for name, spark in _SPARK_OF_NAME.items() if name != "varchar"
+}
+_INTEGER_DIGITS: dict[type[DataType], int] = {
+    ByteType: 3,
+    ShortType: 5,
+    IntegerType: 10,
+    LongType: 19,
+}
+_TEXT = (StringType, VarcharType, CharType)
+
+
+def spark_type(column_type: ColumnType) -> DataType:
+    """Return the Spark type in which values of a kudulite column are read."""
+    if column_type.name == "decimal":
+        assert column_type.precision is not None and column_type.scale is not None
+        return DecimalType(column_type.precision, column_type.scale)
+    return _SPARK_OF_NAME[column_type.name]
+
+
+def spark_schema(schema: Schema, names: Sequence[str] | None = None) -> StructType:
+    """Return the Spark schema of the named columns (all by default), in the order named."""
+    columns = schema.columns if names is None else [schema.column(name) for name in names]
+    return StructType([_spark_field(column) for column in columns])
+
+
+def _spark_field(column: Column) -> StructField:
+    metadata = {}
+    if column.type.name == "varchar":
+        metadata[CHAR_VARCHAR_KEY] = f"varchar({column.type.length})"
+    if column.comment:
+        metadata["comment"] = column.comment
+    return StructField(column.name, spark_type(column.type), column.nullable, metadata or None)
+
+
+def column_type(field: StructField) -> ColumnType:
+    """Return the kudulite type that holds a Spark column; SchemaError where none does."""
+    spark = field.dataType
+    noted = _CHAR_VARCHAR.fullmatch(str((field.metadata or {}).get(CHAR_VARCHAR_KEY, "")))
+    if isinstance(spark, VarcharType | CharType):
+        return varchar(spark.length)
+    if isinstance(spark, StringType) and spark != StringType():
+        raise SchemaError(
+            f"column {field.name!r}: {spark.simpleString()} is not supported; kudulite compares"
+            " strings as bytes (UTF8_BINARY)"
+        )
+    if isinstance(spark, StringType) and noted:
+        return varchar(int(noted.group(1)))
+    if isinstance(spark, DecimalType):
+        return decimal(spark.precision, spark.scale)
+    name = _NAME_OF_SPARK.get(type(spark))
+    if name is None:
+        known = ", ".join(kind.simpleString() for kind in _SPARK_OF_NAME.values())
+        raise SchemaError(
+            f"column {field.name!r}: Spark type {spark.simpleString()} has no column type in"
+            f" kudulite; supported: {known}, decimal(p,s), varchar(n)"
+        )
+    return ColumnType(name)
+
+
+def table_schema(struct: StructType, primary_key: Sequence[str], path: str) -> Schema:
+    """Return the schema of a new table for rows of `struct`: key columns first and NOT NULL.
+
+    Nullability and comments of the other columns are kept. SchemaError or ColumnNotFoundError name
+    the table's path and the column."""
+    for name in primary_key:
+        if name not in struct.fieldNames():
+            raise ColumnNotFoundError(
+                f"table {path!r}: primary key column {name!r} is not in the DataFrame; its columns:"
+                f" {', '.join(struct.fieldNames())}"
+            )
+    columns = [
+        Column(
+            id=index,
+            name=field.name,
+            type=column_type(field),
+            nullable=field.nullable and field.name not in primary_key,
+            comment=str((field.metadata or {}).get("comment", "")),
+        )
+        for index, field in enumerate(struct.fields)
+    ]
+    return Schema.build(columns, list(primary_key))
+
+
+def is_exactly_readable(column: ColumnType, wanted: DataType) -> bool:
+    """Whether every value of the column has an exact counterpart in the Spark type."""
+    own = spark_type(column)
+    if type(own) is type(wanted) and not isinstance(own, DecimalType):
+        return not isinstance(own, StringType) or own == wanted
+    if column.name == "decimal" and isinstance(wanted, DecimalType):
+        assert column.precision is not None and column.scale is not None
+        whole = wanted.precision - wanted.scale
+        return wanted.scale >= column.scale and whole >= column.precision - column.scale
+    if type(own) in _INTEGER_DIGITS:
+        digits = _INTEGER_DIGITS[type(own)]
+        if type(wanted) in _INTEGER_DIGITS:
+            return _INTEGER_DIGITS[type(wanted)] >= digits
+        if isinstance(wanted, DecimalType):
+            return wanted.precision - wanted.scale >= digits
+        return isinstance(wanted, DoubleType) and digits <= 10
+    return isinstance(own, FloatType) and isinstance(wanted, DoubleType)
+
+
+def is_writable(spark: DataType, column: ColumnType) -> bool:
+    """Whether values of the Spark type have an exact meaning in the column, if they fit at all.
+
+    Ranges, lengths and digits are checked value by value when the rows are staged."""
+    is_number = type(spark) in _INTEGER_DIGITS
+    if isinstance(spark, NullType):
+        return True
+    if column.name in ("int8", "int16", "int32", "int64"):
+        return is_number or isinstance(spark, DecimalType | FloatType | DoubleType)
+    if column.name in ("float", "double"):
+        return is_number or isinstance(spark, FloatType | DoubleType)
+    if column.name == "decimal":
+        return is_number or isinstance(spark, DecimalType)
+    if column.name in ("string", "varchar", "binary"):
+        return isinstance(spark, (*_TEXT, BinaryType))
+    return type(spark) is type(spark_type(column))

@@ -1,0 +1,145 @@
+"""From a DataFrame's schema and the options to a checked write: everything that can be said early.
+
+Spark asks `schema()` of a source only when it reads. Any DataFrame therefore gets here, with
+columns missing, unknown, or of another type. What is wrong is said before a task starts and before
+a table is made; what depends on values (ranges, lengths, duplicate keys) is said by the tasks or the
+commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql.types import StructType
+
+from kudulite import Table
+from kudulite.errors import (
+    ColumnNotFoundError,
+    OptionError,
+    SchemaError,
+    TableExistsError,
+    TableNotFoundError,
+)
+from kudulite_spark.options import WriteOptions
+from kudulite_spark.table_path import absolute_path, catalog_of, find_table, open_table
+from kudulite_spark.types import is_writable, table_schema
+from kudulite_spark.writer import TableWriter
+
+_OVERWRITE_OPERATIONS = ("insert", "insert_ignore", "upsert", "upsert_ignore")
+
+
+def plan_write(options: WriteOptions, struct: StructType, overwrite: bool) -> TableWriter:
+    """Check a write against the table, which is made if there is none and the options say how.
+
+    Raises a UsageError that names the table, the option or column, and what is expected."""
+    path = absolute_path(options.path)
+    if overwrite and options.operation not in _OVERWRITE_OPERATIONS:
+        raise OptionError(
+            f"table {path!r}: mode overwrite empties the table first, so operation"
+            f" {options.operation!r} finds no row; use one of {', '.join(_OVERWRITE_OPERATIONS)}"
+        )
+    _check_unique(path, struct.fieldNames())
+    table = find_table(path)
+    created_version = None
+    if table is None:
+        table, created = _made_table(path, options, struct)
+        created_version = table.version if created else None
+    _check_layout(table, path, options)
+    columns = written_columns(table, path, options, struct)
+    bulk_write = table.new_bulk_write(
+        operation=options.operation,
+        columns=columns,
+        operation_column=options.operation_column,
+        ordering_column=options.ordering_column,
+        ignore_null=options.ignore_null,
+        overwrite=overwrite,
+        application_id=options.application_id,
+        application_version=options.application_version,
+    )
+    return TableWriter(
+        bulk_write,
+        path=path,
+        columns=columns,
+        created_version=created_version,
+        expects_routed=options.repartition,
+    )
+
+
+def written_columns(
+    table: Table, path: str, options: WriteOptions, struct: StructType
+) -> list[str]:
+    """Return the DataFrame's columns that take part; raises if they do not fit the table."""
+    schema = table.schema
+    control = [options.operation_column, options.ordering_column]
+    for option, name in zip(("operationColumn", "orderingColumn"), control, strict=True):
+        if name is not None and name not in struct.fieldNames():
+            raise ColumnNotFoundError(
+                f"table {path!r}: option {option!r} names {name!r}, which the DataFrame does not"
+                f" have; its columns: {', '.join(struct.fieldNames())}"
+            )
+    missing = [name for name in schema.key_names if name not in struct.fieldNames()]
+    if missing:
+        raise SchemaError(
+            f"table {path!r}: the DataFrame lacks key column {', '.join(map(repr, missing))}; the"
+            f" primary key is ({', '.join(schema.key_names)}), the DataFrame has"
+            f" ({', '.join(struct.fieldNames())})"
+        )
+    if options.operation.startswith("delete") and options.operation_column is None:
+        wanted = {*schema.key_names, options.ordering_column}
+        fields = [field for field in struct.fields if field.name in wanted]
+    else:
+        fields = list(struct.fields)
+    for field in fields:
+        if field.name in schema.names:
+            column = schema.column(field.name)
+            if not is_writable(field.dataType, column.type):
+                raise SchemaError(
+                    f"table {path!r}, column {field.name!r}: the DataFrame has"
+                    f" {field.dataType.simpleString()}, the column is {column.type}; cast it"
+                )
+        elif field.name not in control:
+            raise ColumnNotFoundError(
+                f"table {path!r} has no column {field.name!r}; its columns:"
+                f" {', '.join(schema.names)}"
+            )
+    return [field.name for field in fields]
+
+
+def _made_table(path: str, options: WriteOptions, struct: StructType) -> tuple[Table, bool]:
+    """Make the table; the flag is False when another writer was faster."""
+    if options.primary_key is None:
+        raise TableNotFoundError(
+            f"no table at {path!r}, and option 'primaryKey' is not given; give it to make the table"
+            " with this write, as in option('primaryKey', 'a, b'), or correct the path"
+        )
+    # The column of operations is no data; the ordering column is, later writes compare with it.
+    data = StructType([field for field in struct.fields if field.name != options.operation_column])
+    schema = table_schema(data, options.primary_key, path)
+    client, name = catalog_of(path)
+    hash_partitions = [(list(names), count) for names, count in options.hash_partitions or ()]
+    try:
+        return client.create_table(
+            name,
+            schema,
+            hash_partitions=hash_partitions or None,
+            range_partitions=options.range_partitions,
+        ), True
+    except TableExistsError:
+        return open_table(path), False
+
+
+def _check_layout(table: Table, path: str, options: WriteOptions) -> None:
+    """Refuse to ignore a layout that differs from the one the table has."""
+    if options.primary_key not in (None, tuple(table.schema.key_names)):
+        raise OptionError(
+            f"table {path!r} exists with primary key ({', '.join(table.schema.key_names)}); option"
+            f" 'primaryKey' says ({', '.join(options.primary_key or ())})"
+        )
+
+
+def _check_unique(path: str, names: Sequence[str]) -> None:
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise SchemaError(
+            f"table {path!r}: the DataFrame has more than one column {', '.join(repeated)}"
+        )

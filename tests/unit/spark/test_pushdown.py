@@ -1,0 +1,48 @@
+"""Spark's pushed filters as predicates: equal meaning or left out."""
+
+from decimal import Decimal
+
+import pytest
+from pyspark.sql import datasource as spark
+
+from kudulite import Predicate
+from kudulite_spark.pushdown import pushed_predicate, pushed_predicates
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (spark.EqualTo(("a",), 1), ("a", "=", 1)),
+        (spark.EqualNullSafe(("a",), 1), ("a", "=", 1)),
+        (spark.GreaterThan(("a",), 1), ("a", ">", 1)),
+        (spark.GreaterThanOrEqual(("a",), 1), ("a", ">=", 1)),
+        (spark.LessThan(("a",), 1), ("a", "<", 1)),
+        (spark.LessThanOrEqual(("a",), Decimal("1.5")), ("a", "<=", Decimal("1.5"))),
+        (spark.In(("a",), [1, None, 2]), ("a", "in", (1, 2))),
+        (spark.IsNull(("a",)), ("a", "is_null", None)),
+        (spark.IsNotNull(("a",)), ("a", "is_not_null", None)),
+        (spark.StringStartsWith(("a",), "x"), ("a", "starts_with", "x")),
+    ],
+)
+def test_filters_with_an_equal_predicate(given, expected):
+    """One filter, one predicate."""
+    assert pushed_predicate(given) == Predicate(*expected)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        spark.Not(spark.EqualTo(("a",), 1)),
+        spark.StringEndsWith(("a",), "x"),
+        spark.StringContains(("a",), "x"),
+        spark.EqualTo(("a", "b"), 1),
+        spark.EqualTo(("a",), None),
+        # PySpark has rounded it on the way: its digits are not to be trusted.
+        spark.EqualTo(("a",), Decimal("1234567890123456789012345678")),
+        spark.In(("a",), [Decimal("1234567890123456789012345678")]),
+    ],
+)
+def test_filters_left_to_spark(given):
+    """Leaving a filter out is always right: Spark applies all of them again."""
+    assert pushed_predicate(given) is None
+    assert pushed_predicates([given, spark.IsNull(("z",))]) == [Predicate("z", "is_null", None)]
