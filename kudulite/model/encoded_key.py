@@ -1,0 +1,428 @@
+"""Kudu's order-preserving key encoding: comparing bytes is comparing keys, column by column.
+
+    key     := value*                         one per key column, in key order
+    integer := its bytes, big-endian, sign bit flipped        (also date, timestamps: their number)
+    decimal := its unscaled integer, in 4, 8 or 16 bytes by precision
+    string  := its bytes as they are, if it is the last column of the key; otherwise
+               its bytes with each 00 as 00 01, then 00 00
+
+Worked example, (int32 12345, string "a", int8 -1): 80 00 30 39 · 61 00 00 · 7f.
+
+Arrays are encoded and decoded without a loop over rows. The scalar functions serve point reads and
+bounds; a property test keeps the two equal.
+
+Source: Kudu common/key_encoder.h, encoded_key.cc."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kudulite.errors import CorruptionError, RowError, SchemaError
+from kudulite.model.key_array import KeyArray
+from kudulite.model.ragged_bytes import RaggedBytes, binary_parts
+from kudulite.model.types import ColumnType
+from kudulite.model.values import (
+    canonical_value,
+    date_from_days,
+    decimal_from_unscaled,
+    decimal_unscaled,
+    timestamp_from_micros,
+    to_days,
+    to_micros,
+)
+
+_TERMINATOR = b"\0\0"
+_ESCAPED_NUL = b"\0\1"
+_LARGE_BYTES = 2**31 - 2**20  # above this, 32-bit offsets may not reach
+
+
+def key_width(types: Sequence[ColumnType]) -> int | None:
+    """Bytes of every encoded key over these columns, or None if they vary."""
+    total = 0
+    for column_type in types:
+        if column_type.key_width is None:
+            return None
+        total += column_type.key_width
+    return total
+
+
+# --- one key
+
+_Encoder = Callable[[Any], bytes]
+
+
+@functools.cache
+def _scalar_encoder(column_type: ColumnType, is_last: bool) -> _Encoder:
+    if column_type.is_bytes:
+        convert = _bytes_of if column_type.name == "binary" else _text_bytes
+        if is_last:
+            return convert
+        return lambda value: convert(value).replace(b"\0", _ESCAPED_NUL) + _TERMINATOR
+    width = column_type.key_width
+    if width is None:
+        raise SchemaError(f"{column_type} may not be part of a key")
+    size, sign = width, 1 << (8 * width - 1)
+    number = _number_reader(column_type)
+    return lambda value: (number(value) + sign).to_bytes(size, "big")
+
+
+def _text_bytes(value: Any) -> bytes:
+    if not isinstance(value, str):
+        raise TypeError("expected a str")
+    return value.encode()
+
+
+def _bytes_of(value: Any) -> bytes:
+    if not isinstance(value, (bytes, bytearray, memoryview)):
+        raise TypeError("expected bytes")
+    return bytes(value)
+
+
+def _number_reader(column_type: ColumnType) -> Callable[[Any], int]:
+    """The function from a Python value to the integer that is encoded."""
+    if column_type.is_timestamp:
+        return lambda value: to_micros(value, column_type)
+    if column_type.name == "date":
+        return to_days
+    if column_type.name == "decimal":
+        scale = column_type.scale or 0
+        return lambda value: decimal_unscaled(canonical_value(value, column_type, "key"), scale)
+    return _int_of
+
+
+def _int_of(value: Any) -> int:
+    if type(value) is int:
+        return value
+    if isinstance(value, (np.integer, int)) and not isinstance(value, bool):
+        return int(value)
+    raise TypeError("expected an int")
+
+
+@functools.cache
+def _scalar_encoders(types: tuple[ColumnType, ...]) -> tuple[_Encoder, ...]:
+    last = len(types) - 1
+    return tuple(_scalar_encoder(column_type, i == last) for i, column_type in enumerate(types))
+
+
+def encode_key(values: Sequence[Any], types: Sequence[ColumnType]) -> bytes:
+    """The encoded key of one tuple of Python values; SchemaError if a value is not of its type.
+
+    Timestamps may be datetimes, ISO strings, or ints of microseconds."""
+    if len(values) != len(types):
+        raise SchemaError(f"a key of {len(types)} columns was given {len(values)} values: {values}")
+    return encode_key_prefix(values, types)
+
+
+def encode_key_prefix(values: Sequence[Any], types: Sequence[ColumnType]) -> bytes:
+    """The bytes with which every key starts whose first columns have these `values`.
+
+    `types` are those of the whole key: only its last column is encoded as last."""
+    encoders = _scalar_encoders(tuple(types))
+    if len(values) > len(encoders):
+        raise SchemaError(f"a key of {len(types)} columns was given {len(values)} values: {values}")
+    try:
+        return b"".join([encode(value) for encode, value in zip(encoders, values, strict=False)])
+    except (TypeError, ValueError, OverflowError, decimal.DecimalException) as error:
+        shown = ", ".join(map(str, types))
+        raise SchemaError(f"key {tuple(values)!r} does not fit ({shown}): {error}") from error
+
+
+def decode_key(key: bytes, types: Sequence[ColumnType]) -> tuple:
+    """The Python values of one encoded key; CorruptionError if it is not one."""
+    values: list[Any] = []
+    position, last = 0, len(types) - 1
+    for i, column_type in enumerate(types):
+        width = column_type.key_width
+        if width is not None:
+            field = key[position : position + width]
+            if len(field) < width:
+                raise CorruptionError(f"encoded key {key.hex()} ends within a {column_type}")
+            number = int.from_bytes(field, "big") - (1 << (8 * width - 1))
+            values.append(_value_of_number(number, column_type))
+            position += width
+            continue
+        stop = len(key) if i == last else key.find(_TERMINATOR, position)
+        if stop < 0:
+            raise CorruptionError(f"encoded key {key.hex()} has no end of a {column_type}")
+        field = key[position:stop]
+        if i != last:
+            field, stop = field.replace(_ESCAPED_NUL, b"\0"), stop + 2
+        values.append(field if column_type.name == "binary" else field.decode())
+        position = stop
+    if position != len(key):
+        raise CorruptionError(f"encoded key {key.hex()} is longer than its columns")
+    return tuple(values)
+
+
+def _value_of_number(number: int, column_type: ColumnType) -> int | datetime.date | decimal.Decimal:
+    if column_type.is_timestamp:
+        return timestamp_from_micros(number, column_type)
+    if column_type.name == "date":
+        return date_from_days(number)
+    if column_type.name == "decimal":
+        return decimal_from_unscaled(number, column_type.scale or 0)
+    return number
+
+
+def key_successor(key: bytes) -> bytes:
+    """The smallest byte string greater than `key`."""
+    return key + b"\0"
+
+
+def prefix_successor(prefix: bytes) -> bytes | None:
+    """The smallest byte string greater than all that start with `prefix`; None if there is none."""
+    stem = prefix.rstrip(b"\xff")
+    return stem[:-1] + bytes([stem[-1] + 1]) if stem else None
+
+
+# --- many keys
+
+
+def encode_keys(columns: Sequence[pa.Array], types: Sequence[ColumnType]) -> KeyArray:
+    """The encoded keys of n rows, given as one array per key column, exactly of its Arrow type.
+
+    RowError if a value is null."""
+    columns = [_one_array(column) for column in columns]
+    for column, column_type in zip(columns, types, strict=True):
+        assert column.type == column_type.arrow, f"{column.type} given for {column_type}"
+        if column.null_count:
+            raise RowError(
+                f"{column.null_count} of {len(column)} values of a {column_type} key column are "
+                "null",
+                reason=RowError.REASON_NULL,
+                row_count=column.null_count,
+            )
+    width = key_width(types)
+    if width is None:
+        return KeyArray(_encode_variable(columns, types), None)
+    if width <= 8:
+        return KeyArray(_encode_packed(columns, types), width)
+    return KeyArray(_encode_fixed(columns, types).view(f"S{width}"), width)
+
+
+def _one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _fixed_fields(column: pa.Array, column_type: ColumnType) -> list[np.ndarray]:
+    """Unsigned integers whose big-endian bytes, one after the other, are the encoded values."""
+    width = column_type.key_width
+    assert width is not None
+    if column_type.name == "decimal":
+        buffer = column.buffers()[1]
+        halves = np.zeros((0, 2), np.uint64)
+        if len(column):
+            halves = np.frombuffer(buffer, np.uint64, 2 * len(column), 16 * column.offset)
+            halves = halves.reshape(-1, 2)
+        if width == 16:
+            return [halves[:, 1] ^ np.uint64(1 << 63), halves[:, 0]]
+        numbers = halves[:, 0].astype(f"u{width}")  # a decimal this short is its lowest word
+    else:
+        integers = column.view(pa.int64() if width == 8 else _SIGNED[width])
+        numbers = integers.to_numpy().view(f"u{width}")
+    return [numbers ^ numbers.dtype.type(1 << (8 * width - 1))]
+
+
+_SIGNED = {1: pa.int8(), 2: pa.int16(), 4: pa.int32(), 8: pa.int64()}
+
+
+def _encode_packed(columns: Sequence[pa.Array], types: Sequence[ColumnType]) -> np.ndarray:
+    """uint64[n]: keys of up to eight bytes as big-endian numbers."""
+    packed: np.ndarray | None = None
+    for column, column_type in zip(columns, types, strict=True):
+        (numbers,) = _fixed_fields(column, column_type)
+        if packed is None:
+            packed = numbers.astype(np.uint64, copy=False)
+        else:
+            packed = (packed << np.uint64(8 * numbers.itemsize)) | numbers
+    assert packed is not None
+    return packed
+
+
+def _encode_fixed(columns: Sequence[pa.Array], types: Sequence[ColumnType]) -> np.ndarray:
+    """One structured item per row, its bytes the concatenated fixed-width values."""
+    fields: list[np.ndarray] = []
+    for column, column_type in zip(columns, types, strict=True):
+        fields += _fixed_fields(column, column_type)
+    dtype = np.dtype([(f"f{i}", f">u{field.itemsize}") for i, field in enumerate(fields)])
+    rows = np.empty(len(columns[0]), dtype)
+    for i, field in enumerate(fields):
+        rows[f"f{i}"] = field
+    return rows
+
+
+def _encode_variable(columns: Sequence[pa.Array], types: Sequence[ColumnType]) -> pa.Array:
+    """Binary array of keys with at least one string, joined by Arrow's own concatenation."""
+    parts: list[pa.Array | pa.Scalar] = []
+    run: list[int] = []  # neighbouring fixed-width columns, encoded in one go
+    byte_count, last = 0, len(columns) - 1
+
+    def end_run() -> None:
+        nonlocal run
+        if run:
+            fixed = _encode_fixed([columns[j] for j in run], [types[j] for j in run])
+            parts.append(_fixed_as_binary(fixed))
+            run = []
+
+    for i, column in enumerate(columns):
+        if not types[i].is_bytes:
+            run.append(i)
+            continue
+        end_run()
+        part = column.view(pa.binary())
+        if i != last:
+            _, data = binary_parts(part)
+            if not data.all():  # a NUL somewhere in the buffer
+                part = pc.replace_substring(part, b"\0", _ESCAPED_NUL)
+        parts.append(part)
+        if i != last:
+            parts.append(pa.scalar(_TERMINATOR))
+    end_run()
+    if len(parts) == 1:
+        return parts[0]
+    arrays = [part for part in parts if isinstance(part, pa.Array)]
+    byte_count = sum(array.nbytes for array in arrays) + 2 * len(columns[0]) * len(parts)
+    if byte_count > _LARGE_BYTES:
+        parts = [part.cast(pa.large_binary()) for part in parts]
+    if len(parts) == 3 and not isinstance(parts[1], pa.Array):
+        return pc.binary_join_element_wise(parts[0], parts[2], parts[1])  # terminator as separator
+    return pc.binary_join_element_wise(*parts, pa.scalar(b"", parts[0].type))
+
+
+def _fixed_as_binary(rows: np.ndarray) -> pa.Array:
+    """Items of one size as a binary array over the same bytes."""
+    width, count = rows.dtype.itemsize, len(rows)
+    is_large = width * count > _LARGE_BYTES
+    dtype = np.dtype(np.int64 if is_large else np.int32)
+    offsets = np.arange(count + 1, dtype=dtype) * dtype.type(width)
+    kind = pa.LargeBinaryArray if is_large else pa.BinaryArray
+    binary = pa.large_binary() if is_large else pa.binary()
+    return kind.from_buffers(
+        binary, count, [None, pa.py_buffer(offsets), pa.py_buffer(rows.view(np.uint8))]
+    )
+
+
+# --- decoding many
+
+
+def decode_keys(keys: KeyArray, types: Sequence[ColumnType]) -> list[pa.Array]:
+    """The key columns, one array each, exactly of their Arrow types; inverse of `encode_keys`.
+
+    CorruptionError if a key cannot be one of these columns."""
+    width = key_width(types)
+    assert keys.width == width
+    if width is None:
+        return _decode_variable(keys, types)
+    if len(types) == 1 and width <= 8:
+        return [_column_of_numbers([keys.values], types[0])]
+    matrix = np.ascontiguousarray(
+        np.frombuffer(keys.to_arrow().buffers()[1], np.uint8)
+    )  # n × width bytes
+    starts = np.arange(0, len(keys) * width, width, dtype=np.int64)
+    result = []
+    for column_type in types:
+        size = column_type.key_width or 0
+        result.append(_column_of_numbers(_numbers_at(matrix, starts, size), column_type))
+        starts = starts + size
+    return result
+
+
+def _numbers_at(data: np.ndarray, starts: np.ndarray, width: int) -> list[np.ndarray]:
+    """The big-endian unsigned integers of `width` bytes at `starts`; two words for 16 bytes."""
+    size = min(width, 8)
+    if len(starts) == 0:
+        return [np.zeros(0, f"u{size}")] * (width // size)
+    view = np.ndarray((len(data) - size + 1,), f">u{size}", data, strides=(1,))
+    return [view[starts + part].astype(f"u{size}") for part in range(0, width, size)]
+
+
+def _column_of_numbers(fields: list[np.ndarray], column_type: ColumnType) -> pa.Array:
+    """The column whose encoded values are these unsigned integers."""
+    width = column_type.key_width
+    assert width is not None
+    if column_type.name == "decimal":
+        halves = np.empty((len(fields[0]), 2), np.uint64)
+        if width == 16:
+            halves[:, 1] = fields[0] ^ np.uint64(1 << 63)
+            halves[:, 0] = fields[1]
+        else:
+            unsigned = fields[0].astype(f"u{width}")
+            signed = (unsigned ^ unsigned.dtype.type(1 << (8 * width - 1))).view(f"i{width}")
+            halves[:, 0] = signed.astype(np.int64).view(np.uint64)
+            halves[:, 1] = np.where(signed < 0, np.uint64(2**64 - 1), np.uint64(0))
+        buffers = [None, pa.py_buffer(halves)]
+        return pa.Array.from_buffers(column_type.arrow, len(halves), buffers)
+    unsigned = fields[0].astype(f"u{width}")
+    signed = (unsigned ^ unsigned.dtype.type(1 << (8 * width - 1))).view(f"i{width}")
+    return pa.array(signed).view(column_type.arrow)
+
+
+def _decode_variable(keys: KeyArray, types: Sequence[ColumnType]) -> list[pa.Array]:
+    ragged = RaggedBytes(keys.values)
+    data, starts = ragged.data, ragged.starts
+    ends = starts + ragged.lengths
+    last, result = len(types) - 1, []
+    terminators: np.ndarray | None = None
+    for i, column_type in enumerate(types):
+        width = column_type.key_width
+        if width is not None:
+            _check_within(starts + width, ends, column_type)
+            result.append(_column_of_numbers(_numbers_at(data, starts, width), column_type))
+            starts = starts + width
+        elif i == last:
+            result.append(_column_of_bytes(data, starts, ends, column_type, is_last=True))
+            starts = ends
+        else:
+            if terminators is None:
+                terminators = np.flatnonzero((data[:-1] == 0) & (data[1:] == 0))
+                terminators = np.append(terminators, len(data))
+            stops = terminators[np.searchsorted(terminators, starts)]
+            _check_within(stops + 2, ends, column_type)
+            result.append(_column_of_bytes(data, starts, stops, column_type, is_last=False))
+            starts = stops + 2
+    if not np.array_equal(starts, ends):
+        raise CorruptionError("encoded keys are longer than their columns")
+    return result
+
+
+def _check_within(stops: np.ndarray, ends: np.ndarray, column_type: ColumnType) -> None:
+    if (stops > ends).any():
+        row = int(np.argmax(stops > ends))
+        raise CorruptionError(f"encoded key {row} ends within a {column_type}")
+
+
+def _column_of_bytes(
+    data: np.ndarray,
+    starts: np.ndarray,
+    stops: np.ndarray,
+    column_type: ColumnType,
+    *,
+    is_last: bool,
+) -> pa.Array:
+    """The column of the byte strings data[starts[i]:stops[i]]; ranges ascend and do not overlap."""
+    # Every second string of an array over the same bytes is wanted, the ones between are not.
+    is_large = len(data) > _LARGE_BYTES
+    offsets = np.zeros(2 * len(starts) + 1, np.int64 if is_large else np.int32)
+    offsets[0:-1:2], offsets[1::2] = starts, stops
+    offsets[-1] = offsets[-2] if len(starts) else 0
+    kind = pa.LargeBinaryArray if is_large else pa.BinaryArray
+    binary = pa.large_binary() if is_large else pa.binary()
+    both = kind.from_buffers(
+        binary, 2 * len(starts), [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    )
+    result = both.take(pa.array(np.arange(0, 2 * len(starts), 2)))
+    if not is_last:
+        _, taken = binary_parts(result)
+        if not taken.all():
+            result = pc.replace_substring(result, _ESCAPED_NUL, b"\0")
+    return result.cast(column_type.arrow)

@@ -1,0 +1,126 @@
+"""The hash that chooses a row's bucket: MurmurHash3 (x86, 32 bits) of the encoded key bytes.
+
+The bytes are the hash dimension's columns, in the dimension's order, encoded as in encoded_key.py.
+Arrays are hashed as whole-array arithmetic, some thousand rows at a time so that they stay in the
+processor's cache; the result is bit-equal to `mmh3.hash(key, seed, signed=False)`.
+
+It reaches the disk through which tablet holds which row: do not change it."""
+
+from __future__ import annotations
+
+import mmh3
+import numpy as np
+
+from kudulite.model.key_array import KeyArray
+from kudulite.model.ragged_bytes import RaggedBytes
+
+_C1, _C2 = np.uint32(0xCC9E2D51), np.uint32(0x1B873593)
+_CHUNK_ROWS = 16384
+_SAMPLE_ROWS = 1024
+_DICTIONARY_BYTES_MIN = 24  # shorter keys hash faster than a dictionary is built
+
+
+def hash_bucket(key: bytes, seed: int, bucket_count: int) -> int:
+    """The bucket of one encoded key: murmur3 of it, unsigned, modulo `bucket_count`."""
+    return mmh3.hash(key, seed, signed=False) % bucket_count
+
+
+def hash_buckets(keys: KeyArray, seed: int, bucket_count: int) -> np.ndarray:
+    """The bucket of every key, as uint16[n] (uint32[n] for more than 65536 buckets)."""
+    assert bucket_count >= 1
+    hashes = murmur3(keys, seed)
+    quotient = hashes // np.uint32(bucket_count)  # numpy has SIMD division by a scalar, not modulo
+    quotient *= np.uint32(bucket_count)
+    hashes -= quotient
+    return hashes.astype(np.uint16) if bucket_count <= 65536 else hashes
+
+
+def murmur3(keys: KeyArray, seed: int) -> np.ndarray:
+    """uint32[n]: `mmh3.hash(key, seed, signed=False)` of every key."""
+    seed &= 0xFFFFFFFF
+    if keys.width is not None:
+        return _murmur3_fixed(keys, keys.width, seed)
+    if _dictionary_pays(keys):
+        encoded = keys.values.dictionary_encode()
+        distinct = KeyArray(encoded.dictionary, None)
+        return _murmur3_ragged(distinct.ragged(), seed)[encoded.indices.to_numpy()]
+    return _murmur3_ragged(keys.ragged(), seed)
+
+
+def _dictionary_pays(keys: KeyArray) -> bool:
+    count = len(keys)
+    if count < 8 * _SAMPLE_ROWS or keys.nbytes < (_DICTIONARY_BYTES_MIN + 4) * count:
+        return False
+    sample = keys.take(np.linspace(0, count - 1, _SAMPLE_ROWS).astype(np.int64))
+    return len(sample.values.unique()) < _SAMPLE_ROWS // 4
+
+
+def _murmur3_fixed(keys: KeyArray, width: int, seed: int) -> np.ndarray:
+    state = np.full(len(keys), seed, np.uint32)
+    for start in range(0, len(keys), _CHUNK_ROWS):
+        rows = slice(start, min(start + _CHUNK_ROWS, len(keys)))
+        part = state[rows]
+        for index in range((width + 7) // 8):
+            # The word's bytes in key order, as two little-endian blocks of four.
+            blocks = keys.left_words(index, rows).byteswap().view("<u4").reshape(-1, 2)
+            for half in range(2):
+                left = width - 8 * index - 4 * half
+                if left >= 4:
+                    _add_block(part, blocks[:, half].copy())
+                elif left > 0:
+                    part ^= _scramble(blocks[:, half].copy())
+        part ^= np.uint32(width)
+        _finish(part)
+    return state
+
+
+def _murmur3_ragged(keys: RaggedBytes, seed: int) -> np.ndarray:
+    state = np.full(len(keys.lengths), seed, np.uint32)
+    rows = None
+    for position in range(0, int(keys.lengths.max()) if len(state) else 0, 4):
+        left = keys.lengths - position if rows is None else keys.lengths[rows] - position
+        if not (left > 0).all():
+            rows = np.flatnonzero(left > 0) if rows is None else rows[left > 0]
+            left = keys.lengths[rows] - position
+        blocks = (keys.words(position, rows) >> np.uint64(32)).astype(np.uint32).byteswap()
+        part = state if rows is None else state[rows]
+        whole = left >= 4
+        if whole.all():
+            _add_block(part, blocks)
+        else:
+            tail = part ^ _scramble(blocks.copy())
+            _add_block(part, blocks)
+            part[~whole] = tail[~whole]
+        if rows is not None:
+            state[rows] = part
+    state ^= keys.lengths.astype(np.uint32)
+    _finish(state)
+    return state
+
+
+def _scramble(block: np.ndarray) -> np.ndarray:
+    """Murmur's mixing of one block, in place."""
+    block *= _C1
+    high = block >> np.uint32(17)
+    block <<= np.uint32(15)
+    block |= high
+    block *= _C2
+    return block
+
+
+def _add_block(state: np.ndarray, block: np.ndarray) -> None:
+    """Take one block of four bytes into the state; both are changed."""
+    state ^= _scramble(block)
+    high = state >> np.uint32(19)
+    state <<= np.uint32(13)
+    state |= high
+    state *= np.uint32(5)
+    state += np.uint32(0xE6546B64)
+
+
+def _finish(state: np.ndarray) -> None:
+    state ^= state >> np.uint32(16)
+    state *= np.uint32(0x85EBCA6B)
+    state ^= state >> np.uint32(13)
+    state *= np.uint32(0xC2B2AE35)
+    state ^= state >> np.uint32(16)

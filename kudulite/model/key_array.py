@@ -1,0 +1,329 @@
+"""Many encoded keys in one array, compared as unsigned bytes by whole-array operations.
+
+Three storages, chosen by the width of the key:
+
+    width 1..8   uint64[n], the key read as a big-endian number
+    width > 8    numpy S{width}[n]; numpy ignores trailing NULs, which equal widths make exact
+    None         Arrow binary (or large_binary over 2 GiB): keys with a string, shorter prefix first
+
+**Threads**: immutable, share freely."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kudulite.errors import CorruptionError
+from kudulite.model.key_hash import hash64_fixed, hash64_ragged
+from kudulite.model.key_sort import Digit, stable_order
+from kudulite.model.ragged_bytes import RaggedBytes, binary_parts
+
+Side = Literal["left", "right"]
+_BINARY_BYTES_MAX = 2**31 - 1  # what 32-bit offsets reach
+
+
+class KeyArray:
+    """n encoded keys, all of `width` bytes, or of any length where `width` is None."""
+
+    __slots__ = ("_parts", "values", "width")
+
+    def __init__(self, values: Any, width: int | None) -> None:
+        """Wrap storage that is already right: uint64[n], S{width}[n], or a binary array."""
+        if width is None:
+            assert isinstance(values, (pa.BinaryArray, pa.LargeBinaryArray)), type(values)
+        else:
+            assert values.dtype == (np.uint64 if width <= 8 else np.dtype(f"S{width}"))
+        self.values = values
+        self.width = width
+        self._parts: tuple[np.ndarray, memoryview] | None = None
+
+    def __reduce__(self) -> tuple:
+        """Pickle without what is only kept for speed."""
+        return (KeyArray, (self.values, self.width))
+
+    # --- to and from other forms
+
+    @classmethod
+    def from_bytes(cls, keys: Sequence[bytes], width: int | None) -> KeyArray:
+        """Keys from Python bytes, each of `width` bytes if that is given."""
+        return cls.from_arrow(pa.array(keys, pa.binary()), width)
+
+    @classmethod
+    def from_arrow(cls, array: pa.Array | pa.ChunkedArray, width: int | None) -> KeyArray:
+        """Keys from a binary, large_binary or fixed_size_binary array without nulls.
+
+        No copy where width is above 8 or None. CorruptionError if a key has another width."""
+        if isinstance(array, pa.ChunkedArray):
+            parts = [cls.from_arrow(chunk, width) for chunk in array.chunks]
+            return cls.concat(parts) if parts else cls.from_bytes([], width)
+        if width is None:
+            if not isinstance(array, (pa.BinaryArray, pa.LargeBinaryArray)):
+                array = array.cast(pa.binary())
+            return cls(array, None)
+        if array.null_count:
+            raise CorruptionError(f"{array.null_count} of {len(array)} encoded keys are null")
+        if pa.types.is_fixed_size_binary(array.type):
+            found = {array.type.byte_width}
+            data = np.zeros(0, np.uint8)
+            if len(array):
+                data = np.frombuffer(array.buffers()[1], np.uint8)[array.offset * width :]
+        else:
+            offsets, data = binary_parts(array)
+            found = set(np.unique(np.diff(offsets)).tolist())
+            data = data[int(offsets[0]) :]
+        if found - {width}:
+            raise CorruptionError(f"encoded keys of {sorted(found)} bytes, expected {width}")
+        return cls._from_byte_rows(data[: len(array) * width], width)
+
+    @classmethod
+    def _from_byte_rows(cls, data: np.ndarray, width: int) -> KeyArray:
+        """Keys from uint8[n * width]."""
+        if width > 8:
+            return cls(data.view(f"S{width}"), width)
+        padded = np.zeros((len(data) // width, 8), np.uint8)
+        padded[:, 8 - width :] = data.reshape(-1, width)
+        return cls(padded.view(">u8")[:, 0].astype(np.uint64), width)
+
+    def to_arrow(self) -> pa.Array:
+        """The keys as fixed_size_binary(width), or (large_)binary."""
+        if self.width is None:
+            return self.values
+        data = np.ascontiguousarray(self._byte_rows())
+        return pa.FixedSizeBinaryArray.from_buffers(
+            pa.binary(self.width), len(self), [None, pa.py_buffer(data)]
+        )
+
+    def _byte_rows(self) -> np.ndarray:
+        """uint8[n, width] of fixed-width keys."""
+        assert self.width is not None
+        if self.width > 8:
+            return np.ascontiguousarray(self.values).view(np.uint8).reshape(-1, self.width)
+        return self.values.astype(">u8").view(np.uint8).reshape(-1, 8)[:, 8 - self.width :]
+
+    def ragged(self) -> RaggedBytes:
+        """The bytes of variable-length keys, for word-wise work."""
+        assert self.width is None
+        return RaggedBytes(self.values)
+
+    def left_words(self, index: int, rows: slice = slice(None)) -> np.ndarray:
+        """uint64: bytes 8·index..8·index+8 of fixed-width keys, first byte highest, 0-padded."""
+        assert self.width is not None
+        if self.width <= 8:
+            return self.values[rows] << np.uint64(64 - 8 * self.width)
+        start, stop = 8 * index, min(8 * index + 8, self.width)
+        matrix = np.ascontiguousarray(self.values[rows]).view(np.uint8).reshape(-1, self.width)
+        if stop - start == 8:
+            return _strided_words(matrix, start, ">u8")
+        padded = np.zeros((len(matrix), 8), np.uint8)
+        padded[:, : stop - start] = matrix[:, start:stop]
+        return padded.view(">u8")[:, 0].astype(np.uint64)
+
+    # --- one key
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, index: int) -> bytes:
+        count = len(self.values)
+        if not -count <= index < count:
+            raise IndexError(f"key {index} of {count}")
+        if self.width is None:
+            return self._bytes_at(index if index >= 0 else index + count)
+        if self.width <= 8:
+            return int(self.values[index]).to_bytes(self.width, "big")
+        return bytes(self.values[index]).ljust(self.width, b"\0")
+
+    def __iter__(self) -> Iterator[bytes]:
+        return (self[i] for i in range(len(self)))
+
+    def _bytes_at(self, index: int) -> bytes:
+        if self._parts is None:
+            offsets, data = binary_parts(self.values)
+            self._parts = (offsets, data.data)
+        offsets, view = self._parts
+        return bytes(view[offsets.item(index) : offsets.item(index + 1)])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that the keys take."""
+        return self.values.nbytes
+
+    # --- many keys
+
+    def take(self, rows: np.ndarray) -> KeyArray:
+        """The keys at `rows`, in that order."""
+        if self.width is not None:
+            return KeyArray(self.values[rows], self.width)
+        indices = pa.array(rows)
+        try:
+            return KeyArray(self.values.take(indices), None)
+        except pa.ArrowInvalid:  # over 2 GiB
+            return KeyArray(self.values.cast(pa.large_binary()).take(indices), None)
+
+    def slice(self, start: int, stop: int) -> KeyArray:
+        """Keys start..stop without a copy; `stop` may be beyond the end."""
+        start, stop, _ = slice(start, stop).indices(len(self))
+        if self.width is not None:
+            return KeyArray(self.values[start:stop], self.width)
+        return KeyArray(self.values.slice(start, max(0, stop - start)), None)
+
+    @classmethod
+    def concat(cls, parts: Sequence[KeyArray]) -> KeyArray:
+        """All keys of `parts` (at least one, all of one width), one after the other."""
+        width = parts[0].width
+        assert all(part.width == width for part in parts)
+        if len(parts) == 1:
+            return parts[0]
+        if width is not None:
+            return cls(np.concatenate([part.values for part in parts]), width)
+        arrays = [part.values for part in parts]
+        large = any(pa.types.is_large_binary(array.type) for array in arrays)
+        if large or sum(array.nbytes for array in arrays) > _BINARY_BYTES_MAX:
+            arrays = [array.cast(pa.large_binary()) for array in arrays]
+        return cls(pa.concat_arrays(arrays), None)
+
+    # --- order
+
+    def is_sorted(self, strict: bool = False) -> bool:
+        """Whether keys ascend; with `strict`, whether no two are equal either."""
+        if len(self) < 2:
+            return True
+        if self.width is None:
+            earlier, later = self.values.slice(0, len(self) - 1), self.values.slice(1)
+            ascending = pc.less(earlier, later) if strict else pc.less_equal(earlier, later)
+            return pc.all(ascending).as_py()
+        earlier, later = self.values[:-1], self.values[1:]
+        return bool((earlier < later).all() if strict else (earlier <= later).all())
+
+    def sort_order(self) -> np.ndarray:
+        """int64[n]: positions in ascending key order; equal keys keep their order."""
+        if self.is_sorted():
+            return np.arange(len(self), dtype=np.int64)
+        return stable_order(len(self), self._digits())
+
+    def _digits(self) -> list[Digit]:
+        """The keys as numbers to sort by, most significant first."""
+        if self.width is None:
+            ragged = self.ragged()
+            positions = range(0, int(ragged.lengths.max()), 8)
+            digits: list[Digit] = [
+                lambda rows, position=position: ragged.words(position, rows)  # type: ignore[misc]
+                for position in positions
+            ]
+            # Padding with zeros hides trailing NULs; the shorter key goes first.
+            all_lengths = ragged.lengths.astype(np.uint64)
+            return [*digits, lambda rows: all_lengths if rows is None else all_lengths[rows]]
+        if self.width <= 8:
+            return [lambda rows: self.values if rows is None else self.values[rows]]
+        # Four bytes at a time: a column's constant upper half then takes no room in the packing.
+        matrix = self._byte_rows()
+        return [
+            lambda rows, start=start: _four_bytes(matrix, start, rows)  # type: ignore[misc]
+            for start in range(0, self.width, 4)
+        ]
+
+    def equals_previous(self) -> np.ndarray:
+        """bool[n]: whether key i equals key i - 1; False for the first."""
+        result = np.zeros(len(self), bool)
+        if len(self) > 1:
+            if self.width is None:
+                same = pc.equal(self.values.slice(1), self.values.slice(0, len(self) - 1))
+                result[1:] = same.to_numpy(zero_copy_only=False)
+            else:
+                result[1:] = self.values[1:] == self.values[:-1]
+        return result
+
+    # --- search
+
+    def search_sorted(self, probes: KeyArray, side: Side = "left") -> np.ndarray:
+        """int64[m]: where each probe would go into these ascending keys; before or after equals."""
+        assert probes.width == self.width
+        if not probes.is_sorted():
+            # A search in random order misses the cache at every step: 15 times slower.
+            order = probes.sort_order()
+            result = np.empty(len(probes), np.int64)
+            result[order] = self.search_sorted(probes.take(order), side)
+            return result
+        if self.width is not None:
+            return np.searchsorted(self.values, probes.values, side)
+        values, needles = self.values, probes.values
+        if values.type != needles.type:
+            values, needles = values.cast(pa.large_binary()), needles.cast(pa.large_binary())
+        found = pc.search_sorted(values, needles, side=side)
+        return found.to_numpy(zero_copy_only=False).astype(np.int64)
+
+    def find(self, probes: KeyArray) -> np.ndarray:
+        """int64[m]: where each probe is among these strictly ascending keys, or -1."""
+        assert probes.width == self.width
+        if len(self) == 0 or len(probes) == 0:
+            return np.full(len(probes), -1, np.int64)
+        if not probes.is_sorted():
+            order = probes.sort_order()
+            result = np.empty(len(probes), np.int64)
+            result[order] = self.find(probes.take(order))
+            return result
+        places = self.search_sorted(probes)
+        candidates = np.minimum(places, len(self) - 1)
+        if self.width is None:
+            there = pc.equal(self.take(candidates).values, probes.values)
+            hit = there.to_numpy(zero_copy_only=False)
+        else:
+            hit = self.values[candidates] == probes.values
+        return np.where(hit, candidates, -1)
+
+    def locate(self, key: bytes, side: Side = "left") -> int:
+        """How many of these ascending keys are < `key` (left) or ≤ it (right).
+
+        `key` may be of any length: it is a bound, which need not be a whole key."""
+        if self.width is None:
+            return self._locate_variable(key, side)
+        if len(key) < self.width:
+            # Every key that starts with it is above it, whatever the side.
+            key, side = key.ljust(self.width, b"\0"), "left"
+        elif len(key) > self.width:
+            key, side = key[: self.width], "right"
+        if self.width <= 8:
+            return int(self.values.searchsorted(np.uint64(int.from_bytes(key, "big")), side))
+        return int(self.values.searchsorted(np.array(key, self.values.dtype), side))
+
+    def _locate_variable(self, key: bytes, side: Side) -> int:
+        low, high = 0, len(self)
+        while low < high:
+            middle = (low + high) // 2
+            found = self._bytes_at(middle)
+            if found < key or (found == key and side == "right"):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    # --- hash
+
+    def hash64(self, seed: int = 0) -> np.ndarray:
+        """uint64[n]: the hash that bloom filters keep on disk; key_hash.py has its definition."""
+        if self.width is None:
+            return hash64_ragged(self.ragged(), seed)
+        return hash64_fixed(len(self), self.width, self.left_words, seed)
+
+
+def _strided_words(matrix: np.ndarray, start: int, dtype: str) -> np.ndarray:
+    """uint64[n]: the `dtype` at byte `start` of each row of uint8[n, width]."""
+    strides = (matrix.strides[0],)
+    return np.ndarray((len(matrix),), dtype, matrix, start, strides).astype(np.uint64)
+
+
+def _four_bytes(matrix: np.ndarray, start: int, rows: np.ndarray | None) -> np.ndarray:
+    """uint64[n]: bytes start..start+4 of each row (fewer at the end), first byte highest."""
+    stop = min(start + 4, matrix.shape[1])
+    if stop - start == 4 and len(matrix):
+        words = np.ndarray((len(matrix),), ">u4", matrix, start, (matrix.strides[0],))
+        return (words if rows is None else words[rows]).astype(np.uint64)
+    result = np.zeros(len(matrix) if rows is None else len(rows), np.uint64)
+    for column in range(start, stop):
+        part = matrix[:, column] if rows is None else matrix[rows, column]
+        result = (result << np.uint64(8)) | part
+    return result

@@ -1,0 +1,83 @@
+"""The 64-bit hash of an encoded key, for bloom filters. It reaches the disk: do not change it.
+
+    words  = the key's bytes in groups of eight, big-endian numbers, the last padded right with 0
+    state  = mix(seed + 0x9e3779b97f4a7c15 * (length + 1))
+    state  = mix(state ^ word)                                        for each word
+    mix(z) = splitmix64's finaliser: z ^= z >> 30; z *= 0xbf58476d1ce4e5b9; z ^= z >> 27;
+             z *= 0x94d049bb133111eb; z ^= z >> 31                     all modulo 2^64
+
+The hash is of the bytes, not of how they are stored. Worked example, seed 0: the key 80 00 00 00
+00 00 00 01 (int64 1) hashes to 0x1579e09ce504374d.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from kudulite.model.ragged_bytes import RaggedBytes
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_FACTOR_1, _FACTOR_2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_MASK = 2**64 - 1
+_CHUNK_ROWS = 16384  # the arrays of one chunk stay in the processor's cache
+
+
+def hash64_one(key: bytes, seed: int = 0) -> int:
+    """The hash of one key; equal to `KeyArray.hash64` of it."""
+    state = _mix_one((seed + _GOLDEN * (len(key) + 1)) & _MASK)
+    for start in range(0, len(key), 8):
+        word = int.from_bytes(key[start : start + 8].ljust(8, b"\0"), "big")
+        state = _mix_one(state ^ word)
+    return state
+
+
+def _mix_one(z: int) -> int:
+    z = ((z ^ (z >> 30)) * _FACTOR_1) & _MASK
+    z = ((z ^ (z >> 27)) * _FACTOR_2) & _MASK
+    return z ^ (z >> 31)
+
+
+def _mix(z: np.ndarray) -> None:
+    """Mix in place."""
+    z ^= z >> np.uint64(30)
+    z *= np.uint64(_FACTOR_1)
+    z ^= z >> np.uint64(27)
+    z *= np.uint64(_FACTOR_2)
+    z ^= z >> np.uint64(31)
+
+
+def hash64_fixed(
+    row_count: int, width: int, word: Callable[[int, slice], np.ndarray], seed: int
+) -> np.ndarray:
+    """uint64[row_count] for keys of one width; `word(k, rows)` is the k-th word of those rows."""
+    state = np.empty(row_count, np.uint64)
+    first = np.uint64(_mix_one((seed + _GOLDEN * (width + 1)) & _MASK))
+    for start in range(0, row_count, _CHUNK_ROWS):
+        rows = slice(start, min(start + _CHUNK_ROWS, row_count))
+        part = state[rows]
+        np.bitwise_xor(word(0, rows), first, out=part)
+        _mix(part)
+        for k in range(1, (width + 7) // 8):
+            part ^= word(k, rows)
+            _mix(part)
+    return state
+
+
+def hash64_ragged(keys: RaggedBytes, seed: int) -> np.ndarray:
+    """uint64[n] for keys of different lengths."""
+    state = (keys.lengths + 1).astype(np.uint64) * np.uint64(_GOLDEN)
+    state += np.uint64(seed & _MASK)
+    _mix(state)
+    rows: np.ndarray | None = None
+    longest = int(keys.lengths.max()) if len(state) else 0
+    for position in range(0, longest, 8):
+        longer = np.flatnonzero(keys.lengths > position)
+        rows = None if len(longer) == len(state) else longer
+        part = state if rows is None else state[rows]
+        part ^= keys.words(position, rows)
+        _mix(part)
+        if rows is not None:
+            state[rows] = part
+    return state
