@@ -1,0 +1,105 @@
+"""What the documents show is true: their code runs, their links and commands lead somewhere.
+
+A `python` block holds a session as typed, `>>>` and what it prints, and runs as a doctest. The
+blocks of one document share their names. `sh` blocks are for people, but see the README's two.
+"""
+
+import doctest
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+from source_tree import SourceTree
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
+# Where the documents keep their tables; the tests put a temporary folder there.
+DATA = "/data/warehouse"
+
+
+def blocks(text: str, language: str) -> list[tuple[int, str]]:
+    """The fenced blocks of a language with the line each starts in."""
+    return [
+        (text.count("\n", 0, found.start(2)) + 1, found[2])
+        for found in BLOCK.finditer(text)
+        if found[1] == language
+    ]
+
+
+def run_session(text: str, name: str, names: dict, line: int = 1) -> list[str]:
+    """Run a typed session with these `names`, which it changes; what went wrong."""
+    test = doctest.DocTestParser().get_doctest(text, {}, name, name, line - 1)
+    # The parser copies the names; later blocks want what earlier ones defined.
+    test.globs = names
+    reports: list[str] = []
+    doctest.DocTestRunner(optionflags=FLAGS).run(test, out=reports.append, clear_globs=False)
+    return reports
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_the_code_in_a_document_runs(document, tmp_path, monkeypatch, request):
+    """Each `python` block prints what it says it prints."""
+    text = document.read_text()
+    if "kudulite_spark" in text:
+        request.getfixturevalue("spark")
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    for line, block in blocks(text, "python"):
+        assert ">>> " in block, (
+            f"{document.name}:{line}: a python block without a prompt runs nothing"
+        )
+        reports = run_session(block.replace(DATA, str(tmp_path)), document.name, names, line)
+        assert not reports, "".join(reports)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [source for source in SourceTree(ROOT).packaged if ">>> " in source.text],
+    ids=lambda source: str(source.path),
+)
+def test_the_code_in_docstrings_runs(source, tmp_path, monkeypatch):
+    """Each `>>>` in a docstring prints what it says it prints."""
+    monkeypatch.chdir(tmp_path)
+    module = importlib.import_module(source.name)
+    reports: list[str] = []
+    runner = doctest.DocTestRunner(optionflags=FLAGS)
+    for test in doctest.DocTestFinder().find(module):
+        runner.run(test, out=reports.append)
+    assert not reports, "".join(reports)
+
+
+def test_a_session_that_prints_something_else_is_found():
+    """The runner can fail, and blocks of one document share their names."""
+    names: dict = {}
+    assert run_session(">>> a = 1\n", "good", names) == []
+    assert run_session(">>> a\n1\n", "good", names) == []
+    assert "Expected:\n    2\nGot:\n    1\n" in "".join(run_session(">>> a\n2\n", "bad", names))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_to_files(document):
+    """A link to a file of the project names one that is there."""
+    targets = [found[1] for found in LINK.finditer(document.read_text())]
+    missing = [
+        target
+        for target in targets
+        if "://" not in target and not (document.parent / target).exists()
+    ]
+    assert missing == []
+
+
+def test_the_readme_has_two_commands_and_ci_runs_the_second():
+    """One runs the example, the other the tests, each from a fresh checkout."""
+    example, tests = (
+        line
+        for _, block in blocks((ROOT / "README.md").read_text(), "sh")
+        for line in block.splitlines()
+        if line.startswith("python3 -m venv")
+    )
+    assert example.endswith("examples/flights.py")
+    assert tests in (ROOT / ".ci" / "run").read_text()
