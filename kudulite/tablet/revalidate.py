@@ -17,7 +17,7 @@ A row that an IGNORE operation ignored stays ignored: it is judged at the versio
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +25,6 @@ import pyarrow as pa
 
 from kudulite.cfile.block_cache import BlockCache
 from kudulite.delta.delta_file import OP_DELETE, DeltaFile, DeltaRows
-from kudulite.errors import ConflictError
 from kudulite.model.encoded_key import decode_keys, encode_keys
 from kudulite.model.key_array import KeyArray
 from kudulite.mvcc.hybrid_time import TIMESTAMP_MAX
@@ -56,27 +55,26 @@ class Revalidator:
     cache: BlockCache
 
     def fit(
-        self, parts: Sequence[StagedTablet], before: Tablet, now: Tablet, staging: str
+        self,
+        parts: Sequence[StagedTablet],
+        before: Tablet,
+        now: Tablet,
+        new_folder: Callable[[], str],
     ) -> list[StagedTablet]:
         """Return parts that hold for `now`, given parts that each held alone for `before`.
 
-        With `before` the same as `now` only the parts are compared with each other. Raises RowError,
-        and ConflictError for a mixed batch, whose rows can only be resolved all together.
+        With `before` the same as `now` only the parts are compared with each other. `new_folder`
+        makes a staging folder where rows must be resolved again. Raises RowError.
         """
         conflicts = self._conflicts(parts, before, now)
         if not conflicts:
             return list(parts)
-        if self.resolver.spec.operation is None or self.resolver.spec.ordering_column:
-            raise ConflictError(
-                f"table {self.resolver.table!r}: tablet {now.id} changed under a mixed batch"
-            )
         tables = [self._recover(parts[c.part], c, before) for c in conflicts]
         fitted = list(parts)
         for conflict in conflicts:
             fitted[conflict.part] = self._without(fitted[conflict.part], conflict)
         rows = pa.concat_tables(tables).combine_chunks()
-        self.resolver.file_system.make_directory(self.resolver.folder / staging)
-        fitted.append(self.resolver.resolve(self._batch(rows), now, staging))
+        fitted.append(self.resolver.resolve(self._batch(rows), now, new_folder()))
         return fitted
 
     # -- finding what does not hold
@@ -143,11 +141,10 @@ class Revalidator:
             gone = _rows_gone(rowset_id, before, now)
             if any(file.meta.delete_count for _, _, file in staged):
                 twice = _repeated_rowids([file.rowids for _, _, file in staged])
-                gone = twice if gone is None else gone if gone is ... else np.union1d(gone, twice)
+                gone = np.union1d(gone, twice)
             for index, delta, file in staged:
-                if gone is ...:
-                    found.append((index, delta, np.arange(len(file.rowids))))
-                elif gone is not None and (hit := np.isin(file.rowids, gone)).any():
+                hit = np.isin(file.rowids, gone)
+                if hit.any():
                     found.append((index, delta, np.flatnonzero(hit)))
         return found
 
@@ -228,19 +225,17 @@ class Revalidator:
         return part.with_delta(delta, new, removed)
 
 
-def _rows_gone(rowset_id: str, before: Tablet, now: Tablet):
-    """Return the row ids deleted since `before`, None when there are none, ... when all are gone."""
-    current = now.rowset(rowset_id)
-    if current is None or current.meta.delete_timestamp is not None:
-        return ...
-    old = before.rowset(rowset_id)
+def _rows_gone(rowset_id: str, before: Tablet, now: Tablet) -> np.ndarray:
+    """Return the row ids of a rowset that are live in `before` and not in `now`."""
+    old, current = before.rowset(rowset_id), now.rowset(rowset_id)
     assert old is not None
+    if current is None or current.meta.delete_timestamp is not None:
+        return np.arange(old.meta.row_count)
     if len(old.meta.redo) == len(current.meta.redo):
-        return None
-    gone = np.setdiff1d(
+        return np.empty(0, dtype=np.int64)
+    return np.setdiff1d(
         current.overlay(TIMESTAMP_MAX).deleted, old.overlay(TIMESTAMP_MAX).deleted
     )
-    return gone if len(gone) else None
 
 
 def _repeated_keys(parts: Sequence[Sequence[KeyArray]]) -> KeyArray | None:

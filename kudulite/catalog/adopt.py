@@ -1,0 +1,80 @@
+"""Adoption: moves what a write has staged into a tablet and lists it in a new superblock.
+
+Everything here is invisible until a manifest names the new superblock. Order: files and folders to
+their places, their folders fsynced, then the superblock. A crash anywhere leaves files that nobody
+refers to, which the sweep removes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from kudulite.catalog.manifest import TabletEntry
+from kudulite.catalog.table_store import TableStore
+from kudulite.delta.delta_file import DeltaFileMeta
+from kudulite.rowset.rowset_meta import RowSetMeta
+from kudulite.tablet.staged import StagedTablet
+from kudulite.tablet.superblock import Superblock
+from kudulite.tablet.tablet import ROWSET_FOLDER
+
+
+@dataclass(frozen=True)
+class Adopter:
+    """Adopts parts of one write at its commit timestamp, under the locks of their tablets.
+
+    `is_overwrite` also ends every rowset that is there.
+    """
+
+    store: TableStore
+    timestamp: int
+    is_overwrite: bool
+
+    def adopt(self, entry: TabletEntry, parts: Sequence[StagedTablet]) -> TabletEntry:
+        """Return the tablet's entry with the parts in it, oldest first."""
+        old = self.store.tablet(entry).superblock
+        self._move(entry.id, parts)
+        rowsets = [self._changed(meta, parts) for meta in old.rowsets]
+        rowsets += [self._stamped(meta) for part in parts for meta in part.rowsets]
+        superblock = Superblock(entry.id, tuple(rowsets))
+        ref = self.store.write_superblock(superblock)
+        self.store.environment.file_system.sync_directory(self.store.tablet_folder(entry.id))
+        return replace(
+            entry,
+            superblock=ref,
+            timestamp=self.timestamp,
+            live_row_count=sum(meta.live_row_count for meta in rowsets),
+            bytes_on_disk=sum(meta.bytes_on_disk for meta in rowsets),
+        )
+
+    def _changed(self, meta: RowSetMeta, parts: Sequence[StagedTablet]) -> RowSetMeta:
+        """Return a rowset that was there with this write's deltas, or ended by it."""
+        if self.is_overwrite:
+            if meta.delete_timestamp is None:
+                return replace(meta, delete_timestamp=self.timestamp)
+            return meta
+        deltas = [d.meta for part in parts for d in part.deltas if d.rowset_id == meta.id]
+        return meta.with_redo(tuple(delta.stamped(self.timestamp) for delta in deltas))
+
+    def _stamped(self, meta: RowSetMeta) -> RowSetMeta:
+        redo: tuple[DeltaFileMeta, ...] = tuple(d.stamped(self.timestamp) for d in meta.redo)
+        return replace(meta, insert_timestamp=self.timestamp, redo=redo)
+
+    def _move(self, tablet_id: str, parts: Sequence[StagedTablet]) -> None:
+        file_system = self.store.environment.file_system
+        target = self.store.tablet_folder(tablet_id) / ROWSET_FOLDER
+        to_sync: set[Path] = set()
+        for part in parts:
+            source = self.store.folder / part.folder
+            for meta in part.rowsets:
+                file_system.rename(source / meta.id, target / meta.id)
+                to_sync.add(target)
+                if meta.redo:
+                    to_sync.add(target / meta.id)
+            for delta in part.deltas:
+                name = f"{delta.rowset_id}/{delta.meta.ref.name}"
+                file_system.rename(source / name, target / name)
+                to_sync.add(target / delta.rowset_id)
+        for folder in sorted(to_sync):
+            file_system.sync_directory(folder)

@@ -1,0 +1,114 @@
+"""A bulk write before its commit: what all its tasks share, and its staging folder.
+
+    staging/<write id>/write.json        {"base_version": V}: pins version V's files for the write
+    staging/<write id>/<part id>/…       one folder for each part of each attempt of each task
+
+Tasks never make the folder of the write itself: after an abort a task that is still running fails at
+its next file, and nothing of it stays.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+from kudulite.catalog.table_store import STAGING_FOLDER, TableStore
+from kudulite.errors import ConflictError
+from kudulite.tablet.operation import WriteSpec
+from kudulite.tablet.staged import StagedTablet
+
+WRITE_FILE = "write.json"
+
+
+@dataclass(frozen=True)
+class WriteState:
+    """What every task and the commit of one write agree on; picklable.
+
+    `base_version` is the version that all rows are resolved against. `operation_column` names the
+    batch's column of operations in a mixed write.
+    """
+
+    table_id: str
+    base_version: int
+    write_id: str
+    spec: WriteSpec
+    operation_column: str | None = None
+    application_id: str | None = None
+    application_version: int | None = None
+
+    @property
+    def folder(self) -> str:
+        """The write's staging folder, relative to the table's."""
+        return f"{STAGING_FOLDER}/{self.write_id}"
+
+    @property
+    def is_resolved_at_commit(self) -> bool:
+        """Whether tasks only split rows by tablet, since one key's rows may be in several tasks."""
+        return self.spec.operation is None or self.spec.ordering_column is not None
+
+
+@dataclass(frozen=True)
+class StagedOperations:
+    """Rows of one tablet in a mixed write, not resolved yet, in an Arrow IPC file."""
+
+    tablet_id: str
+    path: str
+
+
+@dataclass(frozen=True)
+class StagedTask:
+    """What one attempt of one task has staged; small and picklable."""
+
+    task_index: int
+    tablets: tuple[StagedTablet, ...] = ()
+    operations: tuple[StagedOperations, ...] = ()
+
+    @property
+    def tablet_ids(self) -> tuple[str, ...]:
+        """The tablets that the task has rows for."""
+        found = {part.tablet_id for part in self.tablets}
+        return tuple(sorted(found | {part.tablet_id for part in self.operations}))
+
+
+def begin_write(store: TableStore, state: WriteState) -> None:
+    """Make the staging folder of a write, pinning its base version."""
+    folder = store.folder / state.folder
+    file_system = store.environment.file_system
+    file_system.make_directory(folder)
+    pin = json.dumps({"base_version": state.base_version}).encode()
+    file_system.write_file(folder / WRITE_FILE, pin)
+
+
+def new_part_folder(store: TableStore, state: WriteState) -> str:
+    """Make a folder for one part of a write; returns it relative to the table's folder.
+
+    Raises ConflictError when the write was aborted, or swept as abandoned.
+    """
+    check_write_is_open(store, state)
+    part = f"{state.folder}/{uuid.uuid4().hex}"
+    store.environment.file_system.make_directory(store.folder / part)
+    return part
+
+
+def check_write_is_open(store: TableStore, state: WriteState) -> None:
+    """Raise ConflictError unless the staging folder of a write is there."""
+    if not (store.folder / state.folder / WRITE_FILE).exists():
+        raise ConflictError(
+            f"table {store.name!r}: write {state.write_id} was aborted, or swept as abandoned;"
+            " write again"
+        )
+
+
+def end_write(store: TableStore, state: WriteState) -> None:
+    """Remove what a write has staged and not yet moved into the table."""
+    store.environment.file_system.remove_tree(store.folder / state.folder)
+
+
+def read_pinned_version(folder: Path) -> int | None:
+    """Return the base version that a staging folder pins, None where it cannot be read."""
+    try:
+        return int(json.loads((folder / WRITE_FILE).read_bytes())["base_version"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

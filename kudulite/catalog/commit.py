@@ -1,0 +1,220 @@
+"""Commit of a bulk write: all its tablets at one timestamp, in one version, or nothing.
+
+    1  fit all parts to the newest version            no lock: this may write files
+    2  take the locks of the tablets, in id order
+    3  fit once more what has moved since 1           usually nothing
+    4  timestamp = max(now, highest `last` + 1)
+    5  adopt files, write superblocks                 invisible
+    6  put-if-absent of the next manifest             the commit; a lost race is tried again
+    7  lift `last` of the tablets, let go
+
+A write to other tablets may publish in between; it takes a number but not our tablets, whose entries
+are then simply put into the newer list.
+
+Invariants: (1) a timestamp is above every one used or settled before in each of its tablets; (2)
+`last` is lifted only after the version is published; (3) until 6 nothing is visible, and an error
+before it leaves the table as it was.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+
+from kudulite.catalog.adopt import Adopter
+from kudulite.catalog.bulk_write import (
+    StagedTask,
+    WriteState,
+    check_write_is_open,
+    new_part_folder,
+)
+from kudulite.catalog.manifest import Manifest, TabletEntry
+from kudulite.catalog.stage import THREAD_COUNT, Stager
+from kudulite.catalog.table_store import TableStore
+from kudulite.errors import ConflictError
+from kudulite.fs.lock import TabletLock
+from kudulite.tablet.collapse import WriteCounts
+from kudulite.tablet.revalidate import Revalidator
+from kudulite.tablet.staged import StagedTablet
+
+Parts = dict[str, list[StagedTablet]]
+
+
+@dataclass(frozen=True)
+class CommitResult:
+    """What a commit did. `is_skipped`: its application version was committed before."""
+
+    version: int
+    timestamp: int
+    counts: WriteCounts
+    is_skipped: bool = False
+
+
+@dataclass
+class Commit:
+    """One commit; `base` is the version that the write pinned."""
+
+    store: TableStore
+    state: WriteState
+    base: Manifest
+    tasks: Sequence[StagedTask]
+    _counts: WriteCounts = field(default_factory=WriteCounts)
+
+    def run(self) -> CommitResult:
+        """Publish the write. Raises RowError, ConflictError, LockTimeoutError, StorageError."""
+        check_write_is_open(self.store, self.state)
+        newest = self._checked_newest()
+        if self._is_committed(newest):
+            return CommitResult(newest.version, newest.timestamp, WriteCounts(), is_skipped=True)
+        parts = self._fit_all(self._staged_parts(), self.base, newest)
+        with ExitStack() as stack:
+            locks = self._lock(stack, parts)
+            return self._publish(parts, newest, locks)
+
+    def _publish(
+        self, parts: Parts, fitted: Manifest, locks: Mapping[str, TabletLock]
+    ) -> CommitResult:
+        newest = self._checked_newest()
+        if self._is_committed(newest):
+            return CommitResult(newest.version, newest.timestamp, WriteCounts(), is_skipped=True)
+        parts = self._fit_all(parts, fitted, newest)
+        counts = sum((p.counts for ps in parts.values() for p in ps), WriteCounts())
+        is_change = self.state.spec.is_overwrite or any(
+            not part.is_empty for tablet_parts in parts.values() for part in tablet_parts
+        )
+        if not is_change and self.state.application_id is None:
+            return CommitResult(newest.version, newest.timestamp, counts)
+        timestamp = self._timestamp(newest, locks)
+        adopted = self._adopt(parts, newest, locks, timestamp)
+        while not self.store.publish(manifest := self._next(newest, adopted)):
+            newest = self._checked_newest()
+            if self._is_committed(newest):
+                return CommitResult(newest.version, newest.timestamp, WriteCounts(), True)
+        for lock in locks.values():
+            lock.lift_last_timestamp(timestamp)
+        return CommitResult(manifest.version, timestamp, counts)
+
+    # -- what the version must be
+
+    def _checked_newest(self) -> Manifest:
+        newest = self.store.newest()
+        if newest.table_id != self.state.table_id:
+            raise ConflictError(
+                f"table {self.store.name!r} was deleted and created again during a write; write"
+                " again to the new one"
+            )
+        if newest.schema != self.base.schema or newest.partition != self.base.partition:
+            raise ConflictError(
+                f"table {self.store.name!r}: the schema was altered during a write (version"
+                f" {self.base.version} to {newest.version}); write again"
+            )
+        return newest
+
+    def _is_committed(self, manifest: Manifest) -> bool:
+        if self.state.application_id is None or self.state.application_version is None:
+            return False
+        committed = manifest.applications.get(self.state.application_id)
+        return committed is not None and committed >= self.state.application_version
+
+    def _next(self, newest: Manifest, adopted: Mapping[str, TabletEntry]) -> Manifest:
+        applications = dict(newest.applications)
+        if self.state.application_id is not None and self.state.application_version is not None:
+            applications[self.state.application_id] = self.state.application_version
+        return replace(
+            newest,
+            version=newest.version + 1,
+            commit_id=self.state.write_id,
+            tablets=tuple(adopted.get(entry.id, entry) for entry in newest.tablets),
+            applications=applications,
+        )
+
+    # -- fitting parts to a version
+
+    def _staged_parts(self) -> Parts:
+        parts: Parts = defaultdict(list)
+        for task in sorted(self.tasks, key=lambda task: task.task_index):
+            for part in task.tablets:
+                parts[part.tablet_id].append(part)
+            for operations in task.operations:
+                parts[operations.tablet_id]  # a tablet of the write, resolved below
+        return parts
+
+    def _fit_all(self, parts: Parts, before: Manifest, now: Manifest) -> Parts:
+        """Return the parts fitted to `now`, tablets side by side in threads."""
+        old = {entry.id: entry for entry in before.tablets}
+        new = {entry.id: entry for entry in now.tablets}
+
+        def fit(tablet_id: str) -> list[StagedTablet]:
+            return self._fit(parts[tablet_id], old[tablet_id], new[tablet_id], now)
+
+        if len(parts) <= 1:
+            return {tablet_id: fit(tablet_id) for tablet_id in parts}
+        with ThreadPoolExecutor(THREAD_COUNT, thread_name_prefix="kudulite-fit") as pool:
+            return dict(zip(parts, pool.map(fit, parts), strict=True))
+
+    def _fit(
+        self, parts: list[StagedTablet], old: TabletEntry, new: TabletEntry, now: Manifest
+    ) -> list[StagedTablet]:
+        is_same = old.superblock == new.superblock
+        stager = Stager(self.store, self.state, self.base)
+        if self.state.is_resolved_at_commit:
+            if is_same and parts:
+                return parts
+            operations = self._operations(new.id)
+            return stager.resolve_operations(operations, now, new.id) if operations else parts
+        if is_same and len(parts) == 1:
+            return parts
+        revalidator = Revalidator(stager.resolver, self.store.cache)
+        before, current = self.store.tablet(old), self.store.tablet(new)
+        return revalidator.fit(
+            parts, before, current, lambda: new_part_folder(self.store, self.state)
+        )
+
+    def _operations(self, tablet_id: str) -> list:
+        ordered = sorted(self.tasks, key=lambda task: task.task_index)
+        return [o for task in ordered for o in task.operations if o.tablet_id == tablet_id]
+
+    # -- under the locks
+
+    def _lock(self, stack: ExitStack, parts: Parts) -> dict[str, TabletLock]:
+        """Lock every tablet that may change.
+
+        A part that is empty stays so, but rows that are resolved at commit may come out otherwise.
+        """
+        touched: Iterable[str] = [t for t, ps in parts.items() if not all(p.is_empty for p in ps)]
+        if self.state.is_resolved_at_commit:
+            touched = parts
+        if self.state.spec.is_overwrite:
+            touched = [entry.id for entry in self.base.tablets]
+        locks = {}
+        for tablet_id in sorted(touched):
+            locks[tablet_id] = stack.enter_context(self.store.lock(tablet_id))
+            locks[tablet_id].announce(f"commit of write {self.state.write_id}")
+        return locks
+
+    def _timestamp(self, newest: Manifest, locks: Mapping[str, TabletLock]) -> int:
+        stamps = {entry.id: entry.timestamp for entry in newest.tablets}
+        used = [max(stamps[t], lock.last_timestamp) for t, lock in locks.items()]
+        return max(self.store.environment.clock.now(), *(stamp + 1 for stamp in [0, *used]))
+
+    def _adopt(
+        self, parts: Parts, newest: Manifest, locks: Mapping[str, TabletLock], timestamp: int
+    ) -> dict[str, TabletEntry]:
+        adopter = Adopter(self.store, timestamp, self.state.spec.is_overwrite)
+        entries = [
+            entry
+            for entry in newest.tablets
+            if self.state.spec.is_overwrite or not all(p.is_empty for p in parts.get(entry.id, []))
+        ]
+        assert all(entry.id in locks for entry in entries)
+
+        def adopt(entry: TabletEntry) -> TabletEntry:
+            return adopter.adopt(entry, parts.get(entry.id, []))
+
+        if len(entries) <= 1:
+            return {entry.id: adopt(entry) for entry in entries}
+        with ThreadPoolExecutor(THREAD_COUNT, thread_name_prefix="kudulite-adopt") as pool:
+            return {entry.id: entry for entry in pool.map(adopt, entries)}

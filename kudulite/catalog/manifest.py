@@ -1,0 +1,147 @@
+"""Manifest: one version of a table, in one file that is created once and never changed.
+
+    manifest/00000000000000000007.json := body line, then {"crc32": CRC of the body line} line
+
+The body names the schema, the partitioning, every tablet with its superblock (file, length, CRC),
+the highest commit timestamp, and per application id the highest version committed for it. Creating
+the file of number n + 1, if it is absent, is what a commit is.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kudulite.catalog.partition import PartitionSchema, TabletPartition
+from kudulite.errors import CorruptionError, FormatVersionError, KuduliteError
+from kudulite.fs.file_system import FileRef
+from kudulite.model.schema import Schema
+
+FORMAT_VERSION = 1
+HISTORY_SECONDS_DEFAULT = 7 * 24 * 3600
+NAME_DIGITS = 20
+
+
+def manifest_name(version: int) -> str:
+    """Return the file name of a version."""
+    return f"{version:0{NAME_DIGITS}d}.json"
+
+
+@dataclass(frozen=True)
+class TabletEntry:
+    """One tablet in a manifest. `timestamp` is the newest of any change in it."""
+
+    id: str
+    partition: TabletPartition
+    superblock: FileRef
+    timestamp: int = 0
+    live_row_count: int = 0
+    bytes_on_disk: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON form that the manifest keeps."""
+        return {
+            "id": self.id,
+            "range_index": self.partition.range_index,
+            "buckets": list(self.partition.buckets),
+            "superblock": self.superblock.to_json(),
+            "timestamp": self.timestamp,
+            "live_row_count": self.live_row_count,
+            "bytes_on_disk": self.bytes_on_disk,
+        }
+
+    @staticmethod
+    def from_json(value: dict[str, Any]) -> TabletEntry:
+        """Build an entry from `to_json`'s form."""
+        return TabletEntry(
+            id=value["id"],
+            partition=TabletPartition(value["range_index"], tuple(value["buckets"])),
+            superblock=FileRef.from_json(value["superblock"]),
+            timestamp=value["timestamp"],
+            live_row_count=value["live_row_count"],
+            bytes_on_disk=value["bytes_on_disk"],
+        )
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """One version of a table; `tablets` in the partition schema's order.
+
+    `applications` maps an application id to the highest version committed for it. `commit_id` is the
+    id of the write that made this version.
+    """
+
+    table_id: str
+    version: int
+    schema: Schema
+    partition: PartitionSchema
+    tablets: tuple[TabletEntry, ...]
+    created: int
+    commit_id: str
+    applications: Mapping[str, int] = field(default_factory=dict)
+    history_seconds: int = HISTORY_SECONDS_DEFAULT
+
+    @property
+    def timestamp(self) -> int:
+        """The highest commit timestamp, or that of the creation."""
+        return max(self.created, max(tablet.timestamp for tablet in self.tablets))
+
+    def encode(self) -> bytes:
+        """Return the file's content."""
+        body = {
+            "format_version": FORMAT_VERSION,
+            "table_id": self.table_id,
+            "version": self.version,
+            "created": self.created,
+            "commit_id": self.commit_id,
+            "schema": self.schema.to_json(),
+            "partition": self.partition.to_json(),
+            "tablets": [tablet.to_json() for tablet in self.tablets],
+            "applications": dict(self.applications),
+            "history_seconds": self.history_seconds,
+        }
+        line = json.dumps(body, separators=(",", ":")).encode()
+        return line + b'\n{"crc32":%d}\n' % zlib.crc32(line)
+
+    @staticmethod
+    def decode(content: bytes, source: str) -> Manifest:
+        """Build a manifest from the content of the file `source`.
+
+        Raises FormatVersionError for a newer format, CorruptionError for anything unreadable.
+        """
+        line, _, trailer = content.partition(b"\n")
+        try:
+            stored = json.loads(trailer)["crc32"]
+            found = zlib.crc32(line)
+            if found != stored:
+                raise CorruptionError(f"{source}: CRC {found:#010x}, expected {stored:#010x}")
+            body = json.loads(line)
+            version = body["format_version"]
+            if version == FORMAT_VERSION:
+                return _from_body(body)
+        except KuduliteError:
+            raise
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptionError(f"{source}: not a manifest: {error!r}") from error
+        raise FormatVersionError(
+            f"{source}: table of format version {version}, known: {FORMAT_VERSION};"
+            " upgrade kudulite to open it"
+        )
+
+
+def _from_body(body: dict[str, Any]) -> Manifest:
+    schema = Schema.from_json(body["schema"])
+    return Manifest(
+        table_id=body["table_id"],
+        version=body["version"],
+        schema=schema,
+        partition=PartitionSchema.from_json(body["partition"], schema),
+        tablets=tuple(TabletEntry.from_json(tablet) for tablet in body["tablets"]),
+        created=body["created"],
+        commit_id=body["commit_id"],
+        applications=body["applications"],
+        history_seconds=body["history_seconds"],
+    )

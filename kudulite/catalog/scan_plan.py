@@ -1,0 +1,109 @@
+"""Planning a scan: snapshot, tablets that may match, and key ranges of similar size.
+
+A piece of a plan is logical (tablet, key range, time), not a list of files: whoever runs it opens the
+tablet's newest superblock and reads at the plan's time, so pieces outlive compactions and sweeps.
+Key ranges are cut at the first keys of row groups, where base data is cut too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from kudulite.catalog.manifest import Manifest, TabletEntry
+from kudulite.catalog.pruning import tablets_to_scan
+from kudulite.catalog.table_store import TableStore
+from kudulite.cfile.base_data import ROW_GROUP_ROWS
+from kudulite.model.predicate import BoundPredicates, Predicate, bind_predicates
+from kudulite.rowset.scan_spec import ScanSpec
+
+
+@dataclass(frozen=True)
+class ScanPiece:
+    """A key range [lower, upper) of one tablet; None is unbounded. Sizes are estimates."""
+
+    tablet_id: str
+    lower: bytes | None
+    upper: bytes | None
+    size_bytes: int
+    row_count: int
+
+
+def scan_spec(
+    manifest: Manifest,
+    columns: Sequence[str] | None,
+    where: Sequence[Predicate],
+    timestamp: int,
+) -> ScanSpec:
+    """Check names and predicates against the schema; bounds come from the key predicates.
+
+    Raises ColumnNotFoundError and SchemaError.
+    """
+    schema = manifest.schema
+    names = tuple(schema.names if columns is None else columns)
+    for name in names:
+        schema.column(name)
+    predicates = bind_predicates(where, schema)
+    lower, upper = predicates.key_bounds()
+    return ScanSpec(schema, names, predicates, timestamp, lower, upper)
+
+
+def entries_to_scan(manifest: Manifest, predicates: BoundPredicates) -> list[TabletEntry]:
+    """Return the tablets that may hold a matching row."""
+    return [manifest.tablets[i] for i in tablets_to_scan(manifest.partition, predicates)]
+
+
+def plan_pieces(
+    store: TableStore, manifest: Manifest, spec: ScanSpec, split_bytes: int
+) -> list[ScanPiece]:
+    """Return the pieces of a scan: every unpruned tablet with rows, cut near `split_bytes`.
+
+    A tablet that a snapshot sees no rowset of gives no piece.
+    """
+    pieces: list[ScanPiece] = []
+    for entry in entries_to_scan(manifest, spec.predicates):
+        pieces += _tablet_pieces(store, entry, spec, split_bytes)
+    return pieces
+
+
+def _tablet_pieces(
+    store: TableStore, entry: TabletEntry, spec: ScanSpec, split_bytes: int
+) -> list[ScanPiece]:
+    """Sweep the first keys of all row groups in key order; cut where a piece is large enough."""
+    tablet = store.tablet(entry)
+    share = max(1, len(set(spec.names) | set(spec.predicates.columns))) / len(spec.schema.columns)
+    groups: list[tuple[bytes, int, int]] = []
+    for rowset in tablet.visible(spec.timestamp).overlapping(spec.lower, spec.upper):
+        group_count = -(-rowset.meta.row_count // ROW_GROUP_ROWS)
+        size = int(rowset.meta.base_bytes * share) // group_count + 1
+        rows = rowset.meta.row_count // group_count
+        if group_count == 1:
+            groups.append((rowset.key_min, size, rows))
+            continue
+        for group in range(group_count):
+            groups.append((rowset.key_index.key(group * ROW_GROUP_ROWS), size, rows))
+    pieces: list[ScanPiece] = []
+    for key, size, rows in sorted(groups):
+        if pieces and (pieces[-1].size_bytes < split_bytes or key == pieces[-1].lower):
+            last = pieces[-1]
+            pieces[-1] = replace(
+                last, size_bytes=last.size_bytes + size, row_count=last.row_count + rows
+            )
+            continue
+        if pieces:
+            pieces[-1] = replace(pieces[-1], upper=key)
+        pieces.append(ScanPiece(entry.id, key if pieces else None, None, size, rows))
+    return [piece for piece in pieces if _overlaps(piece, spec)]
+
+
+def _overlaps(piece: ScanPiece, spec: ScanSpec) -> bool:
+    below = spec.upper is not None and piece.lower is not None and piece.lower >= spec.upper
+    above = spec.lower is not None and piece.upper is not None and piece.upper <= spec.lower
+    return not below and not above
+
+
+def narrowed(spec: ScanSpec, lower: bytes | None, upper: bytes | None) -> ScanSpec:
+    """Return the scan within its bounds and [lower, upper) together."""
+    lowers = [bound for bound in (spec.lower, lower) if bound is not None]
+    uppers = [bound for bound in (spec.upper, upper) if bound is not None]
+    return replace(spec, lower=max(lowers, default=None), upper=min(uppers, default=None))

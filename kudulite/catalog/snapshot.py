@@ -1,0 +1,82 @@
+"""Choosing a snapshot time and settling it: after that, reading at it gives the same rows for ever.
+
+A time T is settled in a tablet when its `last` is T or above: whatever committed at or before T is
+published, and nothing later can get a timestamp ≤ T. Where `last` is below T the planner takes the
+tablet's lock for a moment and lifts it. Only a time near the present needs that, so reading the past
+takes no lock.
+
+Where locks cannot be had (a read-only directory) the present is the newest published commit.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterable
+from typing import Any
+
+from kudulite.catalog.manifest import Manifest
+from kudulite.catalog.table_store import TableStore
+from kudulite.errors import StorageError, TimestampError
+from kudulite.mvcc.hybrid_time import (
+    LOGICAL_BITS,
+    LOGICAL_MASK,
+    format_timestamp,
+    parse_timestamp,
+)
+
+_NOT_WRITABLE = (errno.EACCES, errno.EROFS, errno.EPERM)
+
+
+def choose_snapshot(store: TableStore, at: Any) -> int:
+    """Return the settled HybridTime of `at` (None is now), for all tablets of the table.
+
+    Raises TimestampError for a time ahead of the clock or before the ancient history mark.
+    """
+    manifest = store.newest()
+    ids = [tablet.id for tablet in manifest.tablets]
+    now = _present(store, manifest, ids)
+    timestamp = now if at is None else checked_timestamp(store, manifest, parse_timestamp(at), now)
+    try:
+        settle(store, ids, timestamp)
+    except StorageError as error:
+        if error.errno not in _NOT_WRITABLE:
+            raise
+        return store.newest().timestamp if at is None else timestamp
+    return timestamp
+
+
+def _present(store: TableStore, manifest: Manifest, ids: Iterable[str]) -> int:
+    """Return now, or the newest time seen in the table where its writers' clocks are ahead."""
+    seen = max(store.last_timestamp(tablet_id) for tablet_id in ids)
+    return max(store.environment.clock.now(), seen, manifest.timestamp)
+
+
+def checked_timestamp(store: TableStore, manifest: Manifest, timestamp: int, now: int) -> int:
+    """Return `timestamp` if it can be read. Raises TimestampError naming it and the limit."""
+    if timestamp > now | LOGICAL_MASK:
+        raise TimestampError(
+            f"table {store.name!r}: snapshot {format_timestamp(timestamp)} is ahead of the clock,"
+            f" which is at {format_timestamp(now)}"
+        )
+    mark = ancient_history_mark(store, manifest)
+    if timestamp < mark:
+        raise TimestampError(
+            f"table {store.name!r}: snapshot {format_timestamp(timestamp)} is before the ancient"
+            f" history mark {format_timestamp(mark)}; history is kept for"
+            f" {manifest.history_seconds} s"
+        )
+    return timestamp
+
+
+def ancient_history_mark(store: TableStore, manifest: Manifest) -> int:
+    """Return the HybridTime before which the past may no longer be whole."""
+    age = manifest.history_seconds * 1_000_000 << LOGICAL_BITS
+    return max(0, store.environment.clock.now() - age)
+
+
+def settle(store: TableStore, tablet_ids: Iterable[str], timestamp: int) -> None:
+    """Make `timestamp` settled in the given tablets. Raises LockTimeoutError, StorageError."""
+    for tablet_id in tablet_ids:
+        if store.last_timestamp(tablet_id) < timestamp:
+            with store.lock(tablet_id) as lock:
+                lock.lift_last_timestamp(timestamp)

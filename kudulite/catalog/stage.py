@@ -1,0 +1,252 @@
+"""Staging on a worker: checks a batch, splits it by tablet, and has each tablet resolve its rows.
+
+Whole columns throughout: one hash and one encoding pass over all rows, one stable sort by tablet, and
+one gather per column and tablet. Tablets are resolved in threads, which numpy and Arrow leave the
+interpreter lock for. Batches are collected up to `STAGE_BYTES_MAX`, so memory does not grow with the
+size of the write; each collected chunk becomes one part per tablet.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from kudulite.catalog.bulk_write import (
+    StagedOperations,
+    StagedTask,
+    WriteState,
+    new_part_folder,
+)
+from kudulite.catalog.manifest import Manifest
+from kudulite.catalog.table_store import TableStore
+from kudulite.errors import RowError, SchemaError
+from kudulite.model.encoded_key import encode_keys
+from kudulite.model.key_array import KeyArray
+from kudulite.model.types import cast_to_column
+from kudulite.tablet.delta_take_out import set_masks
+from kudulite.tablet.operation import Operation, parse_change_operation
+from kudulite.tablet.resolve import OperationBatch, Resolver
+from kudulite.tablet.row_failure import raise_row_error
+from kudulite.tablet.staged import StagedTablet
+
+STAGE_BYTES_MAX = 512 << 20
+STAGED_OPERATION_NAME = "\0operation"  # no column of a table can bear a NUL
+THREAD_COUNT = min(4, os.cpu_count() or 1)
+
+Batch = pa.RecordBatch | pa.Table
+
+
+@dataclass(frozen=True)
+class Stager:
+    """Stages batches of one write; `manifest` is the version that the write pinned."""
+
+    store: TableStore
+    state: WriteState
+    manifest: Manifest
+
+    @property
+    def resolver(self) -> Resolver:
+        """The resolver of this write's rows."""
+        return Resolver(
+            self.store.environment.file_system,
+            self.store.folder,
+            self.store.name,
+            self.manifest.schema,
+            self.state.spec,
+        )
+
+    def stage(self, batches: Iterable[Batch], task_index: int) -> StagedTask:
+        """Stage all rows of one task. Raises RowError and SchemaError; nothing is visible then."""
+        tablets: list[StagedTablet] = []
+        operations: list[StagedOperations] = []
+        for chunk in _chunks(batches):
+            if not chunk.num_rows:
+                continue
+            rows = self.checked_rows(chunk)
+            codes = self._operation_codes(chunk)
+            self._check_nulls(rows, codes)
+            if self.state.is_resolved_at_commit:
+                operations += self._stage_operations(rows, codes)
+            else:
+                tablets += self._stage_resolved(rows, codes)
+        return StagedTask(task_index, tuple(tablets), tuple(operations))
+
+    # -- checking
+
+    def checked_rows(self, chunk: pa.Table) -> pa.Table:
+        """Return the write's columns with the table's exact types, in one piece."""
+        names = [*self.manifest.schema.key_names, *self.state.spec.value_columns]
+        missing = [name for name in names if name not in chunk.column_names]
+        if missing:
+            raise SchemaError(
+                f"table {self.store.name!r}: batch without column {missing[0]!r}; it has"
+                f" {', '.join(chunk.column_names)}"
+            )
+        arrays = []
+        for name in names:
+            column = self.manifest.schema.column(name)
+            arrays.append(
+                cast_to_column(
+                    chunk.column(name), column.type, column=name, table=self.store.name
+                )
+            )
+        return pa.Table.from_arrays(arrays, names=names)
+
+    def _operation_codes(self, chunk: pa.Table) -> np.ndarray:
+        name, operation = self.state.operation_column, self.state.spec.operation
+        if name is None:
+            assert operation is not None
+            return np.full(chunk.num_rows, int(operation), dtype=np.uint8)
+        if name not in chunk.column_names:
+            raise SchemaError(
+                f"table {self.store.name!r}: batch without operation column {name!r}; it has"
+                f" {', '.join(chunk.column_names)}"
+            )
+        encoded = chunk.column(name).combine_chunks().dictionary_encode()
+        if encoded.indices.null_count:
+            raise RowError(
+                f"table {self.store.name!r}: operation column {name!r} is null in"
+                f" {encoded.indices.null_count} rows; nothing was written",
+                reason=RowError.REASON_NULL,
+                row_count=encoded.indices.null_count,
+            )
+        codes = [int(parse_change_operation(text)) for text in encoded.dictionary.to_pylist()]
+        return np.array(codes, dtype=np.uint8)[encoded.indices.to_numpy()]
+
+    def _check_nulls(self, rows: pa.Table, codes: np.ndarray) -> None:
+        """Refuse nulls in key columns, and in NOT NULL columns of rows that would store them."""
+        spec = self.state.spec
+        for name in rows.column_names:
+            column = self.manifest.schema.column(name)
+            values = rows.column(name)
+            if column.nullable or not values.null_count:
+                continue
+            is_key = name in self.manifest.schema.key_names
+            if not is_key and spec.ignore_null:
+                continue
+            refused = values.is_null().to_numpy()
+            if not is_key:
+                refused = refused & (codes < Operation.DELETE)
+            if refused.any():
+                what = f"{'key ' if is_key else ''}column {name!r}"
+                raise_row_error(
+                    self.store.name,
+                    what,
+                    RowError.REASON_NULL,
+                    rows,
+                    self.manifest.schema,
+                    np.flatnonzero(refused),
+                )
+
+    # -- splitting
+
+    def _split(self, rows: pa.Table) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield (tablet index, its row numbers in batch order)."""
+        schema, partition = self.manifest.schema, self.manifest.partition
+        columns = {name: rows.column(name).chunk(0) for name in schema.key_names}
+        index = partition.tablet_index(columns, rows.num_rows)
+        uncovered = np.flatnonzero(index < 0)
+        if len(uncovered):
+            raise_row_error(
+                self.store.name,
+                f"range columns ({', '.join(partition.range_columns)})",
+                RowError.REASON_NO_PARTITION,
+                rows,
+                schema,
+                uncovered,
+            )
+        if partition.tablet_count == 1:
+            yield 0, np.arange(rows.num_rows)
+            return
+        # A stable sort of small integers is a radix sort, ten times faster than of int32.
+        small = index.astype(np.uint16) if partition.tablet_count < 1 << 16 else index
+        order = np.argsort(small, kind="stable")
+        counts = np.bincount(index, minlength=partition.tablet_count)
+        stops = np.cumsum(counts)
+        for number in np.flatnonzero(counts):
+            yield int(number), order[stops[number] - counts[number] : stops[number]]
+
+    def _stage_resolved(self, rows: pa.Table, codes: np.ndarray) -> list[StagedTablet]:
+        keys = self._keys(rows)
+        masks = set_masks(rows, self.state.spec)
+        staging = new_part_folder(self.store, self.state)
+        resolver = self.resolver
+
+        def resolve(split: tuple[int, np.ndarray]) -> StagedTablet:
+            number, row_numbers = split
+            batch = OperationBatch(
+                rows, row_numbers, keys.take(row_numbers), codes[row_numbers], masks
+            )
+            tablet = self.store.tablet(self.manifest.tablets[number])
+            return resolver.resolve(batch, tablet, staging)
+
+        splits = list(self._split(rows))
+        if len(splits) == 1:
+            return [resolve(splits[0])]
+        with ThreadPoolExecutor(THREAD_COUNT, thread_name_prefix="kudulite-stage") as pool:
+            return list(pool.map(resolve, splits))
+
+    def _keys(self, rows: pa.Table) -> KeyArray:
+        schema = self.manifest.schema
+        columns = [rows.column(name).chunk(0) for name in schema.key_names]
+        return encode_keys(columns, schema.key_types)
+
+    # -- mixed writes
+
+    def _stage_operations(self, rows: pa.Table, codes: np.ndarray) -> list[StagedOperations]:
+        """Write each tablet's rows with their operations, for the commit to resolve."""
+        staging = new_part_folder(self.store, self.state)
+        rows = rows.append_column(STAGED_OPERATION_NAME, pa.array(codes))
+        staged = []
+        for number, row_numbers in self._split(rows):
+            path = f"{staging}/operations-{uuid.uuid4().hex}.arrow"
+            file_system = self.store.environment.file_system
+            with file_system.open_sink(self.store.folder / path) as sink:
+                with pa.ipc.new_file(pa.PythonFile(sink, mode="w"), rows.schema) as writer:
+                    writer.write_table(rows.take(pa.array(row_numbers)))
+                sink.finish()
+            staged.append(StagedOperations(self.manifest.tablets[number].id, path))
+        return staged
+
+    def resolve_operations(
+        self, operations: Iterable[StagedOperations], manifest: Manifest, tablet_id: str
+    ) -> list[StagedTablet]:
+        """Resolve a mixed write's rows of one tablet, in task order, against `manifest`."""
+        tables = []
+        for staged in operations:
+            with pa.memory_map(str(self.store.folder / staged.path)) as source:
+                tables.append(pa.ipc.open_file(source).read_all())
+        rows = pa.concat_tables(tables).combine_chunks()
+        codes = rows.column(STAGED_OPERATION_NAME).to_numpy().astype(np.uint8)
+        rows = rows.drop_columns([STAGED_OPERATION_NAME])
+        batch = OperationBatch(
+            rows,
+            np.arange(rows.num_rows),
+            self._keys(rows),
+            codes,
+            set_masks(rows, self.state.spec),
+        )
+        entry = next(tablet for tablet in manifest.tablets if tablet.id == tablet_id)
+        staging = new_part_folder(self.store, self.state)
+        return [self.resolver.resolve(batch, self.store.tablet(entry), staging)]
+
+
+def _chunks(batches: Iterable[Batch]) -> Iterator[pa.Table]:
+    """Collect batches to tables of about STAGE_BYTES_MAX; a larger table stays whole."""
+    waiting: list[pa.Table] = []
+    size = 0
+    for batch in batches:
+        table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
+        waiting.append(table)
+        size += table.nbytes
+        if size >= STAGE_BYTES_MAX:
+            yield pa.concat_tables(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield pa.concat_tables(waiting)

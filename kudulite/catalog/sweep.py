@@ -1,0 +1,136 @@
+"""Sweep: removes files that nobody can need any more, once they are older than the grace time.
+
+    staging folders    of writes that ended without cleaning up
+    versions           superseded for longer than the grace time
+    files of tablets   that no remaining version refers to
+
+A version that a staging folder pins stays, with its files. Each tablet is swept under its lock, so
+that no commit is between moving its files in and publishing them.
+
+Invariant: versions go from the oldest on, without gaps (table_store.py relies on it).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from kudulite.catalog.bulk_write import read_pinned_version
+from kudulite.catalog.manifest import Manifest, manifest_name
+from kudulite.catalog.table_store import MANIFEST_FOLDER, STAGING_FOLDER, TableStore
+from kudulite.tablet.tablet import LOCK_NAME, ROWSET_FOLDER
+
+GRACE_SECONDS = 3600.0
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """What a sweep removed."""
+
+    staging_folder_count: int = 0
+    version_count: int = 0
+    file_count: int = 0
+    byte_count: int = 0
+
+
+def sweep_staging(store: TableStore, grace_seconds: float = GRACE_SECONDS) -> int:
+    """Remove staging folders in which nothing was written during the grace time."""
+    horizon = time.time() - grace_seconds
+    count = 0
+    for folder in _entries(store.folder / STAGING_FOLDER):
+        if _newest_change(folder) < horizon:
+            store.environment.file_system.remove_tree(folder)
+            count += 1
+    return count
+
+
+def sweep(store: TableStore, grace_seconds: float = GRACE_SECONDS) -> SweepResult:
+    """Remove everything that is superseded or abandoned for longer than the grace time."""
+    staging_folder_count = sweep_staging(store, grace_seconds)
+    version_count = _sweep_versions(store, grace_seconds)
+    file_count = byte_count = 0
+    for entry in store.newest().tablets:
+        with store.lock(entry.id) as lock:
+            lock.announce("sweep")
+            kept = _referenced(store, entry.id)
+            for path in _unreferenced(store.tablet_folder(entry.id), kept, grace_seconds):
+                byte_count += path.stat().st_size
+                file_count += 1
+                store.environment.file_system.remove(path)
+        _remove_empty_folders(store.tablet_folder(entry.id) / ROWSET_FOLDER, grace_seconds)
+    return SweepResult(staging_folder_count, version_count, file_count, byte_count)
+
+
+def _sweep_versions(store: TableStore, grace_seconds: float) -> int:
+    """Remove versions from the oldest on, up to one that is needed."""
+    horizon = time.time() - grace_seconds
+    pins = [read_pinned_version(folder) for folder in _entries(store.folder / STAGING_FOLDER)]
+    oldest_pinned = min((pin for pin in pins if pin is not None), default=None)
+    versions = store.versions()
+    count = 0
+    for version, successor in zip(versions, versions[1:], strict=False):
+        is_pinned = oldest_pinned is not None and version >= oldest_pinned
+        path = store.folder / MANIFEST_FOLDER / manifest_name(successor)
+        if is_pinned or path.stat().st_mtime >= horizon:
+            break
+        store.environment.file_system.remove(path.with_name(manifest_name(version)))
+        count += 1
+    return count
+
+
+def _referenced(store: TableStore, tablet_id: str) -> set[Path]:
+    """Return the files of a tablet that any remaining version refers to."""
+    kept: set[Path] = {store.tablet_folder(tablet_id) / LOCK_NAME}
+    superblocks: set[str] = set()
+    for version in store.versions():
+        kept |= _files_of(store, store.at_version(version), tablet_id, superblocks)
+    return kept
+
+
+def _files_of(
+    store: TableStore, manifest: Manifest, tablet_id: str, seen: set[str]
+) -> Iterable[Path]:
+    entry = next((e for e in manifest.tablets if e.id == tablet_id), None)
+    if entry is None or entry.superblock.name in seen:
+        return set()
+    seen.add(entry.superblock.name)
+    folder = store.tablet_folder(tablet_id)
+    files = {folder / entry.superblock.name}
+    for meta in store.tablet(entry).superblock.rowsets:
+        files |= {folder / ROWSET_FOLDER / meta.id / name for name in meta.file_names}
+    return files
+
+
+def _unreferenced(folder: Path, kept: set[Path], grace_seconds: float) -> Iterator[Path]:
+    horizon = time.time() - grace_seconds
+    for path in list(folder.rglob("*")):
+        if path.is_file() and path not in kept and path.stat().st_mtime < horizon:
+            yield path
+
+
+def _remove_empty_folders(folder: Path, grace_seconds: float) -> None:
+    horizon = time.time() - grace_seconds
+    for path in _entries(folder):
+        if path.stat().st_mtime < horizon:
+            with contextlib.suppress(OSError):  # not empty, or just filled
+                path.rmdir()
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except FileNotFoundError:
+        return []
+
+
+def _newest_change(folder: Path) -> float:
+    """Return the newest modification time in a tree; 0 for one that is gone."""
+    newest = 0.0
+    with contextlib.suppress(FileNotFoundError):
+        newest = folder.stat().st_mtime
+        for path in folder.rglob("*"):
+            newest = max(newest, path.stat().st_mtime)
+    return newest

@@ -1,0 +1,206 @@
+"""One table's folder: finding its newest version, opening its tablets, publishing the next version.
+
+    <table>/manifest/<n>.json    versions; `hint` holds a number that is near the newest
+    <table>/tablet/<id>/         superblock-….json, lock, rowset/
+    <table>/staging/<write id>/  what uncommitted writes have prepared
+
+Invariants: (1) versions are numbered without gaps and swept from the oldest on, so while version n
+exists and n + 1 does not, n is the newest; (2) a manifest refers only to durable files.
+
+Threads: any. `_newest` is replaced, never changed; two threads that find the same version agree.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kudulite.catalog.manifest import Manifest, TabletEntry, manifest_name
+from kudulite.catalog.partition import PartitionSchema, TabletPartition
+from kudulite.cfile.block_cache import BlockCache
+from kudulite.errors import (
+    CorruptionError,
+    StorageError,
+    TableExistsError,
+    TableNotFoundError,
+)
+from kudulite.fs.file_system import FileRef, FileSystem, read_file
+from kudulite.fs.lock import TabletLock, create_lock_file, read_last_timestamp
+from kudulite.model.schema import Schema
+from kudulite.mvcc.hybrid_time import Clock
+from kudulite.tablet.superblock import Superblock
+from kudulite.tablet.tablet import LOCK_NAME, ROWSET_FOLDER, Tablet
+
+MANIFEST_FOLDER, TABLET_FOLDER, STAGING_FOLDER = "manifest", "tablet", "staging"
+HINT_NAME = "hint"
+# What an opened tablet costs in the cache per rowset, beside the files that count for themselves.
+_ROWSET_BYTES = 2048
+
+
+@dataclass(frozen=True)
+class Environment:
+    """The parts that a client hands down to all tables it opens."""
+
+    file_system: FileSystem
+    clock: Clock
+    cache: BlockCache
+    lock_timeout_seconds: float = 60.0
+
+
+@dataclass
+class TableStore:
+    """The files of one table. `folder` is the table's own."""
+
+    folder: Path
+    environment: Environment
+    _newest: Manifest | None = field(default=None, repr=False)
+
+    @property
+    def name(self) -> str:
+        """The table's name: that of its folder."""
+        return self.folder.name
+
+    @property
+    def cache(self) -> BlockCache:
+        """The cache of opened files and decoded blocks."""
+        return self.environment.cache
+
+    # -- versions
+
+    def newest(self) -> Manifest:
+        """Return the newest version. Raises TableNotFoundError where there is none."""
+        version = self._newest.version if self._newest is not None else self._hinted_version()
+        while version >= 0 and self._manifest_path(version + 1).exists():
+            version += 1
+        if version < 1 or not self._manifest_path(version).exists():
+            version = self._listed_version()
+        if self._newest is None or self._newest.version != version:
+            self._newest = self.at_version(version)
+        return self._newest
+
+    def at_version(self, version: int) -> Manifest:
+        """Read one version. Raises CorruptionError or StorageError."""
+        path = self._manifest_path(version)
+        return Manifest.decode(read_file(path), str(path))
+
+    def versions(self) -> list[int]:
+        """Return the numbers of the versions that are on disk, ascending."""
+        try:
+            names = [path.name for path in (self.folder / MANIFEST_FOLDER).iterdir()]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        stems = [name.removesuffix(".json") for name in names if name.endswith(".json")]
+        return sorted(int(stem) for stem in stems if stem.isdigit())
+
+    def exists(self) -> bool:
+        """Whether the folder holds a table."""
+        return bool(self.versions())
+
+    def _manifest_path(self, version: int) -> Path:
+        return self.folder / MANIFEST_FOLDER / manifest_name(version)
+
+    def _hinted_version(self) -> int:
+        try:
+            return int((self.folder / MANIFEST_FOLDER / HINT_NAME).read_text())
+        except (OSError, ValueError):
+            return -1
+
+    def _listed_version(self) -> int:
+        versions = self.versions()
+        if not versions:
+            raise TableNotFoundError(f"{self.folder} is not a kudulite table: {self._found()}")
+        return versions[-1]
+
+    def _found(self) -> str:
+        if not self.folder.exists():
+            return "the folder does not exist; create the table first"
+        if not self.folder.is_dir():
+            return "it is a file"
+        names = sorted(path.name for path in self.folder.iterdir())[:5]
+        return f"expected a folder manifest/ with versions, found {', '.join(names) or 'nothing'}"
+
+    # -- tablets
+
+    def tablet(self, entry: TabletEntry) -> Tablet:
+        """Open a tablet as its entry's superblock describes it."""
+        folder = self.tablet_folder(entry.id)
+        path = folder / entry.superblock.name
+
+        def load() -> tuple[Tablet, int]:
+            content = self.environment.file_system.read_verified(path, entry.superblock)
+            superblock = Superblock.decode(content, str(path))
+            if superblock.tablet_id != entry.id:
+                raise CorruptionError(f"{path}: of tablet {superblock.tablet_id}, not {entry.id}")
+            tablet = Tablet(superblock, folder, self.cache)
+            return tablet, _ROWSET_BYTES * (1 + len(tablet.rowsets))
+
+        return self.cache.get_or_load(path, load)
+
+    def tablet_folder(self, tablet_id: str) -> Path:
+        """Return a tablet's folder."""
+        return self.folder / TABLET_FOLDER / tablet_id
+
+    def lock(self, tablet_id: str) -> TabletLock:
+        """Return an acquisition of a tablet's lock, for a `with`."""
+        path = self.tablet_folder(tablet_id) / LOCK_NAME
+        return TabletLock(path, self.environment.lock_timeout_seconds)
+
+    def last_timestamp(self, tablet_id: str) -> int:
+        """Return the highest timestamp used or settled in a tablet, read without its lock."""
+        return read_last_timestamp(self.tablet_folder(tablet_id) / LOCK_NAME)
+
+    # -- creating and publishing
+
+    def create(self, schema: Schema, partition: PartitionSchema) -> Manifest:
+        """Create the table: empty tablets and version 1. Raises TableExistsError."""
+        if self.exists():
+            raise TableExistsError(f"table {self.name!r} exists already at {self.folder}")
+        file_system = self.environment.file_system
+        for name in (MANIFEST_FOLDER, TABLET_FOLDER, STAGING_FOLDER):
+            file_system.make_directory(self.folder / name, parents=True)
+        entries = tuple(self._create_tablet(place) for place in partition.tablets())
+        file_system.sync_directory(self.folder / TABLET_FOLDER)
+        file_system.sync_directory(self.folder)
+        file_system.sync_directory(self.folder.parent)
+        manifest = Manifest(
+            table_id=uuid.uuid4().hex,
+            version=1,
+            schema=schema,
+            partition=partition,
+            tablets=entries,
+            created=self.environment.clock.now(),
+            commit_id=uuid.uuid4().hex,
+        )
+        if not self.publish(manifest):
+            raise TableExistsError(f"table {self.name!r} was just created by another process")
+        return manifest
+
+    def _create_tablet(self, place: TabletPartition) -> TabletEntry:
+        tablet_id = uuid.uuid4().hex
+        folder = self.tablet_folder(tablet_id)
+        file_system = self.environment.file_system
+        file_system.make_directory(folder / ROWSET_FOLDER, parents=True)
+        create_lock_file(folder / LOCK_NAME)
+        entry = TabletEntry(tablet_id, place, self.write_superblock(Superblock(tablet_id)))
+        file_system.sync_directory(folder)
+        return entry
+
+    def write_superblock(self, superblock: Superblock) -> FileRef:
+        """Write a new superblock file, durable but for its name; returns its reference."""
+        name = f"superblock-{uuid.uuid4().hex}.json"
+        path = self.tablet_folder(superblock.tablet_id) / name
+        return self.environment.file_system.write_file(path, superblock.encode())
+
+    def publish(self, manifest: Manifest) -> bool:
+        """Make `manifest` the newest version; False when its number is taken."""
+        file_system = self.environment.file_system
+        path = self._manifest_path(manifest.version)
+        if not file_system.publish(path, manifest.encode()):
+            return False
+        self._newest = manifest
+        try:
+            file_system.replace_file(path.with_name(HINT_NAME), b"%d" % manifest.version)
+        except StorageError:
+            pass  # a hint: without it the newest version is found by listing
+        return True
