@@ -3,7 +3,8 @@
 Rows are given as digits: functions that return one uint64 per row. As many leading digits as fit
 are packed, each reduced to the bits in which it varies, together with the row number, into one
 uint64. Sorting those as plain numbers (numpy does it with SIMD, five times faster than an argsort)
-gives the order and keeps it stable. Rows that are still equal are refined by the digits that did not fit."""
+gives the order and keeps it stable. Rows that are still equal are refined by the digits that did
+not fit."""
 
 from __future__ import annotations
 
