@@ -368,7 +368,7 @@ def _column_of_numbers(fields: list[np.ndarray], column_type: ColumnType) -> pa.
 
 
 def _decode_variable(keys: KeyArray, types: Sequence[ColumnType]) -> list[pa.Array]:
-    ragged = RaggedBytes(keys.values)
+    ragged = RaggedBytes.from_arrow(keys.values)
     data, starts = ragged.data, ragged.starts
     ends = starts + ragged.lengths
     last, result = len(types) - 1, []
@@ -383,16 +383,29 @@ def _decode_variable(keys: KeyArray, types: Sequence[ColumnType]) -> list[pa.Arr
             result.append(_column_of_bytes(data, starts, ends, column_type, is_last=True))
             starts = ends
         else:
-            if terminators is None:
-                terminators = np.flatnonzero((data[:-1] == 0) & (data[1:] == 0))
-                terminators = np.append(terminators, len(data))
-            stops = terminators[np.searchsorted(terminators, starts)]
+            rest = key_width(types[i + 1 :])
+            if rest is not None:
+                stops = _stops_before(data, starts, ends - rest - 2, column_type)
+            else:
+                if terminators is None:
+                    terminators = np.flatnonzero((data[:-1] == 0) & (data[1:] == 0))
+                    terminators = np.append(terminators, len(data))
+                stops = terminators[np.searchsorted(terminators, starts)]
             _check_within(stops + 2, ends, column_type)
             result.append(_column_of_bytes(data, starts, stops, column_type, is_last=False))
             starts = stops + 2
     if not np.array_equal(starts, ends):
         raise CorruptionError("encoded keys are longer than their columns")
     return result
+
+
+def _stops_before(
+    data: np.ndarray, starts: np.ndarray, stops: np.ndarray, column_type: ColumnType
+) -> np.ndarray:
+    """`stops`, checked to be ends of strings: where only fixed widths follow they are known."""
+    if len(stops) and ((stops < starts).any() or data[stops].any() or data[stops + 1].any()):
+        raise CorruptionError(f"an encoded key has no end of a {column_type}")
+    return stops
 
 
 def _check_within(stops: np.ndarray, ends: np.ndarray, column_type: ColumnType) -> None:

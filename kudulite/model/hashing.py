@@ -61,41 +61,60 @@ def _murmur3_fixed(keys: KeyArray, width: int, seed: int) -> np.ndarray:
         rows = slice(start, min(start + _CHUNK_ROWS, len(keys)))
         part = state[rows]
         for index in range((width + 7) // 8):
-            # The word's bytes in key order, as two little-endian blocks of four.
-            blocks = keys.left_words(index, rows).byteswap().view("<u4").reshape(-1, 2)
-            for half in range(2):
+            for half, block in enumerate(_blocks(keys.left_words(index, rows))):
                 left = width - 8 * index - 4 * half
                 if left >= 4:
-                    _add_block(part, blocks[:, half].copy())
+                    _add_block(part, block)
                 elif left > 0:
-                    part ^= _scramble(blocks[:, half].copy())
+                    part ^= _scramble(block)
         part ^= np.uint32(width)
         _finish(part)
     return state
 
 
 def _murmur3_ragged(keys: RaggedBytes, seed: int) -> np.ndarray:
-    state = np.full(len(keys.lengths), seed, np.uint32)
-    rows = None
-    for position in range(0, int(keys.lengths.max()) if len(state) else 0, 4):
-        left = keys.lengths - position if rows is None else keys.lengths[rows] - position
-        if not (left > 0).all():
-            rows = np.flatnonzero(left > 0) if rows is None else rows[left > 0]
-            left = keys.lengths[rows] - position
-        blocks = (keys.words(position, rows) >> np.uint64(32)).astype(np.uint32).byteswap()
+    state = np.full(len(keys), seed, np.uint32)
+    for start in range(0, len(keys), _CHUNK_ROWS):
+        stop = min(start + _CHUNK_ROWS, len(keys))
+        _murmur3_ragged_part(keys.slice(start, stop), state[start:stop])
+    return state
+
+
+def _murmur3_ragged_part(keys: RaggedBytes, state: np.ndarray) -> None:
+    rows = None  # those whose strings go on at `position`; None is all
+    left = keys.lengths
+    for position in range(0, int(keys.lengths.max()), 8):
+        if position:
+            rows = np.flatnonzero(keys.lengths > position)
+            rows = None if len(rows) == len(state) else rows
+            left = (keys.lengths if rows is None else keys.lengths[rows]) - position
         part = state if rows is None else state[rows]
-        whole = left >= 4
-        if whole.all():
-            _add_block(part, blocks)
-        else:
-            tail = part ^ _scramble(blocks.copy())
-            _add_block(part, blocks)
-            part[~whole] = tail[~whole]
+        for half, block in enumerate(_blocks(keys.words(position, rows))):
+            _add_block_or_tail(part, block, left - 4 * half)
         if rows is not None:
             state[rows] = part
     state ^= keys.lengths.astype(np.uint32)
     _finish(state)
-    return state
+
+
+def _add_block_or_tail(state: np.ndarray, block: np.ndarray, left: np.ndarray) -> None:
+    """Take in one block per row, of which only the first `left` bytes are there (0 or less: none).
+
+    The bytes that are not there are 0, and scramble(0) is 0, so a missing block changes nothing."""
+    whole = left >= 4
+    if whole.all():
+        _add_block(state, block)
+        return
+    state ^= _scramble(block)
+    rotated = state.copy()
+    _rotate(rotated)
+    np.copyto(state, rotated, where=whole)
+
+
+def _blocks(words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The two little-endian blocks in each word of eight bytes, whose first byte is highest."""
+    first, second = (words >> np.uint64(32)).astype(np.uint32), words.astype(np.uint32)
+    return first.byteswap(inplace=True), second.byteswap(inplace=True)
 
 
 def _scramble(block: np.ndarray) -> np.ndarray:
@@ -109,8 +128,12 @@ def _scramble(block: np.ndarray) -> np.ndarray:
 
 
 def _add_block(state: np.ndarray, block: np.ndarray) -> None:
-    """Take one block of four bytes into the state; both are changed."""
+    """Take one whole block of four bytes into the state; both are changed."""
     state ^= _scramble(block)
+    _rotate(state)
+
+
+def _rotate(state: np.ndarray) -> None:
     high = state >> np.uint32(19)
     state <<= np.uint32(13)
     state |= high

@@ -24,6 +24,7 @@ from kudulite.model.ragged_bytes import RaggedBytes, binary_parts
 
 Side = Literal["left", "right"]
 _BINARY_BYTES_MAX = 2**31 - 1  # what 32-bit offsets reach
+_FIRST_KEYS = 1024
 
 
 class KeyArray:
@@ -107,7 +108,7 @@ class KeyArray:
     def ragged(self) -> RaggedBytes:
         """The bytes of variable-length keys, for word-wise work."""
         assert self.width is None
-        return RaggedBytes(self.values)
+        return RaggedBytes.from_arrow(self.values)
 
     def left_words(self, index: int, rows: slice = slice(None)) -> np.ndarray:
         """uint64: bytes 8·index..8·index+8 of fixed-width keys, first byte highest, 0-padded."""
@@ -141,11 +142,14 @@ class KeyArray:
         return (self[i] for i in range(len(self)))
 
     def _bytes_at(self, index: int) -> bytes:
+        offsets, view = self._variable_parts()
+        return bytes(view[offsets.item(index) : offsets.item(index + 1)])
+
+    def _variable_parts(self) -> tuple[np.ndarray, memoryview]:
         if self._parts is None:
             offsets, data = binary_parts(self.values)
             self._parts = (offsets, data.data)
-        offsets, view = self._parts
-        return bytes(view[offsets.item(index) : offsets.item(index + 1)])
+        return self._parts
 
     @property
     def nbytes(self) -> int:
@@ -192,6 +196,8 @@ class KeyArray:
         """Whether keys ascend; with `strict`, whether no two are equal either."""
         if len(self) < 2:
             return True
+        if len(self) > 2 * _FIRST_KEYS and not self.slice(0, _FIRST_KEYS).is_sorted(strict):
+            return False  # keys in no order mostly show it at once
         if self.width is None:
             earlier, later = self.values.slice(0, len(self) - 1), self.values.slice(1)
             ascending = pc.less(earlier, later) if strict else pc.less_equal(earlier, later)
@@ -233,8 +239,10 @@ class KeyArray:
             if self.width is None:
                 same = pc.equal(self.values.slice(1), self.values.slice(0, len(self) - 1))
                 result[1:] = same.to_numpy(zero_copy_only=False)
-            else:
+            elif self.width <= 8:
                 result[1:] = self.values[1:] == self.values[:-1]
+            else:
+                result[1:] = _equal_neighbours(self._byte_rows())
         return result
 
     # --- search
@@ -292,9 +300,11 @@ class KeyArray:
 
     def _locate_variable(self, key: bytes, side: Side) -> int:
         low, high = 0, len(self)
+        offsets, view = self._variable_parts()
+        offset = offsets.item
         while low < high:
             middle = (low + high) // 2
-            found = self._bytes_at(middle)
+            found = bytes(view[offset(middle) : offset(middle + 1)])
             if found < key or (found == key and side == "right"):
                 low = middle + 1
             else:
@@ -308,6 +318,16 @@ class KeyArray:
         if self.width is None:
             return hash64_ragged(self.ragged(), seed)
         return hash64_fixed(len(self), self.width, self.left_words, seed)
+
+
+def _equal_neighbours(matrix: np.ndarray) -> np.ndarray:
+    """bool[n - 1]: whether row i + 1 of uint8[n, width ≥ 8] equals row i."""
+    count, width = matrix.shape
+    result = np.ones(count - 1, bool)
+    for start in {*range(0, width - 7, 8), width - 8}:  # the last word may overlap the one before
+        words = np.ndarray((count,), "<u8", matrix, start, (matrix.strides[0],))
+        result &= words[1:] == words[:-1]
+    return result
 
 
 def _strided_words(matrix: np.ndarray, start: int, dtype: str) -> np.ndarray:

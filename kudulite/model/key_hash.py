@@ -69,10 +69,15 @@ def hash64_ragged(keys: RaggedBytes, seed: int) -> np.ndarray:
     """uint64[n] for keys of different lengths."""
     state = (keys.lengths + 1).astype(np.uint64) * np.uint64(_GOLDEN)
     state += np.uint64(seed & _MASK)
+    for start in range(0, len(keys), _CHUNK_ROWS):
+        stop = min(start + _CHUNK_ROWS, len(keys))
+        _hash64_ragged_part(keys.slice(start, stop), state[start:stop])
+    return state
+
+
+def _hash64_ragged_part(keys: RaggedBytes, state: np.ndarray) -> None:
     _mix(state)
-    rows: np.ndarray | None = None
-    longest = int(keys.lengths.max()) if len(state) else 0
-    for position in range(0, longest, 8):
+    for position in range(0, int(keys.lengths.max()), 8):
         longer = np.flatnonzero(keys.lengths > position)
         rows = None if len(longer) == len(state) else longer
         part = state if rows is None else state[rows]
@@ -80,4 +85,3 @@ def hash64_ragged(keys: RaggedBytes, seed: int) -> np.ndarray:
         _mix(part)
         if rows is not None:
             state[rows] = part
-    return state

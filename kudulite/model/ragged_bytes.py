@@ -29,28 +29,42 @@ def binary_parts(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 class RaggedBytes:
     """n byte strings: `data` (padded by eight bytes), `starts` int64[n], `lengths` int64[n]."""
 
-    __slots__ = ("data", "lengths", "starts", "_words_view")
+    __slots__ = ("_overlapping", "data", "lengths", "starts")
 
-    def __init__(self, array: pa.Array) -> None:
+    def __init__(self, data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> None:
+        self.data = data
+        self.starts = starts
+        self.lengths = lengths
+        # Every byte position as the start of one word.
+        self._overlapping = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))
+
+    @classmethod
+    def from_arrow(cls, array: pa.Array) -> RaggedBytes:
+        """A copy of the bytes of a binary or large_binary array."""
         offsets, data = binary_parts(array)
         first, last = int(offsets[0]), int(offsets[-1])
-        self.data = np.zeros(last - first + _PADDING, np.uint8)
-        self.data[: last - first] = data[first:last]
-        self.starts = offsets[:-1].astype(np.int64) - first
-        self.lengths = np.diff(offsets).astype(np.int64)
-        self._words_view = self.view(">u8")
+        padded = np.empty(last - first + _PADDING, np.uint8)
+        padded[: last - first] = data[first:last]
+        padded[last - first :] = 0
+        ends = offsets.astype(np.int64)
+        return cls(padded, ends[:-1] - first, np.diff(ends))
 
-    def view(self, dtype: str) -> np.ndarray:
-        """Every byte position as the start of one `dtype` item; items overlap."""
-        item = np.dtype(dtype)
-        return np.ndarray((len(self.data) - item.itemsize + 1,), item, self.data, strides=(1,))
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def slice(self, start: int, stop: int) -> RaggedBytes:
+        """Strings start..stop, over the same bytes."""
+        return RaggedBytes(self.data, self.starts[start:stop], self.lengths[start:stop])
 
     def words(self, position: int, rows: np.ndarray | None = None) -> np.ndarray:
         """uint64[n]: bytes position..position+8 of each string (of `rows`), first byte highest."""
         starts = self.starts if rows is None else self.starts[rows]
         lengths = self.lengths if rows is None else self.lengths[rows]
+        if position:
+            starts = starts + np.minimum(lengths, position)
+        words = self._overlapping[starts]
+        words.byteswap(inplace=True)
         left = lengths - position
-        inside = np.minimum(lengths, position) + starts
-        words = self._words_view[inside].astype(np.uint64)
-        words &= _KEEP_LEFT[np.clip(left, 0, 8)]
+        if len(left) and left.min() < 8:
+            words &= _KEEP_LEFT[np.clip(left, 0, 8, out=left)]
         return words
