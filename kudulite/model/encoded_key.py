@@ -268,6 +268,7 @@ def _encode_variable(columns: Sequence[pa.Array], types: Sequence[ColumnType]) -
     byte_count, last = 0, len(columns) - 1
 
     def end_run() -> None:
+        """Add the fixed-width columns gathered so far as one part."""
         nonlocal run
         if run:
             fixed = _encode_fixed([columns[j] for j in run], [types[j] for j in run])

@@ -107,6 +107,7 @@ def _match_arrow(constraint: ColumnConstraint, array: pa.Array) -> np.ndarray:
         array = array.view(pa.large_binary() if large else pa.binary())
 
     def scalar(key: Any) -> pa.Scalar:
+        """The key as a scalar of the array's type."""
         return pa.scalar(key if is_bytes else domain_value(key, column_type), array.type)
 
     if constraint.keys is not None:

@@ -292,6 +292,7 @@ def cast_to_column(
         )
 
     def fit(part: pa.Array) -> pa.Array:
+        """`part` in the column's type, all values checked; ArrowInvalid if one does not fit."""
         result = part
         if part.type != column_type.arrow:
             result = _caster(column_type)(part, column_type)

@@ -1,6 +1,7 @@
 """KeyArray against Python's own bytes: every storage, every operation."""
 
 import bisect
+import itertools
 import pickle
 
 import numpy as np
@@ -57,7 +58,7 @@ def test_order_is_that_of_python_bytes(case):
     assert list(ordered) == sorted(keys) and ordered.is_sorted()
     assert array.is_sorted() == (keys == sorted(keys))
     assert ordered.is_sorted(strict=True) == (len(set(keys)) == len(keys))
-    pairs = zip(keys, keys[1:], strict=False)
+    pairs = itertools.pairwise(keys)
     assert array.equals_previous().tolist() == [False] * bool(keys) + [a == b for a, b in pairs]
 
 
