@@ -20,8 +20,8 @@ import numpy as np
 import pyarrow as pa
 
 from kudulite.errors import SchemaError
-from kudulite.model.encoded_key import encode_key_prefix, encode_keys
-from kudulite.model.hashing import hash_buckets
+from kudulite.model.encoded_key import encode_key, encode_key_prefix, encode_keys
+from kudulite.model.hashing import hash_bucket, hash_buckets
 from kudulite.model.schema import Column, Schema
 from kudulite.model.values import canonical_value, value_from_json, value_to_json
 
@@ -124,6 +124,25 @@ class PartitionSchema:
             index = index * dimension.bucket_count + buckets.astype(np.int32)
         index[uncovered] = -1
         return index
+
+    def tablet_of_key(self, values: dict[str, Any]) -> int:
+        """Return the tablet of one row given by its key values, -1 where no range covers it."""
+        index = 0
+        if self.range_columns:
+            key = encode_key([values[name] for name in self.range_columns], self.range_types)
+            index = next((n for n in range(len(self.ranges)) if self._is_in_range(key, n)), -1)
+            if index < 0:
+                return -1
+        for dimension in self.hash_dimensions:
+            types = [self.schema.column(name).type for name in dimension.columns]
+            key = encode_key([values[name] for name in dimension.columns], types)
+            bucket = hash_bucket(key, dimension.seed, dimension.bucket_count)
+            index = index * dimension.bucket_count + bucket
+        return index
+
+    def _is_in_range(self, key: bytes, number: int) -> bool:
+        lower, upper = self._encoded[number]
+        return (lower is None or lower <= key) and (upper is None or key < upper)
 
     def _range_index(self, columns: dict[str, pa.Array], count: int) -> np.ndarray:
         if not self.range_columns:

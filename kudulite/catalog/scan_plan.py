@@ -80,8 +80,8 @@ def _tablet_pieces(
         if group_count == 1:
             groups.append((rowset.key_min, size, rows))
             continue
-        for group in range(group_count):
-            groups.append((rowset.key_index.key(group * ROW_GROUP_ROWS), size, rows))
+        for start in range(0, rowset.meta.row_count, ROW_GROUP_ROWS):
+            groups.append((rowset.key_index.slice(start, start + 1)[0], size, rows))
     pieces: list[ScanPiece] = []
     for key, size, rows in sorted(groups):
         if pieces and (pieces[-1].size_bytes < split_bytes or key == pieces[-1].lower):

@@ -12,6 +12,7 @@ Lock order (a writer takes them top down): the tablet locks between processes, i
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -69,10 +70,9 @@ class Tablet:
 
     def visible(self, timestamp: int) -> RowSetTree[DiskRowSet]:
         """Return the rowsets that a snapshot at `timestamp` sees."""
-        seen = [rowset for rowset in self.rowsets if rowset.meta.is_visible(timestamp)]
-        if len(seen) == len(self.current.items) and seen == list(self.current.items):
+        if timestamp >= self.timestamp_max:
             return self.current
-        return RowSetTree(seen)
+        return RowSetTree([r for r in self.rowsets if r.meta.is_visible(timestamp)])
 
     def locate(self, keys: KeyArray, timestamp: int) -> RowLocations:
         """Look up ascending `keys` at a snapshot: bounds, bloom filter, key index, deletes.
@@ -102,7 +102,7 @@ class Tablet:
         """Rows of the newest state, from metadata alone."""
         return sum(rowset.meta.live_row_count for rowset in self.rowsets)
 
-    @property
+    @cached_property
     def timestamp_max(self) -> int:
         """The newest timestamp of any change in the tablet."""
         newest = 0

@@ -1,0 +1,1 @@
+"""Client: what users import; everything below it may change."""

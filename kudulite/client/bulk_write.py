@@ -1,0 +1,95 @@
+"""A write in pieces, for those who spread it over processes: stage on workers, commit once.
+
+    write = table.new_bulk_write(operation="upsert", columns=["id", "name"])
+    parts = [write.stage(batches, task_index=i) for i, batches in enumerate(tasks)]
+    result = write.commit(parts)
+
+Every object here is picklable. Any number of attempts of a task may stage; only those handed to
+`commit` count. `abort` leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from kudulite.catalog.bulk_write import StagedTask, WriteState, end_write
+from kudulite.catalog.commit import Commit
+from kudulite.catalog.stage import Stager
+from kudulite.catalog.table_store import Environment, TableStore
+from kudulite.client.environment import default_environment
+from kudulite.model.schema import Schema
+
+
+@dataclass(frozen=True)
+class WriteResult:
+    """What a write did: the HybridTime `timestamp` to read it at, and row counts.
+
+    `skipped` is true for a write whose application version was committed before.
+    """
+
+    timestamp: int
+    version: int
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+    ignored: int = 0
+    skipped: bool = False
+
+
+class BulkWrite:
+    """One write to one table, all or nothing; made by `Table.new_bulk_write`."""
+
+    def __init__(self, folder: Path, state: WriteState, environment: Environment) -> None:
+        self._folder = folder
+        self._state = state
+        self._environment = environment
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"folder": self._folder, "state": self._state}
+
+    def __setstate__(self, stored: dict[str, Any]) -> None:
+        self.__init__(stored["folder"], stored["state"], default_environment())  # type: ignore[misc]
+
+    def _stager(self) -> Stager:
+        store = TableStore(self._folder, self._environment)
+        return Stager(store, self._state, store.at_version(self._state.base_version))
+
+    @property
+    def schema(self) -> Schema:
+        """The table's schema."""
+        return self._stager().manifest.schema
+
+    def stage(
+        self, batches: Iterable[pa.RecordBatch | pa.Table], task_index: int = 0
+    ) -> StagedTask:
+        """Prepare the rows of one task; nothing is visible.
+
+        Rows of a lower `task_index` count as earlier. Raises RowError for rows that the table cannot
+        take, SchemaError for columns that do not fit, ConflictError after an abort.
+        """
+        return self._stager().stage(batches, task_index)
+
+    def commit(self, tasks: Sequence[StagedTask]) -> WriteResult:
+        """Publish all tasks at one timestamp. On any error the table is as it was."""
+        stager = self._stager()
+        result = Commit(stager.store, self._state, stager.manifest, tasks).run()
+        self.abort()  # what is left of the staging folder
+        counts = result.counts
+        return WriteResult(
+            timestamp=result.timestamp,
+            version=result.version,
+            inserted=counts.inserted,
+            updated=counts.updated,
+            deleted=counts.deleted,
+            ignored=counts.ignored,
+            skipped=result.is_skipped,
+        )
+
+    def abort(self) -> None:
+        """Remove everything that was staged; safe to call at any time, by any process."""
+        end_write(TableStore(self._folder, self._environment), self._state)

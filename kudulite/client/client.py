@@ -1,0 +1,149 @@
+"""Client: a directory of tables."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from kudulite.catalog.table_store import Environment, TableStore
+from kudulite.client.environment import default_environment
+from kudulite.client.partitioning import Partitioning, partitioning_of
+from kudulite.client.schema_builder import SchemaBuilder
+from kudulite.client.table import Table
+from kudulite.errors import ConflictError, SchemaError, TableExistsError, TableNotFoundError
+from kudulite.model.schema import Schema, schema_from_arrow
+
+NAME_BYTES_MAX = 200
+
+
+def connect(root: str | os.PathLike[str], *, lock_timeout_seconds: float = 60.0) -> Client:
+    """Open a directory of tables, made if it is not there.
+
+    A writer that waits for another one longer than `lock_timeout_seconds` gives up with
+    LockTimeoutError.
+    """
+    environment = replace(default_environment(), lock_timeout_seconds=lock_timeout_seconds)
+    return Client(Path(root), environment)
+
+
+def open_table(path: str | os.PathLike[str]) -> Table:
+    """Open a table by its own folder. Raises TableNotFoundError that says what is there."""
+    store = TableStore(Path(os.path.abspath(path)), default_environment())
+    store.newest()
+    return Table(store)
+
+
+class Client:
+    """The tables under one directory; several clients and processes may share it."""
+
+    def __init__(self, root: Path, environment: Environment) -> None:
+        self.root = Path(os.path.abspath(root))
+        self._environment = environment
+        environment.file_system.make_directory(self.root, parents=True)
+
+    def __repr__(self) -> str:
+        return f"<kudulite client at {self.root}>"
+
+    def schema_builder(self) -> SchemaBuilder:
+        """Return a new schema builder."""
+        return SchemaBuilder()
+
+    def list_tables(self) -> list[str]:
+        """Return the names of the tables, sorted."""
+        names = [path.name for path in self.root.iterdir() if path.is_dir()]
+        return sorted(n for n in names if not n.startswith(".") and self._store(n).exists())
+
+    def table_exists(self, name: str) -> bool:
+        """Whether there is a table of this name."""
+        return self._store(name).exists()
+
+    def table(self, name: str) -> Table:
+        """Open a table. Raises TableNotFoundError listing the tables that are there."""
+        store = self._store(name)
+        if not store.exists():
+            listed = ", ".join(self.list_tables()) or "none"
+            raise TableNotFoundError(f"no table {name!r} in {self.root}; tables: {listed}")
+        return Table(store)
+
+    def create_table(
+        self,
+        name: str,
+        schema: Schema | pa.Schema,
+        partitioning: Partitioning | None = None,
+        *,
+        primary_key: Sequence[str] | str | None = None,
+        hash_partitions: Sequence[tuple[Sequence[str], int]] | None = None,
+        range_partitions: Mapping[str, Any] | None = None,
+    ) -> Table:
+        """Create a table of a kudulite schema, or of an Arrow schema with its `primary_key`.
+
+        Partitions are given by `partitioning`, or as `hash_partitions` [(columns, buckets), …] and
+        `range_partitions` {"columns": […], "bounds": [[lower, upper], …]}. Raises SchemaError, and
+        TableExistsError.
+        """
+        store = self._store(name)
+        if isinstance(schema, pa.Schema):
+            if primary_key is None:
+                raise SchemaError(f"table {name!r}: an Arrow schema needs primary_key=[…]")
+            keys = [primary_key] if isinstance(primary_key, str) else list(primary_key)
+            schema = schema_from_arrow(schema, keys, name)
+        elif primary_key is not None:
+            raise SchemaError(f"table {name!r}: a kudulite schema has its primary key already")
+        if partitioning is None:
+            partitioning = partitioning_of(hash_partitions, range_partitions)
+        elif hash_partitions is not None or range_partitions is not None:
+            raise SchemaError(f"table {name!r}: give partitioning, or hash and range partitions")
+        store.create(schema, partitioning.build(schema))
+        return Table(store)
+
+    def rename_table(self, name: str, new_name: str) -> Table:
+        """Rename a table. Raises TableNotFoundError, TableExistsError."""
+        source, target = self.table(name), self._store(new_name)
+        if target.folder.exists():
+            raise TableExistsError(f"cannot rename {name!r}: {new_name!r} exists in {self.root}")
+        self._environment.file_system.rename(source.path, target.folder)
+        self._environment.file_system.sync_directory(self.root)
+        return Table(target)
+
+    def delete_table(self, name: str, *, if_version: int | None = None) -> None:
+        """Delete a table with all its history, once no commit is under way.
+
+        With `if_version`, only while that is the newest version. Raises TableNotFoundError,
+        ConflictError, LockTimeoutError.
+        """
+        table = self.table(name)
+        store = self._store(name)
+        trash = self.root / f".deleted-{uuid.uuid4().hex}"
+        with ExitStack() as stack:
+            for entry in sorted(store.newest().tablets, key=lambda entry: entry.id):
+                stack.enter_context(store.lock(entry.id)).announce(f"deletion of {name!r}")
+            version = store.newest().version
+            if if_version is not None and version != if_version:
+                raise ConflictError(
+                    f"table {name!r} is at version {version}, not {if_version}; not deleted"
+                )
+            self._environment.file_system.rename(table.path, trash)
+        self._environment.file_system.sync_directory(self.root)
+        self._environment.file_system.remove_tree(trash)
+
+    def _store(self, name: str) -> TableStore:
+        if (
+            not isinstance(name, str)
+            or not name
+            or name.startswith(".")
+            or "/" in name
+            or "\0" in name
+            or len(name.encode()) > NAME_BYTES_MAX
+        ):
+            raise SchemaError(
+                f"table name {name!r}: a name has 1 to {NAME_BYTES_MAX} bytes, no '/', and does not"
+                " begin with a dot"
+            )
+        return TableStore(self.root / name, self._environment)

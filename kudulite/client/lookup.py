@@ -1,0 +1,111 @@
+"""Rows by primary key: one, or many at once, straight through bloom filter and key index.
+
+A current read takes each tablet as its newest superblock shows it and needs no settled snapshot.
+Decoded column blocks stay in the cache, so a warm read decodes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from kudulite.catalog.manifest import Manifest
+from kudulite.catalog.snapshot import choose_snapshot
+from kudulite.catalog.table_store import TableStore
+from kudulite.client.arrow_input import key_table, key_values
+from kudulite.errors import RowError
+from kudulite.model.encoded_key import decode_key, encode_key, encode_keys, key_width
+from kudulite.model.key_array import KeyArray
+from kudulite.model.types import cast_to_column
+from kudulite.mvcc.hybrid_time import TIMESTAMP_MAX
+from kudulite.tablet.tablet import Tablet
+
+
+@dataclass(frozen=True)
+class KeyLookup:
+    """Lookups in one table."""
+
+    store: TableStore
+
+    def get(self, key: Any, at: Any) -> dict[str, Any] | None:
+        """Return the row of `key` as a dict, or None."""
+        timestamp = TIMESTAMP_MAX if at is None else choose_snapshot(self.store, at)
+        manifest = self.store.newest()
+        schema = manifest.schema
+        given = key_values(key, schema)
+        encoded = encode_key(given, schema.key_types)
+        index = manifest.partition.tablet_of_key(dict(zip(schema.key_names, given, strict=True)))
+        if index < 0:
+            return None
+        tablet = self.store.tablet(manifest.tablets[index])
+        found = tablet.locate_one(encoded, key_width(schema.key_types), timestamp)
+        if found is None:
+            return None
+        rowset, rowid = found
+        row = dict(zip(schema.key_names, decode_key(encoded, schema.key_types), strict=True))
+        for column in schema.value_columns:
+            row[column.name] = rowset.read_value(rowid, column, timestamp)
+        return row
+
+    def get_many(self, keys: Any, at: Any) -> pa.Table:
+        """Return the rows that are there, in the order of `keys`."""
+        timestamp = TIMESTAMP_MAX if at is None else choose_snapshot(self.store, at)
+        manifest = self.store.newest()
+        columns = self._key_columns(manifest, keys)
+        count = len(next(iter(columns.values())))
+        encoded = encode_keys(list(columns.values()), manifest.schema.key_types)
+        index = manifest.partition.tablet_index(columns, count)
+        parts: list[pa.Table] = []
+        places: list[np.ndarray] = []
+        for number in np.unique(index[index >= 0]):
+            rows = np.flatnonzero(index == number)
+            tablet = self.store.tablet(manifest.tablets[number])
+            for table, found in self._in_tablet(manifest, tablet, encoded.take(rows), timestamp):
+                parts.append(table)
+                places.append(rows[found])
+        fields = pa.schema([f.remove_metadata() for f in manifest.schema.arrow_schema()])
+        if not parts:
+            return fields.empty_table()
+        order = np.argsort(np.concatenate(places), kind="stable")
+        return pa.concat_tables(parts).take(pa.array(order)).cast(fields)
+
+    def _in_tablet(
+        self, manifest: Manifest, tablet: Tablet, keys: KeyArray, timestamp: int
+    ) -> list[tuple[pa.Table, np.ndarray]]:
+        """Return (rows, positions of their keys in `keys`) for each rowset that has any."""
+        order = keys.sort_order()
+        found = tablet.locate(keys.take(order), timestamp)
+        results = []
+        for index in np.unique(found.rowset_index[found.is_found]):
+            at = np.flatnonzero(found.rowset_index == index)
+            rowset = tablet.rowsets[index]
+            arrays = rowset.read_rows(found.rowid[at], manifest.schema.columns, timestamp)
+            table = pa.Table.from_arrays(arrays, names=manifest.schema.names)
+            results.append((table, order[at]))
+        return results
+
+    def tablet_index(self, keys: Any) -> pa.Array:
+        """Return int32 per row of key columns: which tablet owns it, -1 where no range does."""
+        manifest = self.store.newest()
+        columns = self._key_columns(manifest, keys)
+        count = len(next(iter(columns.values())))
+        return pa.array(manifest.partition.tablet_index(columns, count))
+
+    def _key_columns(self, manifest: Manifest, keys: Any) -> dict[str, pa.Array]:
+        table = key_table(keys, manifest.schema)
+        columns = {}
+        for column in manifest.schema.key_columns:
+            array = cast_to_column(
+                table.column(column.name), column.type, column=column.name, table=self.store.name
+            )
+            if array.null_count:
+                raise RowError(
+                    f"table {self.store.name!r}: null in key column {column.name!r} of a lookup",
+                    reason=RowError.REASON_NULL,
+                    row_count=array.null_count,
+                )
+            columns[column.name] = array
+        return columns

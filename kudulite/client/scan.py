@@ -1,0 +1,157 @@
+"""Scan: rows of a table at one moment, as Arrow.
+
+A scan is planned when it is made (columns and predicates are checked, the snapshot is settled) and
+read when a result is asked for, again each time. Blocks are read by a few threads ahead of the
+consumer; memory is bounded by those in flight.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+
+from kudulite.catalog.manifest import Manifest, TabletEntry
+from kudulite.catalog.scan_plan import entries_to_scan, scan_spec
+from kudulite.catalog.snapshot import choose_snapshot
+from kudulite.catalog.table_store import TableStore
+from kudulite.model.predicate import Predicate
+from kudulite.rowset.merge import merge_ordered
+from kudulite.rowset.scan_spec import ScanSpec
+from kudulite.tablet.tablet_scan import BlockRead, block_reads, count_rows, scan_ordered
+
+READ_THREADS = min(8, os.cpu_count() or 1)
+BLOCKS_AHEAD = 2 * READ_THREADS
+
+
+class Scan:
+    """The rows that match, at one settled timestamp; see `Table.scan`."""
+
+    def __init__(
+        self,
+        store: TableStore,
+        *,
+        columns: Sequence[str] | None,
+        where: Sequence[Predicate],
+        at: Any,
+        ordered: bool,
+        limit: int | None,
+    ) -> None:
+        self._store = store
+        self._manifest: Manifest
+        timestamp = choose_snapshot(store, at)
+        self._manifest = store.newest()  # after settling: it shows all up to the timestamp
+        self._spec = scan_spec(self._manifest, columns, where, timestamp)
+        self._ordered = ordered
+        self._limit = limit
+
+    @property
+    def timestamp(self) -> int:
+        """The HybridTime of the snapshot, inclusive."""
+        return self._spec.timestamp
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema of the result."""
+        return _plain(self._spec.schema.arrow_schema(self._spec.names))
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield record batches, none empty, of at most a row group each."""
+        batches = self._ordered_batches() if self._ordered else self._unordered_batches()
+        schema = self.schema
+        left = self._limit
+        for batch in batches:
+            if left is not None:
+                batch = batch.slice(0, left)
+                left -= batch.num_rows
+            if batch.num_rows:
+                yield batch.replace_schema_metadata(None) if not len(schema) else _as(batch, schema)
+            if left is not None and left <= 0:
+                return
+
+    def to_arrow(self) -> pa.Table:
+        """Return all rows as one table."""
+        return pa.Table.from_batches(self.to_batches(), self.schema)
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """Return a reader that scans as it is read."""
+        return pa.RecordBatchReader.from_batches(self.schema, self.to_batches())
+
+    def to_pandas(self, **options: Any) -> Any:
+        """Return a pandas DataFrame; `options` go to pyarrow's `Table.to_pandas`."""
+        return self.to_arrow().to_pandas(**options)
+
+    def to_pylist(self) -> list[dict[str, Any]]:
+        """Return all rows as dicts."""
+        return self.to_arrow().to_pylist()
+
+    def count(self) -> int:
+        """Return the number of rows; without predicates no column is read."""
+        total = sum(count_rows(self._store.tablet(e), self._spec) for e in self._entries())
+        return total if self._limit is None else min(total, self._limit)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Hand the rows to whatever speaks the Arrow C stream interface."""
+        return self.to_reader().__arrow_c_stream__(requested_schema)
+
+    def _entries(self) -> list[TabletEntry]:
+        return entries_to_scan(self._manifest, self._spec.predicates)
+
+    def _unordered_batches(self) -> Iterator[pa.RecordBatch]:
+        reads = (
+            read
+            for entry in self._entries()
+            for read in block_reads(self._store.tablet(entry), self._spec)
+        )
+        return read_ahead(reads)
+
+    def _ordered_batches(self) -> Iterator[pa.RecordBatch]:
+        return ordered_batches(self._store, self._entries(), self._spec)
+
+
+def ordered_batches(
+    store: TableStore, entries: Sequence[TabletEntry], spec: ScanSpec
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of all tablets together in key order."""
+    streams = [scan_ordered(store.tablet(entry), replace(spec, with_keys=True)) for entry in entries]
+    return (rows.batch for rows in merge_ordered(streams))
+
+
+def read_ahead(reads: Iterable[BlockRead]) -> Iterator[pa.RecordBatch]:
+    """Run block reads in threads, a few ahead of the consumer; yields in order."""
+    waiting = iter(reads)
+    first = list(itertools.islice(waiting, 2))
+    if len(first) < 2 or READ_THREADS == 1:
+        for read in itertools.chain(first, waiting):
+            batch = read.run()
+            if batch is not None:
+                yield batch
+        return
+    pending: deque[Future[pa.RecordBatch | None]] = deque()
+    with ThreadPoolExecutor(READ_THREADS, thread_name_prefix="kudulite-scan") as pool:
+        try:
+            for read in itertools.chain(first, waiting):
+                pending.append(pool.submit(read.run))
+                if len(pending) >= BLOCKS_AHEAD and (done := pending.popleft().result()) is not None:
+                    yield done
+            while pending:
+                if (done := pending.popleft().result()) is not None:
+                    yield done
+        finally:
+            for future in pending:
+                future.cancel()
+
+
+def _plain(schema: pa.Schema) -> pa.Schema:
+    """Return a schema without metadata of fields: column ids mean nothing outside the table."""
+    return pa.schema([field.remove_metadata() for field in schema])
+
+
+def _as(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(batch.columns, schema=schema)

@@ -1,0 +1,293 @@
+"""Table: rows by primary key; whole batches in, scans and lookups out.
+
+    table.upsert(batch)                      one of eight operations, all rows or none
+    table.scan(where=[table["a"] == 1])      as Arrow, at one moment
+    table.get(key)                           one row by its primary key
+
+Threads: any number may use one `Table`; each write is a transaction of its own.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from kudulite.catalog.bulk_write import WriteState, begin_write
+from kudulite.catalog.partition import PartitionSchema
+from kudulite.catalog.snapshot import choose_snapshot
+from kudulite.catalog.sweep import sweep_staging
+from kudulite.catalog.table_store import TableStore
+from kudulite.client.arrow_input import arrow_batches
+from kudulite.client.bulk_write import BulkWrite, WriteResult
+from kudulite.client.lookup import KeyLookup
+from kudulite.client.scan import Scan
+from kudulite.client.scan_token import ScanToken, make_tokens
+from kudulite.model.predicate import ColumnExpression, Predicate
+from kudulite.model.schema import Schema
+from kudulite.tablet.operation import WriteSpec, parse_operation
+
+
+@dataclass(frozen=True)
+class TableStatistics:
+    """Figures of one version of a table, from metadata alone; bytes are on disk."""
+
+    version: int
+    tablet_count: int
+    live_row_count: int
+    rowset_count: int
+    redo_file_count: int
+    bytes_on_disk: int
+
+
+class Table:
+    """One table; made by `Client.table`, `Client.create_table` and `open_table`."""
+
+    def __init__(self, store: TableStore) -> None:
+        self._store = store
+
+    def __repr__(self) -> str:
+        return f"<kudulite table {self.name!r} at {self.path}>"
+
+    # -- what it is
+
+    @property
+    def name(self) -> str:
+        """The table's name."""
+        return self._store.name
+
+    @property
+    def path(self) -> Path:
+        """The table's folder."""
+        return self._store.folder
+
+    @property
+    def version(self) -> int:
+        """The newest version's number; 1 is the empty table."""
+        return self._store.newest().version
+
+    @property
+    def schema(self) -> Schema:
+        """Columns, key columns first."""
+        return self._store.newest().schema
+
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        """The schema of a scan of all columns."""
+        return pa.schema([field.remove_metadata() for field in self.schema.arrow_schema()])
+
+    @property
+    def partition_schema(self) -> PartitionSchema:
+        """How rows are spread over tablets."""
+        return self._store.newest().partition
+
+    @property
+    def tablet_count(self) -> int:
+        """Number of tablets."""
+        return len(self._store.newest().tablets)
+
+    @property
+    def statistics(self) -> TableStatistics:
+        """Figures of the newest version."""
+        manifest = self._store.newest()
+        tablets = [self._store.tablet(entry) for entry in manifest.tablets]
+        rowsets = [rowset.meta for tablet in tablets for rowset in tablet.current.items]
+        return TableStatistics(
+            version=manifest.version,
+            tablet_count=len(tablets),
+            live_row_count=sum(entry.live_row_count for entry in manifest.tablets),
+            rowset_count=len(rowsets),
+            redo_file_count=sum(len(meta.redo) for meta in rowsets),
+            bytes_on_disk=sum(entry.bytes_on_disk for entry in manifest.tablets),
+        )
+
+    def __getitem__(self, column: str) -> ColumnExpression:
+        """Return a column to compare: `table["host"] == "a"`. Raises ColumnNotFoundError."""
+        return ColumnExpression(self.schema.column(column).name)
+
+    # -- writing whole batches
+
+    def insert(self, data: Any, **options: Any) -> WriteResult:
+        """Add rows; RowError if any key is there already. For `options` see `new_bulk_write`."""
+        return self._write("insert", data, options)
+
+    def insert_ignore(self, data: Any, **options: Any) -> WriteResult:
+        """Add rows; those whose key is there already are ignored."""
+        return self._write("insert_ignore", data, options)
+
+    def upsert(self, data: Any, **options: Any) -> WriteResult:
+        """Add rows, or set the given columns where the key is there."""
+        return self._write("upsert", data, options)
+
+    def upsert_ignore(self, data: Any, **options: Any) -> WriteResult:
+        """Do as `upsert`; there are no immutable columns to ignore."""
+        return self._write("upsert_ignore", data, options)
+
+    def update(self, data: Any, **options: Any) -> WriteResult:
+        """Set the given columns; RowError if any key is absent."""
+        return self._write("update", data, options)
+
+    def update_ignore(self, data: Any, **options: Any) -> WriteResult:
+        """Set the given columns; rows whose key is absent are ignored."""
+        return self._write("update_ignore", data, options)
+
+    def delete(self, data: Any, **options: Any) -> WriteResult:
+        """Delete by the key columns of `data`; RowError if any key is absent."""
+        return self._write("delete", data, options)
+
+    def delete_ignore(self, data: Any, **options: Any) -> WriteResult:
+        """Delete by the key columns of `data`; absent keys are ignored."""
+        return self._write("delete_ignore", data, options)
+
+    def apply(
+        self,
+        data: Any,
+        operation_column: str = "op",
+        ordering_column: str | None = None,
+        **options: Any,
+    ) -> WriteResult:
+        """Apply a mixed batch, e.g. of change capture, in one commit.
+
+        `operation_column` holds I, U, D or operation names. Rows of a key apply in batch order; with
+        `ordering_column` only the one with the highest value counts, also against the row that the
+        table holds, and insert and update both mean upsert.
+        """
+        names, batches = arrow_batches(data, self.schema)
+        write = self.new_bulk_write(
+            columns=[name for name in names if name != operation_column],
+            operation_column=operation_column,
+            ordering_column=ordering_column,
+            **options,
+        )
+        return self._run(write, batches)
+
+    def overwrite(self, data: Any, **options: Any) -> WriteResult:
+        """Replace all rows in one version; the past stays readable."""
+        return self._write("upsert", data, {**options, "overwrite": True})
+
+    def truncate(self) -> WriteResult:
+        """Delete all rows in one version; the past stays readable."""
+        return self.overwrite(self.arrow_schema.empty_table())
+
+    def new_bulk_write(
+        self,
+        operation: str = "upsert",
+        *,
+        columns: Sequence[str] | None = None,
+        operation_column: str | None = None,
+        ordering_column: str | None = None,
+        ignore_null: bool = False,
+        overwrite: bool = False,
+        application_id: str | None = None,
+        application_version: int | None = None,
+    ) -> BulkWrite:
+        """Begin a write that is staged in pieces and committed once; see `BulkWrite`.
+
+        `columns` are those that the batches will have (default: all). `ignore_null` makes null mean
+        "leave the cell alone". A write with an application id and version that was committed before,
+        or an older one, is skipped. Raises OptionError and SchemaError before anything is written.
+        """
+        manifest = self._store.newest()
+        spec = WriteSpec.build(
+            manifest.schema,
+            list(manifest.schema.names if columns is None else columns),
+            table=self.name,
+            operation=None if operation_column is not None else parse_operation(operation),
+            ignore_null=ignore_null,
+            ordering_column=ordering_column,
+            is_overwrite=overwrite,
+        )
+        state = WriteState(
+            table_id=manifest.table_id,
+            base_version=manifest.version,
+            write_id=uuid.uuid4().hex,
+            spec=spec,
+            operation_column=operation_column,
+            application_id=application_id,
+            application_version=application_version,
+        )
+        sweep_staging(self._store)
+        begin_write(self._store, state)
+        return BulkWrite(self.path, state, self._store.environment)
+
+    def _write(self, operation: str, data: Any, options: dict[str, Any]) -> WriteResult:
+        names, batches = arrow_batches(data, self.schema)
+        return self._run(self.new_bulk_write(operation, columns=names, **options), batches)
+
+    def _run(self, write: BulkWrite, batches: Any) -> WriteResult:
+        try:
+            return write.commit([write.stage(batches)])
+        except BaseException:
+            write.abort()
+            raise
+
+    # -- reading
+
+    def scan(
+        self,
+        columns: Sequence[str] | None = None,
+        where: Sequence[Predicate] | Predicate = (),
+        at: Any = None,
+        ordered: bool = False,
+        limit: int | None = None,
+    ) -> Scan:
+        """Plan a scan at one moment: now, or `at` (datetime, ISO text, HybridTime; inclusive).
+
+        `where` is a conjunction. `ordered` gives key order over all tablets. Raises
+        ColumnNotFoundError, SchemaError, TimestampError.
+        """
+        return Scan(
+            self._store,
+            columns=columns,
+            where=_conjunction(where),
+            at=at,
+            ordered=ordered,
+            limit=limit,
+        )
+
+    def scan_tokens(
+        self,
+        columns: Sequence[str] | None = None,
+        where: Sequence[Predicate] | Predicate = (),
+        at: Any = None,
+        ordered: bool = False,
+        split_size_bytes: int | None = None,
+    ) -> list[ScanToken]:
+        """Plan a scan as picklable pieces, all at one moment; see `ScanToken`.
+
+        Tablets larger than `split_size_bytes` (of the columns asked for, on disk) are cut by key
+        range; `pack_tokens` puts small pieces together.
+        """
+        return make_tokens(
+            self._store,
+            columns=columns,
+            where=_conjunction(where),
+            at=at,
+            ordered=ordered,
+            split_size_bytes=split_size_bytes,
+        )
+
+    def get(self, key: Any, at: Any = None) -> dict[str, Any] | None:
+        """Return one row by primary key (tuple, single value, or dict), or None."""
+        return KeyLookup(self._store).get(key, at)
+
+    def get_many(self, keys: Any, at: Any = None) -> pa.Table:
+        """Return the rows of the keys that are there, in the order of `keys`."""
+        return KeyLookup(self._store).get_many(keys, at)
+
+    def current_timestamp(self) -> int:
+        """Return the present, settled: it shows every commit so far and never any later one."""
+        return choose_snapshot(self._store, None)
+
+    def tablet_index(self, keys: Any) -> pa.Array:
+        """Return int32 per row of key columns: which tablet owns it, -1 where no range does."""
+        return KeyLookup(self._store).tablet_index(keys)
+
+
+def _conjunction(where: Sequence[Predicate] | Predicate) -> list[Predicate]:
+    return [where] if isinstance(where, Predicate) else list(where)
+
