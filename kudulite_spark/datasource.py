@@ -22,12 +22,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import MutableMapping
+from types import FrameType
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-import kudulite
 from kudulite import Schema, Table
 from kudulite.errors import ColumnNotFoundError, OptionError, SchemaError, TableNotFoundError
 from kudulite_spark.filter_text import parse_filter
@@ -103,9 +103,8 @@ class KuduliteDataSource(DataSource):
 
 def snapshot_timestamp(table: Table, read: ReadOptions) -> int:
     """Return the HybridTime that a load() reads as of: the one asked for, or now."""
-    if read.snapshot_timestamp is None:
-        return table.current_timestamp()
-    return kudulite.parse_timestamp(read.snapshot_timestamp)
+    # A scan that is never read: it checks the moment asked for, and settles it.
+    return table.scan(columns=[], at=read.snapshot_timestamp).timestamp
 
 
 def check_read_schema(
@@ -137,7 +136,7 @@ def check_read_schema(
 
 def _is_called_from(module: str) -> bool:
     """Whether a function of this module is on the stack: which of Spark's processes this is."""
-    frame = sys._getframe()
+    frame: FrameType | None = sys._getframe()
     while frame is not None:
         names = frame.f_globals
         if module in (names.get("__name__"), getattr(names.get("__spec__"), "name", None)):

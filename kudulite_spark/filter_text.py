@@ -22,7 +22,7 @@ import re
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from sqlglot import exp
@@ -66,7 +66,7 @@ def parse_filter(text: str, schema: Schema) -> list[Predicate]:
         ) from error
     if len(statements) != 1 or statements[0] is None:
         raise OptionError(f"option 'filter': {text!r} is not one condition; {ALLOWED}")
-    return _Translator(schema).conjunction(statements[0])
+    return _Translator(schema).conjunction(cast(exp.Expression, statements[0]))
 
 
 def _plain_message(error: SqlglotError) -> str:
@@ -101,7 +101,7 @@ class _Translator:
         if isinstance(node, exp.Paren):
             return self.conjunction(node.this)
         if isinstance(node, exp.And):
-            return self.conjunction(node.left) + self.conjunction(node.right)
+            return self.conjunction(node.this) + self.conjunction(node.expression)
         if type(node) in _OPERATORS:
             return [self._comparison(node)]
         if isinstance(node, exp.Between) and not node.args.get("symmetric"):
@@ -117,7 +117,7 @@ class _Translator:
 
     def _comparison(self, node: exp.Expression) -> Predicate:
         operator = _OPERATORS[type(node)]
-        left, right = node.left, node.right
+        left, right = node.this, node.expression
         if not isinstance(left, exp.Column):
             left, right, operator = right, left, _MIRRORED[operator]
         column = self._column(left, node)
@@ -255,7 +255,7 @@ def _fitted(value: Any, column: Column) -> Any:
     if kind == "date" and isinstance(value, str):
         return date.fromisoformat(value.strip())
     if kind in ("float", "double"):
-        return float(value)
+        return float(cast(float, value))
     return value
 
 

@@ -242,9 +242,13 @@ def parse_range(text: str) -> dict[str, Any]:
     [[None, 10], [10, 20]]
     """
     ranges = _parse_json("rangePartitions", text, dict)
-    if not {"columns"} <= set(ranges) <= {"columns", "bounds", "splits"}:
+    bounds = ranges.get("bounds", [])
+    is_paired = isinstance(bounds, list) and all(
+        isinstance(pair, list) and len(pair) == 2 for pair in bounds
+    )
+    if not {"columns"} <= set(ranges) <= {"columns", "bounds"} or not is_paired:
         raise OptionError(
-            "option 'rangePartitions' is JSON with 'columns' and 'bounds' (or 'splits'), as in"
+            "option 'rangePartitions' is JSON with 'columns' and 'bounds', as in"
             f' {{"columns": ["day"], "bounds": [[null, 10], [10, 20]]}}; found {text}'
         )
     return ranges

@@ -49,7 +49,7 @@ def pushed_predicates(filters: Iterable[Filter]) -> list[Predicate]:
 
 def pushed_predicate(spark_filter: Filter) -> Predicate | None:
     """Return the predicate that means the same as one pushed filter, or None if there is none."""
-    path = getattr(spark_filter, "attribute", ())
+    path: tuple[str, ...] = getattr(spark_filter, "attribute", ())
     if len(path) != 1:
         return None
     column = path[0]

@@ -22,7 +22,7 @@ def register(spark: SparkSession) -> None:
 
     In a local session the workers of the source get this interpreter, unless PYSPARK_PYTHON chose
     one, and find the package where this process found it. On a cluster they need it installed."""
-    if not is_remote() and spark.sparkContext.master.startswith("local"):
+    if not is_remote() and (spark.sparkContext.master or "").startswith("local"):
         context = spark.sparkContext
         if "PYSPARK_PYTHON" not in os.environ:
             context.pythonExec = sys.executable
@@ -34,7 +34,9 @@ def start_directory(spark: SparkSession) -> str | None:
     """Return the directory in which the session's JVM was started; None where it is not known."""
     if is_remote():
         return None
-    return str(spark.sparkContext._jvm.java.lang.System.getProperty("user.dir"))
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    return str(jvm.java.lang.System.getProperty("user.dir"))
 
 
 def _add_python_path(environment: dict[str, str], folder: str) -> None:

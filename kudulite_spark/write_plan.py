@@ -2,17 +2,18 @@
 
 Spark asks `schema()` of a source only when it reads. Any DataFrame therefore gets here, with
 columns missing, unknown, or of another type. What is wrong is said before a task starts and before
-a table is made; what depends on values (ranges, lengths, duplicate keys) is said by the tasks or the
-commit.
+a table is made; what depends on values (ranges, lengths, duplicate keys) is said by the tasks or
+the commit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from pyspark.sql.types import StructType
 
-from kudulite import Table
+from kudulite import Partitioning, Table
 from kudulite.errors import (
     ColumnNotFoundError,
     OptionError,
@@ -45,10 +46,16 @@ def plan_write(options: WriteOptions, struct: StructType, overwrite: bool) -> Ta
         table, created = _made_table(path, options, struct)
         created_version = table.version if created else None
     _check_layout(table, path, options)
+    if options.operation.startswith("delete") and options.ordering_column is not None:
+        raise OptionError(
+            f"table {path!r}: option 'orderingColumn' has no meaning with operation"
+            f" {options.operation!r}, which takes key columns only; give each row's operation in an"
+            " 'operationColumn'"
+        )
     columns = written_columns(table, path, options, struct)
     bulk_write = table.new_bulk_write(
         operation=options.operation,
-        columns=columns,
+        columns=[name for name in columns if name != options.operation_column],
         operation_column=options.operation_column,
         ordering_column=options.ordering_column,
         ignore_null=options.ignore_null,
@@ -116,14 +123,8 @@ def _made_table(path: str, options: WriteOptions, struct: StructType) -> tuple[T
     data = StructType([field for field in struct.fields if field.name != options.operation_column])
     schema = table_schema(data, options.primary_key, path)
     client, name = catalog_of(path)
-    hash_partitions = [(list(names), count) for names, count in options.hash_partitions or ()]
     try:
-        return client.create_table(
-            name,
-            schema,
-            hash_partitions=hash_partitions or None,
-            range_partitions=options.range_partitions,
-        ), True
+        return client.create_table(name, schema, _partitioning(options)), True
     except TableExistsError:
         return open_table(path), False
 
@@ -135,6 +136,41 @@ def _check_layout(table: Table, path: str, options: WriteOptions) -> None:
             f"table {path!r} exists with primary key ({', '.join(table.schema.key_names)}); option"
             f" 'primaryKey' says ({', '.join(options.primary_key or ())})"
         )
+    own, asked = table.partition_schema, _partitioning(options).build(table.schema)
+    if options.hash_partitions is not None and _hash_text(own) != _hash_text(asked):
+        raise OptionError(
+            f"table {path!r} exists with {_hash_text(own)}; option 'hashPartitions' says"
+            f" {_hash_text(asked)}"
+        )
+    if options.range_partitions is not None and _range_text(own) != _range_text(asked):
+        raise OptionError(
+            f"table {path!r} exists with {_range_text(own)}; option 'rangePartitions' says"
+            f" {_range_text(asked)}"
+        )
+
+
+def _partitioning(options: WriteOptions) -> Partitioning:
+    partitioning = Partitioning()
+    for names, bucket_count in options.hash_partitions or ():
+        partitioning.add_hash_partitions(names, bucket_count)
+    if options.range_partitions is not None:
+        partitioning.set_range_partition_columns(options.range_partitions["columns"])
+        for lower, upper in options.range_partitions.get("bounds", ()):
+            partitioning.add_range_partition(lower, upper)
+    return partitioning
+
+
+def _hash_text(partition: Any) -> str:
+    parts = [
+        f"hash({', '.join(d.columns)}) into {d.bucket_count}" for d in partition.hash_dimensions
+    ]
+    return ", ".join(parts) or "no hash partitions"
+
+
+def _range_text(partition: Any) -> str:
+    if not partition.range_columns:
+        return "no range partitions"
+    return ", ".join(partition.describe_range(n) for n in range(len(partition.ranges)))
 
 
 def _check_unique(path: str, names: Sequence[str]) -> None:

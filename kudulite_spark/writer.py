@@ -24,7 +24,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from kudulite import BulkWrite, StagedTask
-from kudulite_spark.table_path import catalog_of, find_table
+from kudulite.errors import ConflictError, TableNotFoundError
+from kudulite_spark.table_path import catalog_of
 
 logger = logging.getLogger("kudulite.spark")
 
@@ -78,11 +79,13 @@ class TableWriter(DataSourceArrowWriter):
             self._drop_created()
 
     def _drop_created(self) -> None:
-        table = find_table(self._path)
-        # Another write may have found the new table and committed to it: then it is theirs.
-        if table is not None and table.version == self._created_version:
-            client, name = catalog_of(self._path)
-            client.delete_table(name)
+        client, name = catalog_of(self._path)
+        try:
+            client.delete_table(name, if_version=self._created_version)
+        except ConflictError:
+            logger.info("%s was made by a write that failed; another one uses it", self._path)
+        except TableNotFoundError:
+            pass  # an earlier call of abort was here
 
     def _report_scattered(self, staged: Sequence[StagedTask]) -> None:
         tasks_of = Counter(tablet for task in staged for tablet in task.tablet_ids)
