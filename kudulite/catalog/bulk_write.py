@@ -3,8 +3,8 @@
     staging/<write id>/write.json        {"base_version": V}: pins version V's files for the write
     staging/<write id>/<part id>/…       one folder for each part of each attempt of each task
 
-Tasks never make the folder of the write itself: after an abort a task that is still running fails at
-its next file, and nothing of it stays.
+Tasks never make the folder of the write itself: after an abort a task that is still running fails
+at its next file, and nothing of it stays.
 """
 
 from __future__ import annotations

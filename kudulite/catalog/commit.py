@@ -8,8 +8,8 @@
     6  put-if-absent of the next manifest             the commit; a lost race is tried again
     7  lift `last` of the tablets, let go
 
-A write to other tablets may publish in between; it takes a number but not our tablets, whose entries
-are then simply put into the newer list.
+A write to other tablets may publish in between; it takes a number but not our tablets, whose
+entries are then simply put into the newer list.
 
 Invariants: (1) a timestamp is above every one used or settled before in each of its tablets; (2)
 `last` is lifted only after the version is published; (3) until 6 nothing is visible, and an error

@@ -70,8 +70,8 @@ class TabletEntry:
 class Manifest:
     """One version of a table; `tablets` in the partition schema's order.
 
-    `applications` maps an application id to the highest version committed for it. `commit_id` is the
-    id of the write that made this version.
+    `applications` maps an application id to the highest version committed for it. `commit_id` is
+    the id of the write that made this version.
     """
 
     table_id: str

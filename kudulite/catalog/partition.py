@@ -40,7 +40,9 @@ class HashDimension:
 
 @dataclass(frozen=True)
 class RangePartition:
-    """Rows with range columns in [lower, upper); a bound is a tuple of values, None is unbounded."""
+    """Rows with range columns in [lower, upper); a bound is a tuple of values, None is
+    unbounded.
+    """
 
     lower: tuple | None = None
     upper: tuple | None = None
@@ -85,7 +87,9 @@ class PartitionSchema:
             schema,
         )
         if partition.tablet_count > TABLETS_MAX:
-            raise SchemaError(f"{partition.tablet_count} tablets; at most {TABLETS_MAX} are possible")
+            raise SchemaError(
+                f"{partition.tablet_count} tablets; at most {TABLETS_MAX} are possible"
+            )
         return partition
 
     @cached_property
@@ -222,7 +226,10 @@ class PartitionSchema:
             ],
             "range_columns": list(self.range_columns),
             "ranges": [
-                {"lower": _bound_to_json(r.lower, columns), "upper": _bound_to_json(r.upper, columns)}
+                {
+                    "lower": _bound_to_json(r.lower, columns),
+                    "upper": _bound_to_json(r.upper, columns),
+                }
                 for r in self.ranges
             ],
         }

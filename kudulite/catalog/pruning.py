@@ -1,8 +1,8 @@
 """Partition pruning: which tablets may hold a row that matches the predicates.
 
-A range partition is pruned by the bounds that the predicates put on the range columns; a hash bucket
-when every column of its dimension has a list of possible values and none hashes to it. Pruning never
-filters rows: a tablet that stays is still scanned with all predicates.
+A range partition is pruned by the bounds that the predicates put on the range columns; a hash
+bucket when every column of its dimension has a list of possible values and none hashes to it.
+Pruning never filters rows: a tablet that stays is still scanned with all predicates.
 
 Source: Kudu common/partition_pruner.cc.
 """

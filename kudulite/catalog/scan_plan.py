@@ -1,8 +1,8 @@
 """Planning a scan: snapshot, tablets that may match, and key ranges of similar size.
 
-A piece of a plan is logical (tablet, key range, time), not a list of files: whoever runs it opens the
-tablet's newest superblock and reads at the plan's time, so pieces outlive compactions and sweeps.
-Key ranges are cut at the first keys of row groups, where base data is cut too.
+A piece of a plan is logical (tablet, key range, time), not a list of files: whoever runs it opens
+the tablet's newest superblock and reads at the plan's time, so pieces outlive compactions and
+sweeps. Key ranges are cut at the first keys of row groups, where base data is cut too.
 """
 
 from __future__ import annotations

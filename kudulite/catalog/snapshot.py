@@ -2,8 +2,8 @@
 
 A time T is settled in a tablet when its `last` is T or above: whatever committed at or before T is
 published, and nothing later can get a timestamp ≤ T. Where `last` is below T the planner takes the
-tablet's lock for a moment and lifts it. Only a time near the present needs that, so reading the past
-takes no lock.
+tablet's lock for a moment and lifts it. Only a time near the present needs that, so reading the
+past takes no lock.
 
 Where locks cannot be had (a read-only directory) the present is the newest published commit.
 """

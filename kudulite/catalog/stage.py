@@ -1,9 +1,9 @@
 """Staging on a worker: checks a batch, splits it by tablet, and has each tablet resolve its rows.
 
-Whole columns throughout: one hash and one encoding pass over all rows, one stable sort by tablet, and
-one gather per column and tablet. Tablets are resolved in threads, which numpy and Arrow leave the
-interpreter lock for. Batches are collected up to `STAGE_BYTES_MAX`, so memory does not grow with the
-size of the write; each collected chunk becomes one part per tablet.
+Whole columns throughout: one hash and one encoding pass over all rows, one stable sort by tablet,
+and one gather per column and tablet. Tablets are resolved in threads, which numpy and Arrow leave
+the interpreter lock for. Batches are collected up to `STAGE_BYTES_MAX`, so memory does not grow
+with the size of the write; each collected chunk becomes one part per tablet.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -39,7 +40,7 @@ STAGE_BYTES_MAX = 512 << 20
 STAGED_OPERATION_NAME = "\0operation"  # no column of a table can bear a NUL
 THREAD_COUNT = min(4, os.cpu_count() or 1)
 
-Batch = pa.RecordBatch | pa.Table
+Batch: TypeAlias = pa.RecordBatch | pa.Table
 
 
 @dataclass(frozen=True)
@@ -92,9 +93,7 @@ class Stager:
         for name in names:
             column = self.manifest.schema.column(name)
             arrays.append(
-                cast_to_column(
-                    chunk.column(name), column.type, column=name, table=self.store.name
-                )
+                cast_to_column(chunk.column(name), column.type, column=name, table=self.store.name)
             )
         return pa.Table.from_arrays(arrays, names=names)
 

@@ -13,8 +13,9 @@ Invariant: versions go from the oldest on, without gaps (table_store.py relies o
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,7 +72,7 @@ def _sweep_versions(store: TableStore, grace_seconds: float) -> int:
     oldest_pinned = min((pin for pin in pins if pin is not None), default=None)
     versions = store.versions()
     count = 0
-    for version, successor in zip(versions, versions[1:], strict=False):
+    for version, successor in itertools.pairwise(versions):
         is_pinned = oldest_pinned is not None and version >= oldest_pinned
         path = store.folder / MANIFEST_FOLDER / manifest_name(successor)
         if is_pinned or path.stat().st_mtime >= horizon:
@@ -90,9 +91,7 @@ def _referenced(store: TableStore, tablet_id: str) -> set[Path]:
     return kept
 
 
-def _files_of(
-    store: TableStore, manifest: Manifest, tablet_id: str, seen: set[str]
-) -> Iterable[Path]:
+def _files_of(store: TableStore, manifest: Manifest, tablet_id: str, seen: set[str]) -> set[Path]:
     entry = next((e for e in manifest.tablets if e.id == tablet_id), None)
     if entry is None or entry.superblock.name in seen:
         return set()

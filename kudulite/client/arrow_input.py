@@ -17,7 +17,9 @@ ACCEPTED = (
 )
 
 
-def arrow_batches(data: Any, schema: Schema) -> tuple[list[str], Iterable[pa.RecordBatch | pa.Table]]:
+def arrow_batches(
+    data: Any, schema: Schema
+) -> tuple[list[str], Iterable[pa.RecordBatch | pa.Table]]:
     """Return (column names, batches) of `data`. Raises SchemaError for what is not tabular.
 
     Rows given as dicts take the table's types; a key that a row leaves out is null in it.

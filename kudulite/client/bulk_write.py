@@ -69,8 +69,8 @@ class BulkWrite:
     ) -> StagedTask:
         """Prepare the rows of one task; nothing is visible.
 
-        Rows of a lower `task_index` count as earlier. Raises RowError for rows that the table cannot
-        take, SchemaError for columns that do not fit, ConflictError after an abort.
+        Rows of a lower `task_index` count as earlier. Raises RowError for rows that the table
+        cannot take, SchemaError for columns that do not fit, ConflictError after an abort.
         """
         return self._stager().stage(batches, task_index)
 

@@ -127,9 +127,7 @@ def _bound_tuple(given: Any, names: Sequence[str]) -> tuple | None:
     return tuple(given) or None if isinstance(given, list | tuple) else (given,)
 
 
-def _half_open(
-    bound: tuple, types: Sequence[ColumnType], *, is_upper: bool, kind: str
-) -> tuple:
+def _half_open(bound: tuple, types: Sequence[ColumnType], *, is_upper: bool, kind: str) -> tuple:
     """Turn an inclusive upper or exclusive lower bound into its half-open twin."""
     if kind not in (INCLUSIVE, EXCLUSIVE):
         raise SchemaError(f"bound type {kind!r}; known: {INCLUSIVE}, {EXCLUSIVE}")
@@ -161,9 +159,7 @@ def _split_ranges(
     """Cut ranges at the splits. A split must lie inside one range and differ from its ends."""
     for split in splits:
         whole = PartitionSchema.build(schema, (), names, ranges)
-        values = {
-            name: value for name, value in zip(names, split, strict=False)
-        }
+        values = dict(zip(names, split, strict=False))
         if len(values) < len(names):
             raise SchemaError(f"split {split!r} must name every range column")
         number = whole.tablet_of_key(values)

@@ -119,7 +119,9 @@ def ordered_batches(
     store: TableStore, entries: Sequence[TabletEntry], spec: ScanSpec
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of all tablets together in key order."""
-    streams = [scan_ordered(store.tablet(entry), replace(spec, with_keys=True)) for entry in entries]
+    streams = [
+        scan_ordered(store.tablet(entry), replace(spec, with_keys=True)) for entry in entries
+    ]
     return (rows.batch for rows in merge_ordered(streams))
 
 
@@ -138,7 +140,10 @@ def read_ahead(reads: Iterable[BlockRead]) -> Iterator[pa.RecordBatch]:
         try:
             for read in itertools.chain(first, waiting):
                 pending.append(pool.submit(read.run))
-                if len(pending) >= BLOCKS_AHEAD and (done := pending.popleft().result()) is not None:
+                if (
+                    len(pending) >= BLOCKS_AHEAD
+                    and (done := pending.popleft().result()) is not None
+                ):
                     yield done
             while pending:
                 if (done := pending.popleft().result()) is not None:

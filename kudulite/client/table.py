@@ -152,9 +152,9 @@ class Table:
     ) -> WriteResult:
         """Apply a mixed batch, e.g. of change capture, in one commit.
 
-        `operation_column` holds I, U, D or operation names. Rows of a key apply in batch order; with
-        `ordering_column` only the one with the highest value counts, also against the row that the
-        table holds, and insert and update both mean upsert.
+        `operation_column` holds I, U, D or operation names. Rows of a key apply in batch order;
+        with `ordering_column` only the one with the highest value counts, also against the row that
+        the table holds, and insert and update both mean upsert.
         """
         names, batches = arrow_batches(data, self.schema)
         write = self.new_bulk_write(
@@ -188,8 +188,9 @@ class Table:
         """Begin a write that is staged in pieces and committed once; see `BulkWrite`.
 
         `columns` are those that the batches will have (default: all). `ignore_null` makes null mean
-        "leave the cell alone". A write with an application id and version that was committed before,
-        or an older one, is skipped. Raises OptionError and SchemaError before anything is written.
+        "leave the cell alone". A write with an application id and version that was committed
+        before, or an older one, is skipped. Raises OptionError and SchemaError before anything is
+        written.
         """
         manifest = self._store.newest()
         spec = WriteSpec.build(
@@ -290,4 +291,3 @@ class Table:
 
 def _conjunction(where: Sequence[Predicate] | Predicate) -> list[Predicate]:
     return [where] if isinstance(where, Predicate) else list(where)
-

@@ -5,13 +5,15 @@
                 vN: the new values   [sN: bool, which rows set it]
     metadata := {"format_version": "1"} on the schema
 
-`timestamp` is left out where the whole file has one, which then stands in its `DeltaFileMeta` (it is
-known only at commit, after the file is written). `sN` is left out where every row sets the column.
+`timestamp` is left out where the whole file has one, which then stands in its `DeltaFileMeta` (it
+is known only at commit, after the file is written). `sN` is left out where every row sets the
+column.
 
 Invariants: (1) a file is never changed; (2) without `timestamp` a rowid stands at most once;
 (3) a DELETE row sets no column.
 
-Threads: a `DeltaFile` may be read by many; what it loads is immutable and loading twice is harmless.
+Threads: a `DeltaFile` may be read by many; what it loads is immutable and loading twice is
+harmless.
 
 Source: Kudu tablet.md, "Delta tracking".
 """
@@ -65,8 +67,8 @@ class DeltaRows:
 class DeltaFileMeta:
     """What the superblock says of a DeltaFile, enough to skip it unopened.
 
-    `timestamp` is the one of the whole file, or None when each row has its own. `update_counts` maps
-    a column id to how many rows set it.
+    `timestamp` is the one of the whole file, or None when each row has its own. `update_counts`
+    maps a column id to how many rows set it.
     """
 
     ref: FileRef
@@ -80,9 +82,7 @@ class DeltaFileMeta:
 
     def stamped(self, timestamp: int) -> DeltaFileMeta:
         """Return the same entry with the commit's timestamp."""
-        return replace(
-            self, timestamp=timestamp, timestamp_min=timestamp, timestamp_max=timestamp
-        )
+        return replace(self, timestamp=timestamp, timestamp_min=timestamp, timestamp_max=timestamp)
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form that the superblock keeps."""

@@ -1,11 +1,11 @@
 """What the REDO deltas of one DiskRowSet make of its base data at one snapshot.
 
-All visible DeltaFiles are folded into at most one new value per (row, column) and one set of deleted
-rows. Folding costs O(deltas) once; bringing a block of base data forward is then one array
+All visible DeltaFiles are folded into at most one new value per (row, column) and one set of
+deleted rows. Folding costs O(deltas) once; bringing a block of base data forward is then one array
 operation per changed column, whatever number of files there are.
 
-Invariants: (1) files are given in order of time, and the last one that sets a cell wins; (2) row ids
-of a fold are strictly ascending.
+Invariants: (1) files are given in order of time, and the last one that sets a cell wins; (2) row
+ids of a fold are strictly ascending.
 
 Threads: any; a fold done twice gives the same.
 """

@@ -195,7 +195,7 @@ class FileSystem:
         shutil.rmtree(path, ignore_errors=True)
 
     def read_verified(self, path: Path, ref: FileRef) -> bytes:
-        """Return a file's bytes. Raises CorruptionError unless length and CRC-32 are as in `ref`."""
+        """Return a file's bytes. Raises CorruptionError unless they are as `ref` says."""
         content = read_file(path)
         check_content(path, content, ref)
         return content
@@ -247,6 +247,4 @@ def _storage_errors(action: str, path: Path) -> Iterator[None]:
             errno.EACCES: "; check the permissions of the folder",
         }.get(error.errno or 0, "")
         reason = os.strerror(error.errno) if error.errno else str(error)
-        raise StorageError(
-            error.errno or 0, f"cannot {action} {path}: {reason}{advice}"
-        ) from error
+        raise StorageError(error.errno or 0, f"cannot {action} {path}: {reason}{advice}") from error

@@ -60,7 +60,9 @@ def _unpack_last(path: Path, header: bytes) -> int:
         return 0
     magic, version, last = _HEADER.unpack(header)
     if magic != _MAGIC or version > _FORMAT_VERSION:
-        raise FormatVersionError(f"{path}: lock file of version {version}, known: {_FORMAT_VERSION}")
+        raise FormatVersionError(
+            f"{path}: lock file of version {version}, known: {_FORMAT_VERSION}"
+        )
     return last
 
 

@@ -18,7 +18,8 @@ from kudulite.errors import TimestampError
 
 LOGICAL_BITS = 12
 LOGICAL_MASK = (1 << LOGICAL_BITS) - 1
-# An integer below this is microseconds (until 2112), at or above it a HybridTime (since 1970-01-13).
+# An integer below this is microseconds (until 2112), at or above it a HybridTime (since
+# 1970-01-13).
 MICROSECONDS_BOUND = 1 << 52
 TIMESTAMP_MAX = (1 << 63) - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -102,7 +102,7 @@ class DiskRowSet:
     # -- lookups by key
 
     def find(self, keys: KeyArray, timestamp: int) -> np.ndarray:
-        """Return int64[n]: the row ids of ascending `keys` that are live at `timestamp`, else -1."""
+        """Return int64[n]: the row ids of ascending `keys` live at `timestamp`, else -1."""
         rowids = np.full(len(keys), -1, dtype=np.int64)
         maybe = np.flatnonzero(self._bloom().may_contain(keys))
         if len(maybe):
@@ -281,13 +281,11 @@ class DiskRowSet:
 
     def _base_file(self, column_id: int) -> BaseDataFile | None:
         """Return the file with a column's base data; None for a column added after it."""
-        for base in self.meta.base:
-            if column_id in base.column_ids:
-                path = self._folder / base.ref.name
-                return self._cache.get_or_load(
-                    path, lambda: (BaseDataFile(path, base.ref), _OPEN_FILE_BYTES)
-                )
-        return None
+        base = next((b for b in self.meta.base if column_id in b.column_ids), None)
+        if base is None:
+            return None
+        path, ref = self._folder / base.ref.name, base.ref
+        return self._cache.get_or_load(path, lambda: (BaseDataFile(path, ref), _OPEN_FILE_BYTES))
 
     def _fold(self, metas: Sequence[DeltaFileMeta], timestamp: int) -> DeltaOverlay:
         return DeltaOverlay([self._delta_file(meta) for meta in metas], timestamp)

@@ -3,7 +3,8 @@
     window := all rows, of all open streams, up to the smallest last key of their current batches
 
 Within a window rows are put in order by one sort; nothing is compared row by row. A stream is not
-opened before the window reaches its smallest key, so rowsets side by side are read one after another.
+opened before the window reaches its smallest key, so rowsets side by side are read one after
+another.
 
 Source: Kudu common/generic_iterators.cc, "MergeIterator" (hot and cold sub-iterators).
 """

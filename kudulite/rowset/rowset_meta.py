@@ -1,7 +1,8 @@
 """What the superblock says of one DiskRowSet: its key bounds, its moments, and its files.
 
 A rowset that one bulk commit wrote has one insert timestamp for all rows, kept here and not per
-row. A rowset may have one delete timestamp too (truncate, overwrite): it stays readable for the past.
+row. A rowset may have one delete timestamp too (truncate, overwrite): it stays readable for the
+past.
 """
 
 from __future__ import annotations

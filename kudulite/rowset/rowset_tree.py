@@ -89,7 +89,7 @@ class RowSetTree(Generic[T]):
                 pending.append(node.right)
 
     def probe_ranges(self, keys: KeyArray) -> Iterator[tuple[T, int, int]]:
-        """Yield (item, start, stop): the slice of ascending `keys` that the item's bounds contain."""
+        """Yield (item, start, stop): the slice of ascending `keys` inside an item's bounds."""
         if not len(keys):
             return
         for item in self.overlapping(keys[0], keys[len(keys) - 1] + b"\0"):

@@ -12,8 +12,8 @@ from kudulite.model.schema import Schema
 class ScanSpec:
     """Columns `names` (in this order) of the rows in [`lower`, `upper`) that match, at `timestamp`.
 
-    The bounds are encoded keys, None is unbounded. `with_keys` also asks for the encoded keys, which
-    an ordered merge needs.
+    The bounds are encoded keys, None is unbounded. `with_keys` also asks for the encoded keys,
+    which an ordered merge needs.
     """
 
     schema: Schema

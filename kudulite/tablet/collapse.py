@@ -10,9 +10,9 @@
     delete_ignore          ignored               delete
 
 Operations on one key apply in row order, each on what the one before left. They are played in
-rounds: round i plays the i-th operation of every key at once, so the cost is in the longest chain and
-not in the number of rows. When all rows have one operation and every row sets the same columns, one
-formula per operation gives the same without rounds.
+rounds: round i plays the i-th operation of every key at once, so the cost is in the longest chain
+and not in the number of rows. When all rows have one operation and every row sets the same columns,
+one formula per operation gives the same without rounds.
 
 Source: Kudu common/row_operations.cc, tablet.cc.
 """
@@ -53,8 +53,8 @@ class WriteCounts:
 class KeyedOperations:
     """n operations in key order, those of one key in row order.
 
-    `rows` int64[n] are row numbers, `group` int64[n] the index of each one's key among the k distinct
-    keys, `operations` uint8[n].
+    `rows` int64[n] are row numbers, `group` int64[n] the index of each one's key among the k
+    distinct keys, `operations` uint8[n].
     """
 
     rows: np.ndarray
@@ -76,8 +76,8 @@ class KeyEffects:
     """What a write does to each of k keys.
 
     `action` uint8[k]. `sources` has an int64[k] per value column of the write: the row number whose
-    value the column takes, SOURCE_KEEP, or SOURCE_DEFAULT. `is_replaced` bool[k]: the row was deleted
-    and inserted again, so columns that the write does not provide go to their defaults.
+    value the column takes, SOURCE_KEEP, or SOURCE_DEFAULT. `is_replaced` bool[k]: the row was
+    deleted and inserted again, so columns that the write does not provide go to their defaults.
     """
 
     action: np.ndarray
@@ -169,9 +169,7 @@ def _rounds(group: np.ndarray) -> list[np.ndarray]:
 class _Rounds:
     """The state of all keys between rounds."""
 
-    def __init__(
-        self, exists: np.ndarray, column_count: int, is_set: Sequence | None
-    ) -> None:
+    def __init__(self, exists: np.ndarray, column_count: int, is_set: Sequence | None) -> None:
         self._exists = exists
         self._alive = exists.copy()
         self._is_replaced = np.zeros(len(exists), dtype=bool)
@@ -188,9 +186,7 @@ class _Rounds:
         """Apply one operation to each of `keys` (all different)."""
         alive = self._alive[keys]
         creates = ~alive & (operations <= Operation.UPSERT_IGNORE)
-        changes = (
-            alive & (operations >= Operation.UPSERT) & (operations <= Operation.UPDATE_IGNORE)
-        )
+        changes = alive & (operations >= Operation.UPSERT) & (operations <= Operation.UPDATE_IGNORE)
         deletes = alive & (operations >= Operation.DELETE)
         present = alive & (operations == Operation.INSERT)
         absent = ~alive & ((operations == Operation.UPDATE) | (operations == Operation.DELETE))
@@ -208,7 +204,7 @@ class _Rounds:
         self._present.append(rows[present])
         self._absent.append(rows[absent])
         done = [int(np.count_nonzero(m)) for m in (creates, changes, deletes, present | absent)]
-        self._counts += WriteCounts(*done[:3], ignored=len(rows) - sum(done))
+        self._counts += WriteCounts(done[0], done[1], done[2], len(rows) - sum(done))
 
     def effects(self) -> KeyEffects:
         """Return the sum of all rounds."""

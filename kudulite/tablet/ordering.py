@@ -43,7 +43,9 @@ def newest_rows(
     groups = keyed.group[by_value]
     is_newest = np.append(groups[1:] != groups[:-1], True) if len(groups) else groups == 0
     newest = by_value[is_newest]
-    held = _held_is_newer(values.take(pa.array(newest)), keyed.group[newest], ordering, found, tablet)
+    held = _held_is_newer(
+        values.take(pa.array(newest)), keyed.group[newest], ordering, found, tablet
+    )
     newest = newest[~held]
     operations = keyed.operations[newest]
     is_delete = operations >= Operation.DELETE

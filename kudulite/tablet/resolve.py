@@ -55,8 +55,8 @@ class OperationBatch:
     """Operations for one tablet. `rows` holds the whole batch, key and value columns.
 
     `row_numbers` int64[n] are the tablet's rows in it, in batch order; `keys` their n encoded keys;
-    `operations` uint8[n]. `is_set` is None when every row sets every value column, else a bool array
-    per value column over the whole batch.
+    `operations` uint8[n]. `is_set` is None when every row sets every value column, else a bool
+    array per value column over the whole batch.
     """
 
     rows: pa.Table
@@ -99,9 +99,7 @@ class Resolver:
             newest = newest_rows(keyed, batch.rows, ordering, found, tablet)
             superseded_count = len(keyed.rows) - len(newest.rows)
             keyed = newest
-        effects = collapse(
-            keyed, found.is_found, len(self.spec.value_columns), batch.is_set
-        )
+        effects = collapse(keyed, found.is_found, len(self.spec.value_columns), batch.is_set)
         for failure in effects.failures:
             raise_row_error(
                 self.table, self._what(), failure.reason, batch.rows, self.schema, failure.rows

@@ -17,6 +17,7 @@ A row that an IGNORE operation ignored stays ignored: it is judged at the versio
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -233,16 +234,14 @@ def _rows_gone(rowset_id: str, before: Tablet, now: Tablet) -> np.ndarray:
         return np.arange(old.meta.row_count)
     if len(old.meta.redo) == len(current.meta.redo):
         return np.empty(0, dtype=np.int64)
-    return np.setdiff1d(
-        current.overlay(TIMESTAMP_MAX).deleted, old.overlay(TIMESTAMP_MAX).deleted
-    )
+    return np.setdiff1d(current.overlay(TIMESTAMP_MAX).deleted, old.overlay(TIMESTAMP_MAX).deleted)
 
 
 def _repeated_keys(parts: Sequence[Sequence[KeyArray]]) -> KeyArray | None:
     """Return the keys that stand in more than one part, ascending, or None when there are none."""
     arrays = [keys for part in parts for keys in part if len(keys)]
     bounds = sorted((keys[0], keys[len(keys) - 1]) for keys in arrays)
-    if all(left[1] < right[0] for left, right in zip(bounds, bounds[1:], strict=False)):
+    if all(left[1] < right[0] for left, right in itertools.pairwise(bounds)):
         return None
     keys = KeyArray.concat(arrays)
     keys = keys.take(keys.sort_order())

@@ -8,7 +8,7 @@ A commit stamps the entries with its timestamp and renames the files into the ta
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from kudulite.delta.delta_file import DeltaFileMeta
 from kudulite.rowset.rowset_meta import RowSetMeta
@@ -17,7 +17,7 @@ from kudulite.tablet.collapse import WriteCounts
 
 @dataclass(frozen=True)
 class StagedDelta:
-    """A REDO file for an existing rowset. `update_count` and `delete_count` are what it counts."""
+    """A REDO file for an existing rowset."""
 
     rowset_id: str
     meta: DeltaFileMeta
@@ -34,7 +34,7 @@ class StagedTablet:
     folder: str
     rowsets: tuple[RowSetMeta, ...] = ()
     deltas: tuple[StagedDelta, ...] = ()
-    counts: WriteCounts = WriteCounts()
+    counts: WriteCounts = field(default_factory=WriteCounts)
 
     @property
     def is_empty(self) -> bool:

@@ -1,7 +1,7 @@
 """Tablet: the rowsets of one superblock, opened for reading, with lookups by key.
 
-A `Tablet` is one version and never changes; a newer superblock is another `Tablet`, which shares the
-opened files through the cache.
+A `Tablet` is one version and never changes; a newer superblock is another `Tablet`, which shares
+the opened files through the cache.
 
 Threads: any number may read.
 
@@ -56,8 +56,7 @@ class Tablet:
         self.id = superblock.tablet_id
         self.folder = folder
         self.rowsets = tuple(
-            DiskRowSet(meta, folder / ROWSET_FOLDER / meta.id, cache)
-            for meta in superblock.rowsets
+            DiskRowSet(meta, folder / ROWSET_FOLDER / meta.id, cache) for meta in superblock.rowsets
         )
         self._index_of = {rowset.meta.id: index for index, rowset in enumerate(self.rowsets)}
         current = [rowset for rowset in self.rowsets if rowset.meta.delete_timestamp is None]

@@ -43,8 +43,10 @@ def block_reads(tablet: Tablet, spec: ScanSpec) -> Iterator[BlockRead]:
 def scan_ordered(tablet: Tablet, spec: ScanSpec) -> OrderedStream:
     """Return the tablet's matching rows as one stream in key order."""
     with_keys = replace(spec, with_keys=True)
-    rowsets = [] if spec.predicates.is_empty else list(
-        tablet.visible(spec.timestamp).overlapping(spec.lower, spec.upper)
+    rowsets = (
+        []
+        if spec.predicates.is_empty
+        else list(tablet.visible(spec.timestamp).overlapping(spec.lower, spec.upper))
     )
     streams = [_rowset_stream(rowset, with_keys) for rowset in rowsets]
     key_min = min((rowset.key_min for rowset in rowsets), default=b"")
