@@ -12,8 +12,10 @@ Threads: any. `_newest` is replaced, never changed; two threads that find the sa
 
 from __future__ import annotations
 
+import os
 import uuid
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from kudulite.catalog.manifest import Manifest, TabletEntry, manifest_name
@@ -71,9 +73,9 @@ class TableStore:
     def newest(self) -> Manifest:
         """Return the newest version. Raises TableNotFoundError where there is none."""
         version = self._newest.version if self._newest is not None else self._hinted_version()
-        while version >= 0 and self._manifest_path(version + 1).exists():
+        while version >= 0 and self._has_version(version + 1):
             version += 1
-        if version < 1 or not self._manifest_path(version).exists():
+        if version < 1 or not self._has_version(version):
             version = self._listed_version()
         if self._newest is None or self._newest.version != version:
             self._newest = self.at_version(version)
@@ -96,6 +98,14 @@ class TableStore:
     def exists(self) -> bool:
         """Whether the folder holds a table."""
         return bool(self.versions())
+
+    def _has_version(self, version: int) -> bool:
+        # Not a Path: this is asked twice for every read of one row.
+        return os.path.exists(f"{self._manifest_folder}/{manifest_name(version)}")
+
+    @cached_property
+    def _manifest_folder(self) -> str:
+        return str(self.folder / MANIFEST_FOLDER)
 
     def _manifest_path(self, version: int) -> Path:
         return self.folder / MANIFEST_FOLDER / manifest_name(version)
@@ -124,10 +134,10 @@ class TableStore:
 
     def tablet(self, entry: TabletEntry) -> Tablet:
         """Open a tablet as its entry's superblock describes it."""
-        folder = self.tablet_folder(entry.id)
-        path = folder / entry.superblock.name
 
         def load() -> tuple[Tablet, int]:
+            folder = self.tablet_folder(entry.id)
+            path = folder / entry.superblock.name
             content = self.environment.file_system.read_verified(path, entry.superblock)
             superblock = Superblock.decode(content, str(path))
             if superblock.tablet_id != entry.id:
@@ -135,7 +145,7 @@ class TableStore:
             tablet = Tablet(superblock, folder, self.cache)
             return tablet, _ROWSET_BYTES * (1 + len(tablet.rowsets))
 
-        return self.cache.get_or_load(path, load)
+        return self.cache.get_or_load((self._manifest_folder, entry.superblock.name), load)
 
     def tablet_folder(self, tablet_id: str) -> Path:
         """Return a tablet's folder."""

@@ -46,8 +46,8 @@ class KeyLookup:
             return None
         rowset, rowid = found
         row = dict(zip(schema.key_names, decode_key(encoded, schema.key_types), strict=True))
-        for column in schema.value_columns:
-            row[column.name] = rowset.read_value(rowid, column, timestamp)
+        cells = rowset.read_row(rowid, schema.value_columns, timestamp)
+        row.update(zip((column.name for column in schema.value_columns), cells, strict=True))
         return row
 
     def get_many(self, keys: Any, at: Any) -> pa.Table:

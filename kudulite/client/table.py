@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from kudulite.catalog.bulk_write import WriteState, begin_write
+from kudulite.catalog.check import CheckReport, check_table
 from kudulite.catalog.partition import PartitionSchema
 from kudulite.catalog.snapshot import choose_snapshot
 from kudulite.catalog.sweep import sweep_staging
@@ -287,6 +288,16 @@ class Table:
     def tablet_index(self, keys: Any) -> pa.Array:
         """Return int32 per row of key columns: which tablet owns it, -1 where no range does."""
         return KeyLookup(self._store).tablet_index(keys)
+
+    # -- looking after it
+
+    def check(self) -> CheckReport:
+        """Read the newest version whole and compare what its files say with each other.
+
+        Problems are in the report: `table.check().problems`, or `.raise_if_bad()` to get them as a
+        CorruptionError. Nothing is changed; memory is bounded by a row group.
+        """
+        return check_table(self._store)
 
 
 def _conjunction(where: Sequence[Predicate] | Predicate) -> list[Predicate]:

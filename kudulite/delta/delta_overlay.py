@@ -14,12 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from kudulite.delta.delta_file import OP_DELETE, DeltaFile
+from kudulite.delta.scatter import scatter, select
 
 
 @dataclass(frozen=True)
@@ -85,16 +86,32 @@ class DeltaOverlay:
         """Return bool[n] for int64[n] row ids in any order."""
         return _is_member(self.deleted, rowids)
 
-    def apply_range(self, base: pa.Array, column_id: int, start: int) -> pa.Array:
-        """Bring `base`, the column's values of rows start, start + 1, …, to the snapshot."""
+    def apply_range(
+        self, base: pa.Array, column_id: int, start: int, selected: np.ndarray | None = None
+    ) -> pa.Array:
+        """Bring `base`, the column's values of rows start, start + 1, …, to the snapshot.
+
+        Then keep the int64[m] ascending positions `selected`; None keeps all.
+        """
         overlay = self.column(column_id)
         if overlay is None:
-            return base
+            return select(base, selected)
         low, high = np.searchsorted(overlay.rowids, [start, start + len(base)])
         if low == high:
-            return base
+            return select(base, selected)
         positions = overlay.rowids[low:high] - start
-        return _scatter(base, positions, overlay.values.slice(low, high - low))
+        return scatter(base, positions, overlay.values.slice(low, high - low), selected)
+
+    def changes_row(self, rowid: int) -> bool:
+        """Whether any visible file changes the row."""
+        touched = self._touched
+        at = int(touched.searchsorted(rowid))
+        return at < len(touched) and bool(touched[at] == rowid)
+
+    @cached_property
+    def _touched(self) -> np.ndarray:
+        parts = [file.rowids for file in self._files]
+        return np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)
 
     def apply_rows(self, base: pa.Array, column_id: int, rowids: np.ndarray) -> pa.Array:
         """Bring `base`, the column's values of the given rows (any order), to the snapshot."""
@@ -106,7 +123,7 @@ class DeltaOverlay:
         positions = np.flatnonzero(overlay.rowids[at] == rowids)
         if not len(positions):
             return base
-        return _scatter(base, positions, overlay.values.take(pa.array(at[positions])))
+        return scatter(base, positions, overlay.values.take(pa.array(at[positions])))
 
     def _fold(self, column_id: int) -> ColumnOverlay | None:
         rowid_parts, value_parts = [], []
@@ -154,15 +171,3 @@ def _is_member(ascending: np.ndarray, probes: np.ndarray) -> np.ndarray:
     at = np.searchsorted(ascending, probes)
     at[at == len(ascending)] = 0
     return ascending[at] == probes
-
-
-def _scatter(base: pa.Array, positions: np.ndarray, values: pa.Array) -> pa.Array:
-    """Return `base` with `values[i]` at `positions[i]` (strictly ascending)."""
-    if pa.types.is_binary(base.type) or pa.types.is_string(base.type):
-        # For offsets one gather over base and new values is twice as fast as a masked replace.
-        source = np.arange(len(base), dtype=np.int64)
-        source[positions] = len(base) + np.arange(len(positions))
-        return pa.concat_arrays([base, values]).take(pa.array(source))
-    mask = np.zeros(len(base), dtype=bool)
-    mask[positions] = True
-    return pc.replace_with_mask(base, pa.array(mask), values)

@@ -28,13 +28,15 @@ from kudulite.cfile.bloom import BloomFilter
 from kudulite.cfile.key_index import KeyIndex
 from kudulite.delta.delta_file import DeltaFile, DeltaFileMeta
 from kudulite.delta.delta_overlay import DeltaOverlay
+from kudulite.delta.scatter import select
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Column
-from kudulite.rowset.rowset_meta import RowSetMeta
+from kudulite.rowset.rowset_meta import BaseFileMeta, RowSetMeta
 from kudulite.rowset.scan_spec import ScanSpec
 
 # What an opened file costs in the cache beside what it has loaded: metadata and handles.
 _OPEN_FILE_BYTES = 16 << 10
+_KEY_BYTES = 12
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,11 @@ class DiskRowSet:
         self._folder = folder
         self._cache = cache
         self._overlay_latest: DeltaOverlay | None = None
+        self._redo_timestamp_max = max((m.timestamp_max for m in meta.redo), default=0)
+        # Paths as text: building and hashing a Path costs more than the lookup that it is for.
+        self._key_index_path = str(folder / meta.key_index.name)
+        self._bloom_path = str(folder / meta.bloom.name)
+        self._base_files: dict[int, BaseDataFile | None] = {}
 
     @property
     def key_min(self) -> bytes:
@@ -81,19 +88,16 @@ class DiskRowSet:
     @property
     def key_index(self) -> KeyIndex:
         """The encoded keys in row order."""
-        path = self._folder / self.meta.key_index.name
-        return self._cache.get_or_load(
-            path, lambda: (KeyIndex(path, self.meta.key_index), 12 * self.meta.row_count)
-        )
+        return self._cache.get_or_load(self._key_index_path, self._load_key_index)
 
     def overlay(self, timestamp: int) -> DeltaOverlay:
         """Return the fold of the deltas that a snapshot at `timestamp` sees."""
-        metas = [m for m in self.meta.redo if m.timestamp_min <= timestamp]
-        if len(metas) == len(self.meta.redo) and all(m.timestamp_max <= timestamp for m in metas):
-            if self._overlay_latest is None:
-                self._overlay_latest = self._fold(metas, timestamp)
-            return self._overlay_latest
-        return self._fold(metas, timestamp)
+        if timestamp < self._redo_timestamp_max:
+            visible = [m for m in self.meta.redo if m.timestamp_min <= timestamp]
+            return self._fold(visible, timestamp)
+        if self._overlay_latest is None:
+            self._overlay_latest = self._fold(self.meta.redo, timestamp)
+        return self._overlay_latest
 
     def live_row_count(self, timestamp: int) -> int:
         """Number of rows that a snapshot sees, from deltas alone."""
@@ -119,7 +123,7 @@ class DiskRowSet:
         rowid = self.key_index.find_one(key)
         if rowid >= 0:
             deleted = self.overlay(timestamp).deleted
-            at = int(np.searchsorted(deleted, rowid)) if len(deleted) else 0
+            at = int(deleted.searchsorted(rowid))
             if at < len(deleted) and deleted[at] == rowid:
                 return -1
         return rowid
@@ -161,35 +165,26 @@ class DiskRowSet:
     def read_block(self, block: Block, spec: ScanSpec) -> ScannedRows | None:
         """Return the matching live rows of a block, or None when there are none."""
         overlay = self.overlay(spec.timestamp)
-        selected = overlay.selection(block.start, block.stop)
+        live = overlay.selection(block.start, block.stop)
         known: dict[str, pa.Array] = {}
         if spec.predicates.columns:
-            known = self._read_columns(block, spec, overlay, spec.predicates.columns)
+            known = self._read_columns(block, spec, overlay, spec.predicates.columns, None)
             matches = spec.predicates.evaluate(pa.RecordBatch.from_pydict(known))
-            selected = matches if selected is None else selected & matches
-        if selected is not None:
-            if not selected.any():
-                return None
-            if selected.all():
-                selected = None
+            live = matches if live is None else live & matches
+        selected = None if live is None or live.all() else np.flatnonzero(live)
+        if selected is not None and not len(selected):
+            return None
         rest = [name for name in spec.names if name not in known]
-        known |= self._read_columns(block, spec, overlay, rest)
-        return self._select(block, spec, known, selected)
-
-    def _select(
-        self, block: Block, spec: ScanSpec, known: dict[str, pa.Array], selected: np.ndarray | None
-    ) -> ScannedRows:
-        count = block.row_count if selected is None else int(np.count_nonzero(selected))
+        found = {name: select(known[name], selected) for name in spec.names if name in known}
+        found |= self._read_columns(block, spec, overlay, rest, selected)
+        count = block.row_count if selected is None else len(selected)
         fields = spec.schema.arrow_schema(spec.names)
-        batch = _record_batch([known[name] for name in spec.names], fields, block.row_count)
-        if selected is not None:
-            filtered = batch.filter(pa.array(selected)) if spec.names else None
-            batch = filtered if filtered is not None else _record_batch([], fields, count)
-        keys = None
-        if spec.with_keys:
-            keys = self.key_index.slice(block.start, block.stop)
-            keys = keys if selected is None else keys.take(np.flatnonzero(selected))
-        return ScannedRows(batch, keys)
+        batch = _record_batch([found[name] for name in spec.names], fields, count)
+        return ScannedRows(batch, self._keys_of(block, selected) if spec.with_keys else None)
+
+    def _keys_of(self, block: Block, selected: np.ndarray | None) -> KeyArray:
+        keys = self.key_index.slice(block.start, block.stop)
+        return keys if selected is None else keys.take(selected)
 
     def _rowid_range(self, lower: bytes | None, upper: bytes | None) -> tuple[int, int]:
         start, stop = 0, self.meta.row_count
@@ -203,7 +198,7 @@ class DiskRowSet:
         file = self._base_file(column_id)
         if file is None:
             return True
-        statistics = file.statistics(group, name)
+        statistics = file.statistics(group, file.name_by_id[column_id])
         if statistics is None:
             return True
         start, stop = file.row_group_rows(group)
@@ -211,28 +206,33 @@ class DiskRowSet:
         return spec.predicates.may_match_statistics(name, low, high, null_count, stop - start)
 
     def _read_columns(
-        self, block: Block, spec: ScanSpec, overlay: DeltaOverlay, names: Sequence[str]
+        self,
+        block: Block,
+        spec: ScanSpec,
+        overlay: DeltaOverlay,
+        names: Sequence[str],
+        selected: np.ndarray | None,
     ) -> dict[str, pa.Array]:
-        """Read columns of a block and bring them to the snapshot."""
+        """Read columns of a block, bring them to the snapshot, keep the `selected` positions."""
         columns = [spec.schema.column(name) for name in names]
-        found: dict[str, pa.Array] = {}
-        by_file: dict[Path, tuple[BaseDataFile, list[str]]] = {}
+        base: dict[int, pa.Array] = {}
+        by_file: dict[Path, tuple[BaseDataFile, list[Column]]] = {}
         for column in columns:
             file = self._base_file(column.id)
             if file is None:
-                found[column.name] = _constant(column, block.row_count)
+                base[column.id] = _constant(column, block.row_count)
             else:
-                by_file.setdefault(file.path, (file, []))[1].append(column.name)
-        for file, file_names in by_file.values():
-            table = file.read([block.row_group], file_names)
-            offset = block.start - block.row_group * ROW_GROUP_ROWS
+                by_file.setdefault(file.path, (file, []))[1].append(column)
+        offset = block.start - block.row_group * ROW_GROUP_ROWS
+        for file, in_file in by_file.values():
+            table = file.read([block.row_group], [file.name_by_id[c.id] for c in in_file])
             if table.num_rows != block.row_count:
                 table = table.slice(offset, block.row_count)
-            for name in file_names:
-                found[name] = _combined(table.column(name))
-        for column in columns:
-            found[column.name] = overlay.apply_range(found[column.name], column.id, block.start)
-        return found
+            for index, column in enumerate(in_file):
+                base[column.id] = _combined(table.column(index))
+        return {
+            c.name: overlay.apply_range(base[c.id], c.id, block.start, selected) for c in columns
+        }
 
     def _gather(self, rowids: np.ndarray, groups: np.ndarray, column: Column) -> pa.Array:
         file = self._base_file(column.id)
@@ -250,11 +250,16 @@ class DiskRowSet:
         back[np.concatenate(positions)] = np.arange(len(rowids))
         return pa.concat_arrays(parts).take(pa.array(back))
 
-    def read_value(self, rowid: int, column: Column, timestamp: int) -> object:
-        """Return one cell as a Python value, as of `timestamp`."""
-        changed = self.overlay(timestamp).column(column.id)
+    def read_row(self, rowid: int, columns: Sequence[Column], timestamp: int) -> list[object]:
+        """Return one row's cells as Python values, as of `timestamp`."""
+        overlay = self.overlay(timestamp)
+        is_changed = not overlay.is_empty and overlay.changes_row(rowid)
+        return [self._read_cell(rowid, c, overlay if is_changed else None) for c in columns]
+
+    def _read_cell(self, rowid: int, column: Column, overlay: DeltaOverlay | None) -> object:
+        changed = None if overlay is None else overlay.column(column.id)
         if changed is not None:
-            at = int(np.searchsorted(changed.rowids, rowid))
+            at = int(changed.rowids.searchsorted(rowid))
             if at < len(changed.rowids) and changed.rowids[at] == rowid:
                 return changed.values[at].as_py()
         file = self._base_file(column.id)
@@ -264,28 +269,34 @@ class DiskRowSet:
         return block[rowid % ROW_GROUP_ROWS].as_py()
 
     def _decoded(self, file: BaseDataFile, group: int, column: Column) -> pa.Array:
-        key = (file.path, group, column.id)
-        block = self._cache.get(key)
-        if block is None:
-            block = _combined(file.read([group], [column.name]).column(0))
-            self._cache.put(key, block, block.nbytes)
-        return block
+        key = (file.ref.name, group, column.id)
+        return self._cache.get_or_load(key, lambda: _decode(file, group, column.id))
 
     # -- files
 
+    def _load_key_index(self) -> tuple[KeyIndex, int]:
+        index = KeyIndex(Path(self._key_index_path), self.meta.key_index)
+        return index, _KEY_BYTES * self.meta.row_count
+
     def _bloom(self) -> BloomFilter:
-        path = self._folder / self.meta.bloom.name
-        return self._cache.get_or_load(
-            path, lambda: (BloomFilter(path, self.meta.bloom), self.meta.bloom.length)
-        )
+        return self._cache.get_or_load(self._bloom_path, self._load_bloom)
+
+    def _load_bloom(self) -> tuple[BloomFilter, int]:
+        bloom = BloomFilter(Path(self._bloom_path), self.meta.bloom)
+        return bloom, self.meta.bloom.length
 
     def _base_file(self, column_id: int) -> BaseDataFile | None:
         """Return the file with a column's base data; None for a column added after it."""
-        base = next((b for b in self.meta.base if column_id in b.column_ids), None)
-        if base is None:
-            return None
-        path, ref = self._folder / base.ref.name, base.ref
-        return self._cache.get_or_load(path, lambda: (BaseDataFile(path, ref), _OPEN_FILE_BYTES))
+        if column_id not in self._base_files:
+            base = next((b for b in self.meta.base if column_id in b.column_ids), None)
+            self._base_files[column_id] = None if base is None else self._open_base(base)
+        return self._base_files[column_id]
+
+    def _open_base(self, base: BaseFileMeta) -> BaseDataFile:
+        path = self._folder / base.ref.name
+        return self._cache.get_or_load(
+            str(path), lambda: (BaseDataFile(path, base.ref), _OPEN_FILE_BYTES)
+        )
 
     def _fold(self, metas: Sequence[DeltaFileMeta], timestamp: int) -> DeltaOverlay:
         return DeltaOverlay([self._delta_file(meta) for meta in metas], timestamp)
@@ -293,8 +304,13 @@ class DiskRowSet:
     def _delta_file(self, meta: DeltaFileMeta) -> DeltaFile:
         path = self._folder / meta.ref.name
         return self._cache.get_or_load(
-            path, lambda: (DeltaFile(path, meta, self.meta.row_count), 2 * meta.ref.length)
+            str(path), lambda: (DeltaFile(path, meta, self.meta.row_count), 2 * meta.ref.length)
         )
+
+
+def _decode(file: BaseDataFile, group: int, column_id: int) -> tuple[pa.Array, int]:
+    block = _combined(file.read([group], [file.name_by_id[column_id]]).column(0))
+    return block, block.nbytes
 
 
 def _combined(column: pa.ChunkedArray) -> pa.Array:

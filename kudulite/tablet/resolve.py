@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -98,7 +98,9 @@ class Resolver:
             ordering = self.schema.column(self.spec.ordering_column)
             newest = newest_rows(keyed, batch.rows, ordering, found, tablet)
             superseded_count = len(keyed.rows) - len(newest.rows)
-            keyed = newest
+            # One operation per key that is left, so its number among the keys is its group.
+            keys, found = keys.take(newest.group), found.take(newest.group)
+            keyed = replace(newest, group=np.arange(len(keys)), key_count=len(keys))
         effects = collapse(keyed, found.is_found, len(self.spec.value_columns), batch.is_set)
         for failure in effects.failures:
             raise_row_error(

@@ -42,6 +42,10 @@ class RowLocations:
         """bool[n]."""
         return self.rowid >= 0
 
+    def take(self, indices: np.ndarray) -> RowLocations:
+        """Return the locations of some of the keys."""
+        return RowLocations(self.rowset_index[indices], self.rowid[indices])
+
     @staticmethod
     def nowhere(count: int) -> RowLocations:
         """Return the locations of `count` keys that are not there."""
