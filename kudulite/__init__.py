@@ -8,6 +8,8 @@ What stands in `__all__` is what users may rely on; everything else may change.
 
 from kudulite import errors
 from kudulite.catalog.bulk_write import StagedTask
+from kudulite.catalog.check import CheckReport
+from kudulite.catalog.sweep import SweepResult
 from kudulite.client.bulk_write import BulkWrite, WriteResult
 from kudulite.client.client import Client, connect, open_table
 from kudulite.client.partitioning import Partitioning
@@ -43,6 +45,7 @@ schema_builder = SchemaBuilder
 
 __all__ = [
     "BulkWrite",
+    "CheckReport",
     "Client",
     "Column",
     "ColumnExpression",
@@ -54,6 +57,7 @@ __all__ = [
     "Schema",
     "SchemaBuilder",
     "StagedTask",
+    "SweepResult",
     "Table",
     "TableStatistics",
     "WriteResult",

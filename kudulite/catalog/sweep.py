@@ -53,10 +53,13 @@ def sweep(store: TableStore, grace_seconds: float = GRACE_SECONDS) -> SweepResul
     staging_folder_count = sweep_staging(store, grace_seconds)
     version_count = _sweep_versions(store, grace_seconds)
     file_count = byte_count = 0
+    manifests: dict[int, Manifest] = {}
     for entry in store.newest().tablets:
+        _read_versions(store, manifests)  # most of them, ahead of the lock
         with store.lock(entry.id) as lock:
             lock.announce("sweep")
-            kept = _referenced(store, entry.id)
+            _read_versions(store, manifests)
+            kept = _referenced(store, entry.id, manifests)
             for path in _unreferenced(store.tablet_folder(entry.id), kept, grace_seconds):
                 byte_count += path.stat().st_size
                 file_count += 1
@@ -82,12 +85,19 @@ def _sweep_versions(store: TableStore, grace_seconds: float) -> int:
     return count
 
 
-def _referenced(store: TableStore, tablet_id: str) -> set[Path]:
-    """Return the files of a tablet that any remaining version refers to."""
+def _read_versions(store: TableStore, manifests: dict[int, Manifest]) -> None:
+    """Add the versions that are new to `manifests`; those that are gone only keep files longer."""
+    for version in store.versions():
+        if version not in manifests:
+            manifests[version] = store.at_version(version)
+
+
+def _referenced(store: TableStore, tablet_id: str, manifests: dict[int, Manifest]) -> set[Path]:
+    """Return the files of a tablet that any of the versions refers to."""
     kept: set[Path] = {store.tablet_folder(tablet_id) / LOCK_NAME}
     superblocks: set[str] = set()
-    for version in store.versions():
-        kept |= _files_of(store, store.at_version(version), tablet_id, superblocks)
+    for manifest in manifests.values():
+        kept |= _files_of(store, manifest, tablet_id, superblocks)
     return kept
 
 

@@ -1,0 +1,358 @@
+"""Check: reads one version of a table whole and compares everything that is stored twice.
+
+    manifest    one entry per tablet of the partitioning; its figures are those of its superblock
+    files       each there, with the length and CRC that the metadata gives
+    base data   row count; no null in NOT NULL columns; rows belong to the tablet
+    key index   strictly ascending; the encoded keys of the base data; bounds as in the superblock
+    bloom       contains every key
+    deltas      row ids in range and ascending; counts and moments as in the superblock; oldest
+                first; a row is deleted once and changed no more
+    tablet      each key is live in one rowset at most; nothing is newer than the entry says
+
+Nothing is changed, and nothing comes from the block cache: what is checked are the bytes on disk.
+Memory is bounded by a row group and a rowset's keys. Problems are collected, not raised, so that
+one run names them all; a rowset whose files are damaged is not looked into further.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from kudulite.catalog.manifest import Manifest, TabletEntry
+from kudulite.catalog.table_store import TableStore
+from kudulite.cfile.base_data import BaseDataFile
+from kudulite.cfile.block_cache import BlockCache
+from kudulite.cfile.bloom import BloomFilter
+from kudulite.delta.delta_file import OP_DELETE, OP_UPDATE, DeltaFile, DeltaFileMeta, DeltaRows
+from kudulite.errors import CorruptionError, KuduliteError
+from kudulite.fs.file_system import FileRef, verify_file
+from kudulite.model.encoded_key import encode_keys
+from kudulite.mvcc.hybrid_time import TIMESTAMP_MAX
+from kudulite.rowset.disk_rowset import DiskRowSet
+from kudulite.rowset.rowset_meta import RowSetMeta
+from kudulite.tablet.tablet import ROWSET_FOLDER, Tablet
+
+# Holds what one rowset has open; evicted as the check goes on.
+_CACHE_BYTES = 64 << 20
+_KEYS_AT_ONCE = 1 << 16
+PROBLEMS_SHOWN_MAX = 20
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """What a check has read, and the `problems` it found, each naming its file or tablet.
+
+    `row_count` is of live rows; files and bytes are those that version `version` refers to.
+    """
+
+    table: str
+    version: int
+    tablet_count: int
+    rowset_count: int
+    file_count: int
+    byte_count: int
+    row_count: int
+    problems: tuple[str, ...] = ()
+
+    @property
+    def is_good(self) -> bool:
+        """Whether no problem was found."""
+        return not self.problems
+
+    def raise_if_bad(self) -> CheckReport:
+        """Return the report, or raise CorruptionError listing the first problems."""
+        if self.is_good:
+            return self
+        shown = "\n  ".join(self.problems[:PROBLEMS_SHOWN_MAX])
+        more = len(self.problems) - PROBLEMS_SHOWN_MAX
+        rest = f"\n  and {more} more" if more > 0 else ""
+        raise CorruptionError(
+            f"table {self.table!r} at version {self.version}: {len(self.problems)} problems:"
+            f"\n  {shown}{rest}"
+        )
+
+
+def check_table(store: TableStore) -> CheckReport:
+    """Check the newest version. Raises only where there is no readable manifest."""
+    environment = replace(store.environment, cache=BlockCache(_CACHE_BYTES))
+    fresh = TableStore(store.folder, environment)
+    check = _Check(fresh, fresh.newest())
+    check.run()
+    return CheckReport(
+        table=store.name,
+        version=check.manifest.version,
+        tablet_count=len(check.manifest.tablets),
+        rowset_count=check.rowset_count,
+        file_count=check.file_count,
+        byte_count=check.byte_count,
+        row_count=sum(entry.live_row_count for entry in check.manifest.tablets),
+        problems=tuple(check.problems),
+    )
+
+
+@dataclass
+class _Check:
+    """One run over one version."""
+
+    store: TableStore
+    manifest: Manifest
+    problems: list[str] = field(default_factory=list)
+    rowset_count: int = 0
+    file_count: int = 0
+    byte_count: int = 0
+
+    def run(self) -> None:
+        """Check all tablets."""
+        places = [entry.partition for entry in self.manifest.tablets]
+        self.expect(
+            places == self.manifest.partition.tablets(),
+            f"{self.store.folder}: the tablets of the manifest are not those of its partitioning",
+        )
+        ids = [entry.id for entry in self.manifest.tablets]
+        self.expect(len(set(ids)) == len(ids), f"{self.store.folder}: a tablet is listed twice")
+        for index, entry in enumerate(self.manifest.tablets):
+            with self.problems_of(f"tablet {entry.id}"):
+                self._check_tablet(index, entry)
+
+    def expect(self, condition: bool, problem: str) -> bool:
+        """Note `problem` unless `condition` holds; returns the condition."""
+        if not condition:
+            self.problems.append(problem)
+        return condition
+
+    @contextmanager
+    def problems_of(self, what: str) -> Iterator[None]:
+        """Turn what makes reading `what` impossible into a problem."""
+        try:
+            yield
+        except KuduliteError as error:
+            self.problems.append(str(error))
+        except (pa.ArrowException, OSError) as error:
+            self.problems.append(f"{what}: {error}")
+
+    def _check_tablet(self, index: int, entry: TabletEntry) -> None:
+        tablet = self.store.tablet(entry)
+        self._count(entry.superblock)
+        what = f"tablet {entry.id}"
+        metas = tablet.superblock.rowsets
+        live, size = tablet.live_row_count, sum(meta.bytes_on_disk for meta in metas)
+        self.expect(
+            live == entry.live_row_count,
+            f"{what}: {live} live rows, the manifest says {entry.live_row_count}",
+        )
+        self.expect(
+            size == entry.bytes_on_disk,
+            f"{what}: {size} bytes in its files, the manifest says {entry.bytes_on_disk}",
+        )
+        self.expect(
+            tablet.timestamp_max <= entry.timestamp,
+            f"{what}: its newest change is at {tablet.timestamp_max}, after {entry.timestamp}, where"
+            " the manifest has it",
+        )
+        rowset_ids = [meta.id for meta in metas]
+        self.expect(len(set(rowset_ids)) == len(rowset_ids), f"{what}: a rowset is listed twice")
+        readable = True
+        for rowset in tablet.rowsets:
+            count = len(self.problems)
+            folder = tablet.folder / ROWSET_FOLDER / rowset.meta.id
+            with self.problems_of(str(folder)):
+                self.rowset_count += 1
+                _RowSetCheck(self, rowset, folder, index).run()
+            readable &= len(self.problems) == count
+        if readable:
+            self._check_keys_are_live_once(tablet)
+
+    def check_file(self, path: Path, ref: FileRef) -> None:
+        """Check a file's length and CRC. Raises CorruptionError, StorageError."""
+        self._count(ref)
+        verify_file(path, ref)
+
+    def _count(self, ref: FileRef) -> None:
+        self.file_count += 1
+        self.byte_count += ref.length
+
+    def _check_keys_are_live_once(self, tablet: Tablet) -> None:
+        """Probe each rowset's live keys in the rowsets after it that overlap."""
+        position = {rowset.meta.id: at for at, rowset in enumerate(tablet.rowsets)}
+        for at, rowset in enumerate(tablet.rowsets):
+            if rowset.meta.delete_timestamp is not None:
+                continue
+            overlay = rowset.overlay(TIMESTAMP_MAX)
+            for start in range(0, rowset.meta.row_count, _KEYS_AT_ONCE):
+                keys = rowset.key_index.slice(start, start + _KEYS_AT_ONCE)
+                live = overlay.selection(start, start + len(keys))
+                keys = keys if live is None else keys.take(np.flatnonzero(live))
+                for other, low, high in tablet.current.probe_ranges(keys):
+                    if position[other.meta.id] <= at:
+                        continue
+                    rowids = other.key_index.find(keys.slice(low, high))
+                    found = rowids >= 0
+                    found[found] = ~other.overlay(TIMESTAMP_MAX).is_deleted(rowids[found])
+                    self.expect(
+                        not found.any(),
+                        f"tablet {tablet.id}: {np.count_nonzero(found)} keys are live in rowset"
+                        f" {rowset.meta.id} and in {other.meta.id}",
+                    )
+
+
+@dataclass
+class _RowSetCheck:
+    """The check of one DiskRowSet, of the tablet with number `tablet_index`."""
+
+    check: _Check
+    rowset: DiskRowSet
+    folder: Path
+    tablet_index: int
+
+    def run(self) -> None:
+        """Check files first; then, as they can be read, what is in them."""
+        meta = self.rowset.meta
+        refs = [base.ref for base in meta.base] + [meta.key_index, meta.bloom]
+        for ref in [*refs, *(delta.ref for delta in meta.redo)]:
+            self.check.check_file(self.folder / ref.name, ref)
+        self._check_keys(meta)
+        for base in meta.base:
+            file = BaseDataFile(self.folder / base.ref.name, base.ref)
+            if self._expect(
+                file.row_count == meta.row_count,
+                f"{file.path}: {file.row_count} rows, the superblock says {meta.row_count}",
+            ):
+                self._check_base(file, base.column_ids)
+        self._check_deltas(meta)
+
+    def _expect(self, condition: bool, problem: str) -> bool:
+        return self.check.expect(condition, problem)
+
+    def _check_keys(self, meta: RowSetMeta) -> None:
+        index = self.rowset.key_index
+        path = self.folder / meta.key_index.name
+        count_holds = self._expect(
+            index.row_count == meta.row_count and meta.row_count > 0,
+            f"{path}: {index.row_count} keys, the superblock says {meta.row_count}",
+        )
+        if not count_holds:
+            return
+        bloom = BloomFilter(self.folder / meta.bloom.name, meta.bloom)
+        for start in range(0, index.row_count, _KEYS_AT_ONCE):
+            # One key of overlap, so that the order across the border is seen too.
+            keys = index.slice(max(0, start - 1), start + _KEYS_AT_ONCE)
+            self._expect(keys.is_sorted(strict=True), f"{path}: keys do not ascend after {start}")
+            missing = np.count_nonzero(~bloom.may_contain(keys))
+            self._expect(missing == 0, f"{bloom.path}: {missing} keys of the rowset are not in it")
+        first, last = index.slice(0, 1)[0], index.slice(meta.row_count - 1, meta.row_count)[0]
+        self._expect(
+            (first, last) == (meta.key_min, meta.key_max),
+            f"{path}: keys from {first.hex()} to {last.hex()}, the superblock says"
+            f" {meta.key_min.hex()} to {meta.key_max.hex()}",
+        )
+
+    def _check_base(self, file: BaseDataFile, column_ids: Sequence[int]) -> None:
+        schema = self.check.manifest.schema
+        columns = [c for i in column_ids if (c := schema.column_by_id(i)) is not None]
+        names = [column.name for column in columns]
+        for group in range(file.row_group_count):
+            start, stop = file.row_group_rows(group)
+            rows = file.read([group], names)
+            for column in columns:
+                self._expect(
+                    column.nullable or rows.column(column.name).null_count == 0,
+                    f"{file.path}: null in column {column.name!r}, which is NOT NULL",
+                )
+            if set(schema.key_names) <= set(names):
+                self._check_key_columns(file, rows, start, stop)
+
+    def _check_key_columns(self, file: BaseDataFile, rows: pa.Table, start: int, stop: int) -> None:
+        manifest = self.check.manifest
+        columns = {n: rows.column(n).combine_chunks() for n in manifest.schema.key_names}
+        keys = encode_keys(list(columns.values()), manifest.schema.key_types)
+        stored = self.rowset.key_index.slice(start, stop)
+        self._expect(
+            keys.to_arrow().equals(stored.to_arrow()),
+            f"{file.path}: the keys of rows {start} to {stop} are not those of the key index",
+        )
+        owners = manifest.partition.tablet_index(columns, rows.num_rows)
+        strays = np.count_nonzero(owners != self.tablet_index)
+        self._expect(strays == 0, f"{file.path}: {strays} rows belong to another tablet")
+
+    # -- deltas
+
+    def _check_deltas(self, meta: RowSetMeta) -> None:
+        """Check REDO files one by one, and the order and deletes over all of them."""
+        deleted = np.empty(0, np.int64)
+        newest = meta.insert_timestamp
+        for delta in meta.redo:
+            file = DeltaFile(self.folder / delta.ref.name, delta, meta.row_count)
+            self._expect(
+                newest <= delta.timestamp_min <= delta.timestamp_max,
+                f"{file.path}: from {delta.timestamp_min} to {delta.timestamp_max}, after"
+                f" {newest} in the rowset",
+            )
+            newest = max(newest, delta.timestamp_max)
+            rows = file.read()
+            self._check_delta(file.path, delta, rows)
+            dead = np.isin(rows.rowids, deleted)
+            self._expect(
+                not dead.any(),
+                f"{file.path}: changes {np.count_nonzero(dead)} rows that were deleted before",
+            )
+            deleted = np.union1d(deleted, rows.rowids[rows.ops == OP_DELETE])
+        ended = meta.delete_timestamp
+        self._expect(
+            ended is None or ended >= newest,
+            f"{self.folder}: the rowset ended at {ended}, before its newest change at {newest}",
+        )
+
+    def _check_delta(self, path: Path, meta: DeltaFileMeta, rows: DeltaRows) -> None:
+        steps = np.diff(rows.rowids)
+        if rows.timestamps is None:
+            ascends = (steps > 0).all()
+        else:
+            ascends = ((steps > 0) | ((steps == 0) & (np.diff(rows.timestamps) >= 0))).all()
+            found = int(rows.timestamps.min()), int(rows.timestamps.max())
+            self._expect(
+                found == (meta.timestamp_min, meta.timestamp_max),
+                f"{path}: timestamps from {found[0]} to {found[1]}, the superblock says"
+                f" {meta.timestamp_min} to {meta.timestamp_max}",
+            )
+        self._expect(bool(ascends), f"{path}: row ids do not ascend")
+        is_delete = rows.ops == OP_DELETE
+        others = ~is_delete & (rows.ops != OP_UPDATE)
+        self._expect(
+            np.count_nonzero(is_delete) == meta.delete_count
+            and np.count_nonzero(others) == meta.reinsert_count == 0,
+            f"{path}: {np.count_nonzero(is_delete)} deletes and {np.count_nonzero(others)} of"
+            f" neither UPDATE nor DELETE, the superblock says {meta.delete_count} deletes",
+        )
+        self._check_delta_columns(path, meta, rows, is_delete)
+
+    def _check_delta_columns(
+        self, path: Path, meta: DeltaFileMeta, rows: DeltaRows, is_delete: np.ndarray
+    ) -> None:
+        for column_id, changed in rows.columns.items():
+            column = self.check.manifest.schema.column_by_id(column_id)
+            count = len(rows.rowids)
+            is_set = np.ones(count, bool) if changed.is_set is None else changed.is_set
+            self._expect(
+                np.count_nonzero(is_set) == meta.update_counts[column_id],
+                f"{path}: {np.count_nonzero(is_set)} updates of column {column_id}, the superblock"
+                f" says {meta.update_counts[column_id]}",
+            )
+            self._expect(not (is_set & is_delete).any(), f"{path}: a DELETE sets a column")
+            if column is None:
+                continue
+            self._expect(
+                changed.values.type == column.type.arrow,
+                f"{path}: values of {changed.values.type} for column {column.name!r} of type"
+                f" {column.type}",
+            )
+            nulls = changed.values.is_null().to_numpy(zero_copy_only=False) & is_set
+            self._expect(
+                column.nullable or not nulls.any(),
+                f"{path}: null in column {column.name!r}, which is NOT NULL",
+            )
