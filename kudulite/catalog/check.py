@@ -152,8 +152,8 @@ class _Check:
         )
         self.expect(
             tablet.timestamp_max <= entry.timestamp,
-            f"{what}: its newest change is at {tablet.timestamp_max}, after {entry.timestamp}, where"
-            " the manifest has it",
+            f"{what}: its newest change is at {tablet.timestamp_max}, the manifest says"
+            f" {entry.timestamp}",
         )
         rowset_ids = [meta.id for meta in metas]
         self.expect(len(set(rowset_ids)) == len(rowset_ids), f"{what}: a rowset is listed twice")

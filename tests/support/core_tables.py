@@ -1,0 +1,84 @@
+"""What core tests share: tables that are checked when the test ends, and their rows as tuples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from model_table import sort_key
+
+import kudulite
+from kudulite.catalog.table_store import Environment, TableStore
+from kudulite.cfile.block_cache import BlockCache
+from kudulite.client.client import Client
+from kudulite.client.table import Table
+from kudulite.fs.file_system import FileSystem
+from kudulite.mvcc.hybrid_time import Clock
+
+CACHE_BYTES = 32 << 20
+
+
+class ManualClock(Clock):
+    """A clock that a test moves by hand; `microseconds` since 1970."""
+
+    def __init__(self, microseconds: int = 1_700_000_000_000_000) -> None:
+        self.microseconds = microseconds
+
+    def now(self) -> int:
+        """The present as a HybridTime."""
+        return self.microseconds << 12
+
+
+def environment(
+    file_system: FileSystem | None = None,
+    clock: Clock | None = None,
+    lock_timeout_seconds: float = 20.0,
+) -> Environment:
+    """An environment with a cache of its own: nothing is shared with other tests."""
+    return Environment(
+        file_system or FileSystem(), clock or Clock(), BlockCache(CACHE_BYTES), lock_timeout_seconds
+    )
+
+
+class CoreTables:
+    """Clients of one test, over folders below `root`; `check_all` is called at its end."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def client(self, name: str = "root", **options: Any) -> Client:
+        """A client whose environment no other test shares; a new one sees only the disk."""
+        return Client(self.root / name, environment(**options))
+
+    def check_all(self) -> int:
+        """Check every table below the root; returns how many there were."""
+        count = 0
+        for manifest in sorted(self.root.rglob("manifest")):
+            store = TableStore(manifest.parent, environment())
+            if store.exists():
+                Table(store).check().raise_if_bad()
+                count += 1
+        return count
+
+
+def tuples(rows: pa.Table | pa.RecordBatch) -> list[tuple]:
+    """Arrow rows as tuples, in their order."""
+    columns = [column.to_pylist() for column in rows.columns]
+    return list(zip(*columns, strict=True)) if columns else [()] * rows.num_rows
+
+
+def in_order(rows: Iterable[tuple]) -> list[tuple]:
+    """Tuples in the order of the model's."""
+    return sorted(rows, key=sort_key)
+
+
+def stored(table: kudulite.Table, at: Any = None) -> list[tuple]:
+    """All rows of a table at a moment, in order."""
+    return in_order(tuples(table.scan(at=at).to_arrow()))
+
+
+def files_below(folder: Path) -> set[Path]:
+    """All files in a tree."""
+    return {path for path in folder.rglob("*") if path.is_file()}
