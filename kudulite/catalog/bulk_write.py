@@ -9,13 +9,14 @@ at its next file, and nothing of it stays.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
 from kudulite.catalog.table_store import STAGING_FOLDER, TableStore
-from kudulite.errors import ConflictError
+from kudulite.errors import ConflictError, StorageError
 from kudulite.tablet.operation import WriteSpec
 from kudulite.tablet.staged import StagedTablet
 
@@ -45,8 +46,11 @@ class WriteState:
 
     @property
     def is_resolved_at_commit(self) -> bool:
-        """Whether tasks only split rows by tablet, since one key's rows may be in several tasks."""
-        return self.spec.operation is None or self.spec.ordering_column is not None
+        """Whether tasks only split rows by tablet, since what a staged row meant could not be told
+        from what it left: in mixed and ordered writes, and where a null may become a default.
+        """
+        spec = self.spec
+        return spec.operation is None or spec.ordering_column is not None or spec.hides_nulls
 
 
 @dataclass(frozen=True)
@@ -102,8 +106,17 @@ def check_write_is_open(store: TableStore, state: WriteState) -> None:
 
 
 def end_write(store: TableStore, state: WriteState) -> None:
-    """Remove what a write has staged and not yet moved into the table."""
-    store.environment.file_system.remove_tree(store.folder / state.folder)
+    """Remove what a write has staged and not yet moved into the table.
+
+    The folder is renamed first, so that a task which is still running fails at its next file
+    instead of leaving one behind.
+    """
+    folder = store.folder / state.folder
+    ended = folder.with_name(f".ended-{folder.name}")
+    file_system = store.environment.file_system
+    with contextlib.suppress(StorageError):  # it is gone already
+        file_system.rename(folder, ended)
+    file_system.remove_tree(ended)
 
 
 def read_pinned_version(folder: Path) -> int | None:

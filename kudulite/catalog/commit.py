@@ -80,7 +80,8 @@ class Commit:
         newest = self._checked_newest()
         if self._is_committed(newest):
             return CommitResult(newest.version, newest.timestamp, WriteCounts(), is_skipped=True)
-        parts = self._fit_all(parts, fitted, newest)
+        fit = self._fit_all(parts, fitted, newest)
+        parts = {t: [part.without_touches() for part in found] for t, found in fit.items()}
         counts = sum((p.counts for ps in parts.values() for p in ps), WriteCounts())
         is_change = self.state.spec.is_overwrite or any(
             not part.is_empty for tablet_parts in parts.values() for part in tablet_parts

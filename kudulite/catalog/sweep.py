@@ -1,6 +1,7 @@
 """Sweep: removes files that nobody can need any more, once they are older than the grace time.
 
-    staging folders    of writes that ended without cleaning up
+    staging folders    of writes that ended without cleaning up, after a day: a job may compute for
+                       hours before its first task writes
     versions           superseded for longer than the grace time
     files of tablets   that no remaining version refers to
 
@@ -25,6 +26,7 @@ from kudulite.catalog.table_store import MANIFEST_FOLDER, STAGING_FOLDER, TableS
 from kudulite.tablet.tablet import LOCK_NAME, ROWSET_FOLDER
 
 GRACE_SECONDS = 3600.0
+STAGING_GRACE_SECONDS = 24 * 3600.0
 
 
 @dataclass(frozen=True)
@@ -37,20 +39,25 @@ class SweepResult:
     byte_count: int = 0
 
 
-def sweep_staging(store: TableStore, grace_seconds: float = GRACE_SECONDS) -> int:
+def sweep_staging(store: TableStore, grace_seconds: float = STAGING_GRACE_SECONDS) -> int:
     """Remove staging folders in which nothing was written during the grace time."""
     horizon = time.time() - grace_seconds
     count = 0
     for folder in _entries(store.folder / STAGING_FOLDER):
-        if _newest_change(folder) < horizon:
+        if _is_older(folder, horizon):
             store.environment.file_system.remove_tree(folder)
             count += 1
     return count
 
 
-def sweep(store: TableStore, grace_seconds: float = GRACE_SECONDS) -> SweepResult:
-    """Remove everything that is superseded or abandoned for longer than the grace time."""
-    staging_folder_count = sweep_staging(store, grace_seconds)
+def sweep(
+    store: TableStore,
+    grace_seconds: float = GRACE_SECONDS,
+    staging_grace_seconds: float = STAGING_GRACE_SECONDS,
+) -> SweepResult:
+    """Remove everything that is superseded or abandoned for longer than the grace times."""
+    staging_folder_count = sweep_staging(store, staging_grace_seconds)
+    _sweep_temporaries(store, grace_seconds)
     version_count = _sweep_versions(store, grace_seconds)
     file_count = byte_count = 0
     manifests: dict[int, Manifest] = {}
@@ -135,11 +142,23 @@ def _entries(folder: Path) -> list[Path]:
         return []
 
 
-def _newest_change(folder: Path) -> float:
-    """Return the newest modification time in a tree; 0 for one that is gone."""
-    newest = 0.0
-    with contextlib.suppress(FileNotFoundError):
-        newest = folder.stat().st_mtime
-        for path in folder.rglob("*"):
-            newest = max(newest, path.stat().st_mtime)
-    return newest
+def _is_older(folder: Path, horizon: float) -> bool:
+    """Whether nothing in a tree changed since `horizon`, looking no further than the first that
+    did.
+
+    A tree that somebody else removes meanwhile is not older: there is nothing left to do.
+    """
+    try:
+        if folder.stat().st_mtime >= horizon:
+            return False
+        return all(path.stat().st_mtime < horizon for path in folder.rglob("*"))
+    except FileNotFoundError:
+        return False
+
+
+def _sweep_temporaries(store: TableStore, grace_seconds: float) -> None:
+    """Remove what a publication that was killed has left beside the versions."""
+    horizon = time.time() - grace_seconds
+    for path in _entries(store.folder / MANIFEST_FOLDER):
+        if path.name.startswith(".") and _is_older(path, horizon):
+            store.environment.file_system.remove(path)

@@ -57,6 +57,7 @@ class TableStore:
     folder: Path
     environment: Environment
     _newest: Manifest | None = field(default=None, repr=False)
+    _newest_identity: tuple[int, int] | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:
@@ -75,11 +76,16 @@ class TableStore:
         version = self._newest.version if self._newest is not None else self._hinted_version()
         while version >= 0 and self._has_version(version + 1):
             version += 1
-        if version < 1 or not self._has_version(version):
+        identity = self._identity(version)
+        if identity is None:
             version = self._listed_version()
-        if self._newest is None or self._newest.version != version:
-            self._newest = self.at_version(version)
-        return self._newest
+            identity = self._identity(version)
+        known = self._newest
+        # The file's identity too: a table may have been deleted and created again meanwhile.
+        if known is None or known.version != version or self._newest_identity != identity:
+            known = self.at_version(version)
+            self._newest, self._newest_identity = known, identity
+        return known
 
     def at_version(self, version: int) -> Manifest:
         """Read one version. Raises CorruptionError or StorageError."""
@@ -102,6 +108,14 @@ class TableStore:
     def _has_version(self, version: int) -> bool:
         # Not a Path: this is asked twice for every read of one row.
         return os.path.exists(f"{self._manifest_folder}/{manifest_name(version)}")
+
+    def _identity(self, version: int) -> tuple[int, int] | None:
+        """Return what tells a version's file from any other, None when it does not exist."""
+        try:
+            found = os.stat(f"{self._manifest_folder}/{manifest_name(version)}")
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return found.st_ino, found.st_mtime_ns
 
     @cached_property
     def _manifest_folder(self) -> str:
@@ -183,6 +197,8 @@ class TableStore:
             commit_id=uuid.uuid4().hex,
         )
         if not self.publish(manifest):
+            for entry in entries:
+                file_system.remove_tree(self.tablet_folder(entry.id))
             raise TableExistsError(f"table {self.name!r} was just created by another process")
         return manifest
 
@@ -208,7 +224,7 @@ class TableStore:
         path = self._manifest_path(manifest.version)
         if not file_system.publish(path, manifest.encode()):
             return False
-        self._newest = manifest
+        self._newest, self._newest_identity = manifest, self._identity(manifest.version)
         try:
             file_system.replace_file(path.with_name(HINT_NAME), b"%d" % manifest.version)
         except StorageError:

@@ -21,7 +21,13 @@ from kudulite.catalog.bulk_write import WriteState, begin_write
 from kudulite.catalog.check import CheckReport, check_table
 from kudulite.catalog.partition import PartitionSchema
 from kudulite.catalog.snapshot import choose_snapshot
-from kudulite.catalog.sweep import GRACE_SECONDS, SweepResult, sweep, sweep_staging
+from kudulite.catalog.sweep import (
+    GRACE_SECONDS,
+    STAGING_GRACE_SECONDS,
+    SweepResult,
+    sweep,
+    sweep_staging,
+)
 from kudulite.catalog.table_store import TableStore
 from kudulite.client.arrow_input import arrow_batches
 from kudulite.client.bulk_write import BulkWrite, WriteResult
@@ -229,13 +235,18 @@ class Table:
 
     # -- upkeep
 
-    def maintain(self, grace_seconds: float = GRACE_SECONDS) -> SweepResult:
+    def maintain(
+        self,
+        grace_seconds: float = GRACE_SECONDS,
+        staging_grace_seconds: float = STAGING_GRACE_SECONDS,
+    ) -> SweepResult:
         """Remove files that were superseded or abandoned longer than the grace time ago.
 
         Safe beside all readers and writers. Versions of the last `grace_seconds` keep their files,
-        so that readers that are under way, on any machine, can end.
+        so that readers that are under way, on any machine, can end. What a write has staged stays
+        until nothing was added to it for `staging_grace_seconds`.
         """
-        return sweep(self._store, grace_seconds)
+        return sweep(self._store, grace_seconds, staging_grace_seconds)
 
     # -- reading
 
