@@ -173,6 +173,7 @@ class _Rounds:
         self._exists = exists
         self._alive = exists.copy()
         self._is_replaced = np.zeros(len(exists), dtype=bool)
+        self._is_changed = np.zeros(len(exists), dtype=bool)
         self._is_set = is_set
         # Rows that set all columns share one array of sources.
         distinct = 1 if is_set is None else column_count
@@ -200,6 +201,7 @@ class _Rounds:
         created = keys[creates]
         self._is_replaced[created] |= self._exists[created]
         self._alive[created] = True
+        self._is_changed[keys[changes]] = True
         self._alive[keys[deletes]] = False
         self._present.append(rows[present])
         self._absent.append(rows[absent])
@@ -214,10 +216,8 @@ class _Rounds:
             np.where(self._alive, ACTION_INSERT, ACTION_NONE),
         ).astype(np.uint8)
         sources = self._sources
-        untouched = np.ones(len(action), dtype=bool)
-        for source in sources:
-            untouched &= source == SOURCE_KEEP
-        action[(action == ACTION_UPDATE) & untouched & ~self._is_replaced] = ACTION_NONE
+        is_touched = self._is_changed | self._is_replaced
+        action[(action == ACTION_UPDATE) & ~is_touched] = ACTION_NONE
         if self._is_set is None:
             sources = sources * self._column_count
         failures = [

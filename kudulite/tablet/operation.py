@@ -67,6 +67,7 @@ class WriteSpec:
     `operation` is None for a mixed batch, whose rows say it one by one. `value_columns` are the
     non-key columns that the write provides, in schema order. `ignore_null` makes a null cell mean
     "leave it alone". With `ordering_column` the highest ordering value of a key wins.
+    `hides_nulls`: in a new row a null under `ignore_null` becomes a default that is not null.
     """
 
     operation: Operation | None
@@ -74,6 +75,7 @@ class WriteSpec:
     ignore_null: bool = False
     ordering_column: str | None = None
     is_overwrite: bool = False
+    hides_nulls: bool = False
 
     @staticmethod
     def build(
@@ -116,4 +118,7 @@ class WriteSpec:
                 f"{what}: ordering column {ordering_column!r} must be a non-key column of the table"
                 f" that the batch provides; those are: {', '.join(values) or 'none'}"
             )
-        return WriteSpec(operation, values, ignore_null, ordering_column, is_overwrite)
+        hides_nulls = ignore_null and any(
+            schema.column(name).write_default is not None for name in values
+        )
+        return WriteSpec(operation, values, ignore_null, ordering_column, is_overwrite, hides_nulls)

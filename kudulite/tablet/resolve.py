@@ -149,9 +149,7 @@ class Resolver:
         folder: str,
     ) -> tuple[StagedDelta, ...]:
         changed = effects.action >= ACTION_UPDATE
-        if not self.spec.value_columns and not effects.is_replaced.any():
-            changed &= effects.action == ACTION_DELETE  # a key-only upsert leaves no trace
-        replaced = np.flatnonzero(changed & effects.is_replaced)
+        replaced = np.flatnonzero((effects.action == ACTION_UPDATE) & effects.is_replaced)
         if len(replaced):
             self._check_required(rows, firsts, effects, replaced)
         staged = []
@@ -236,7 +234,10 @@ def _values(rows: pa.Table, column: Column, source: np.ndarray | None, count: in
     if (source >= 0).all():
         return _gather(rows, column.name, source)
     indices = pa.array(source, mask=source < 0)
-    values = rows.column(column.name).combine_chunks().take(indices)
+    if column.name in rows.column_names:
+        values = rows.column(column.name).combine_chunks().take(indices)
+    else:  # no row provides it, but one that replaces a deleted row sets the default
+        values = pa.nulls(count, column.type.arrow)
     if column.write_default is None:
         return values
     return pc.if_else(pa.array(source == SOURCE_DEFAULT), default, values)

@@ -22,6 +22,13 @@ class StagedDelta:
     rowset_id: str
     meta: DeltaFileMeta
 
+    @property
+    def is_touch(self) -> bool:
+        """Whether it changes nothing: its rows (of key-only upserts, or all null under ignore_null)
+        only have to be there still when the write commits.
+        """
+        return not self.meta.delete_count and not any(self.meta.update_counts.values())
+
 
 @dataclass(frozen=True)
 class StagedTablet:
@@ -40,6 +47,10 @@ class StagedTablet:
     def is_empty(self) -> bool:
         """Whether the part changes nothing."""
         return not self.rowsets and not self.deltas
+
+    def without_touches(self) -> StagedTablet:
+        """Return the part without the files that change nothing; for after the last fitting."""
+        return replace(self, deltas=tuple(d for d in self.deltas if not d.is_touch))
 
     def with_masked_rowset(self, masked: RowSetMeta, masked_count: int) -> StagedTablet:
         """Return the part with one of its rowsets replaced, `masked_count` rows fewer inserted."""
