@@ -13,6 +13,9 @@ row; a REDO file is written again without them) and resolved once more, in the o
 against the tablet as it is now. All other values are left where they are.
 
 A row that an IGNORE operation ignored stays ignored: it is judged at the version the write read.
+
+Counts: several rows of one key in one part are staged as one. Where an UPDATE_IGNORE finds its row
+gone, that one is counted as ignored and the others stay counted as updated.
 """
 
 from __future__ import annotations

@@ -1,0 +1,166 @@
+"""Writes staged in several tasks and at the same version, committed one after the other.
+
+What a commit must give is what the same rows, task after task, would have given when written in
+the order of the commits. The one difference is stated in tablet/revalidate.py: rows that an IGNORE
+operation ignored at the version which the write read stay ignored.
+"""
+
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from core_tables import CoreTables
+from model_table import OPERATIONS, Counts, ModelTable, Row
+from random_tables import RandomTable, Write
+
+import kudulite
+from kudulite.errors import RowError
+
+Rows = list[tuple[str, Row]]
+
+
+@dataclass
+class Staged:
+    """A write that is staged; `left` are the rows that its commit has to apply."""
+
+    write: Write
+    bulk: kudulite.BulkWrite
+    parts: list[kudulite.StagedTask] = field(default_factory=list)
+    left: Rows = field(default_factory=list)
+    ignored: int = 0
+
+
+def split(table: RandomTable, rows: Rows) -> list[Rows]:
+    """The rows of 1 to 4 tasks, some empty, keys at random in several."""
+    cuts = sorted(table.random.randint(0, len(rows)) for _ in range(table.random.randint(0, 3)))
+    edges = [0, *cuts, len(rows)]
+    return [rows[low:high] for low, high in pairwise(edges)]
+
+
+def is_resolved_at_commit(table: RandomTable, write: Write) -> bool:
+    """Whether all rows are judged at the commit: mixed writes, and nulls that hide a default."""
+    nulls = write.options.get("ignore_null", False)
+    return write.operation is None or (nulls and bool(set(write.names) & set(table.model.defaults)))
+
+
+def stage(table: RandomTable, base: ModelTable, write: Write) -> Staged | None:
+    """Stage a write in tasks; None when a task is refused, as the model at the base says."""
+    options: dict[str, Any] = dict(write.options)
+    if write.operation is None:
+        options["operation_column"] = "op"
+    else:
+        options["operation"] = write.operation
+    bulk = table.table.new_bulk_write(columns=[*table.key_names, *write.names], **options)
+    staged = Staged(write, bulk)
+    for index, rows in enumerate(split(table, write.rows)):
+        table.log.append(f"  task {index}: {len(rows)} rows")
+        batches = [table.arrow(write, part) for part in split(table, rows)]
+        refused = None
+        if not is_resolved_at_commit(table, write):
+            try:
+                rows, ignored = without_ignored(base, write, rows)
+                staged.ignored += ignored
+            except RowError as error:
+                refused = error
+        try:
+            staged.parts.append(bulk.stage(batches, index))
+            table.same(refused, None, "task accepted")
+        except RowError as error:
+            if refused is None:
+                table.same(str(error), None, "task refused")
+            bulk.abort()
+            return None
+        staged.left += rows
+    return staged
+
+
+def without_ignored(base: ModelTable, write: Write, rows: Rows) -> tuple[Rows, int]:
+    """The rows that the task, alone at the base, would not ignore, and how many it would."""
+    alone = deepcopy(base)
+    if write.options.get("overwrite"):
+        alone.rows = {}
+    options = {"ignore_null": write.options.get("ignore_null", False)}
+    left: Rows = []
+    ignored = 0
+    for row in rows:
+        count = alone.write([row], **options).ignored
+        ignored += count
+        if not count:
+            left.append(row)
+    return left, ignored
+
+
+def commit(table: RandomTable, staged: Staged, order: str) -> None:
+    """Commit in random order of parts; table and model agree on effect, counts and refusal."""
+    table.log.append(f"commit {order}")
+    model = table.model
+    refused: RowError | None = None
+    counts = Counts()
+    try:
+        counts = model.write(staged.left, **staged.write.options)
+    except RowError as error:
+        refused = error
+    parts = table.random.sample(staged.parts, len(staged.parts))
+    version = table.table.version
+    try:
+        result = staged.bulk.commit(parts)
+    except RowError as error:
+        if refused is None:
+            table.same(str(error), None, f"commit {order} refused")
+        staged.bulk.abort()
+        table.same(table.table.version, version, "version after a refusal")
+        return
+    table.same(None, refused, f"commit {order} accepted")
+    found = [result.inserted, result.updated, result.deleted, result.ignored]
+    ignored = counts.ignored + staged.ignored
+    expected = [counts.inserted, counts.updated, counts.deleted, ignored]
+    if staged.write.operation == "update_ignore":
+        # Rows of one key in one task are staged as one: of those that were updates and find their
+        # row gone at the commit, only one is counted as ignored (tablet/revalidate.py).
+        found, expected = [sum(found)], [sum(expected)]
+    table.same(found, expected, "counts")
+    model.committed(result.timestamp)
+
+
+def overwrite_of(table: RandomTable) -> Write:
+    """A write that replaces all rows."""
+    write = table.random_write(["upsert", "insert"])
+    return Write(write.operation, write.names, write.rows, {**write.options, "overwrite": True})
+
+
+def random_write(table: RandomTable, operations: Sequence[str | None]) -> Write:
+    """Any write, at times one that replaces all rows."""
+    if table.random.random() < 0.1:
+        return overwrite_of(table)
+    return table.random_write(operations)
+
+
+@pytest.mark.parametrize("seed", range(110))
+def test_writes_staged_together_equal_their_serial_order(core: CoreTables, seed: int):
+    """Two or three writes staged at one version, whole writes between their commits."""
+    table = RandomTable(core, seed, has_required=False)
+    table.apply(table.random_write(["upsert"]))
+    for _ in range(3):
+        base = deepcopy(table.model)
+        count = table.random.choice([1, 2, 2, 3])
+        writes = [random_write(table, (*OPERATIONS, None)) for _ in range(count)]
+        staged = []
+        for write in writes:
+            table.log.append(f"stage {write!r}")
+            found = stage(table, base, write)
+            if found is not None:
+                staged.append(found)
+        for number, each in enumerate(table.random.sample(staged, len(staged))):
+            if table.random.random() < 0.5:
+                table.apply(random_write(table, ["upsert", "insert", "delete", "update", None]))
+            if table.random.random() < 0.2:
+                table.reopen()
+            commit(table, each, f"{number + 1} of {len(staged)}")
+            table.compare_now()
+    table.compare_lookups()
+    table.compare_predicates()
+    table.compare_past()
+    table.same([p.name for p in (table.table.path / "staging").iterdir()], [], "staging")
