@@ -2,12 +2,13 @@
 
 Spark's Python processes, in order (each imports this anew; only what is pickled travels on):
 
-    create_data_source        __init__, schema()            once per load() or view
+    create_data_source        __init__, schema()            once per load() or view (see below)
     plan_data_source_read     reader(), partitions()        at the first action
     write_into_data_source    __init__, writer()            once per write
 
 **A DataFrame is one snapshot, fixed at load()**: the timestamp is chosen in the first of these
-processes and travels with the pickled instance. Spark keeps the first plan of a DataFrame for all
+processes and travels with the pickled instance. Where the user gives a schema, Spark starts that
+process only at the first action, and the snapshot is of then. Spark keeps the first plan of a DataFrame for all
 its actions, or plans anew for each filter, depending on a setting; with the moment fixed the answer
 is the same.
 

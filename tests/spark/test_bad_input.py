@@ -14,10 +14,12 @@ OLD = [("a", 1, 10, "x"), ("b", 2, 20, None)]
 SCHEMA = "host string, day int, n int, s string"
 
 
-@pytest.fixture
-def path(spark, tmp_path) -> str:
-    """A table (host, day | n, s varchar(3)) with ranges of day [0, 100) and [200, 300)."""
-    place = str(tmp_path / "events")
+@pytest.fixture(scope="module")
+def path(spark, tmp_path_factory) -> str:
+    """A table (host, day | n, s varchar(3)) with ranges of day [0, 100) and [200, 300).
+
+    One for all tests: none of them may change it."""
+    place = str(tmp_path_factory.mktemp("bad") / "events")
     frame = spark.createDataFrame(OLD, SCHEMA)
     save(
         frame.withMetadata("s", {"__CHAR_VARCHAR_TYPE_STRING": "varchar(3)"}),

@@ -54,8 +54,8 @@ class FailingWriter(TableWriter):
         if self.trouble == "lost staging folder":
             shutil.rmtree(staging)
             staging.mkdir()
-        if self.trouble == "lost staged file":
-            next(place for place in staging.rglob("*") if place.suffix == ".parquet").unlink()
+        if self.trouble == "lost staged rowset":
+            shutil.rmtree(next(place.parent for place in staging.rglob("*.parquet")))
         if self.trouble == "killed commit":
             os.kill(os.getpid(), signal.SIGKILL)
         super().commit(messages)
@@ -98,7 +98,7 @@ TROUBLES = [
     "failing task",
     "slow twin",
     "lost staging folder",
-    "lost staged file",
+    "lost staged rowset",
     "killed commit",
 ]
 

@@ -4,9 +4,10 @@ import datetime
 import os
 from decimal import Decimal
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import functions as sf
-from spark_tables import load, rows, save, staged_files, stored
+from spark_tables import load, make_table, rows, save, staged_files, stored
 
 import kudulite
 import kudulite_spark
@@ -17,10 +18,13 @@ OLD = [(1, "a", 1.0), (2, "b", 2.0), (3, "c", 3.0)]
 @pytest.fixture
 def path(spark, tmp_path) -> str:
     """A table (k, s, x) with the rows OLD, in four tablets."""
-    place = str(tmp_path / "t")
-    frame = spark.createDataFrame(OLD, "k int, s string, x double")
-    save(frame, place, primaryKey="k", hashPartitions="k:4")
-    return place
+    return make_table(
+        tmp_path / "t",
+        OLD,
+        {"k": pa.int32(), "s": pa.string(), "x": pa.float64()},
+        primary_key=["k"],
+        hash_partitions=[(["k"], 4)],
+    )
 
 
 def test_the_first_write_makes_the_table_as_the_options_say(spark, tmp_path):

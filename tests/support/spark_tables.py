@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 import kudulite
@@ -16,6 +17,16 @@ def save(frame: DataFrame, path: Any, mode: str = "append", **options: Any) -> N
 def load(spark: SparkSession, path: Any, **options: Any) -> DataFrame:
     """A new DataFrame of the table at `path`."""
     return spark.read.format("kudulite").options(**options).load(str(path))
+
+
+def make_table(path: Any, content: Any, types: dict[str, pa.DataType], **layout: Any) -> str:
+    """Make a table with these rows, without Spark; returns its path."""
+    data = pa.Table.from_pylist(
+        [dict(zip(types, row, strict=True)) for row in content], schema=pa.schema(types.items())
+    )
+    place = Path(path)
+    kudulite.connect(place.parent).create_table(place.name, data.schema, **layout).upsert(data)
+    return str(place)
 
 
 def rows(frame: DataFrame) -> list[tuple]:
