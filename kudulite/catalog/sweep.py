@@ -4,6 +4,7 @@
                        hours before its first task writes
     versions           superseded for longer than the grace time
     files of tablets   that no remaining version refers to
+    tablets            of a creation that was killed, or lost to another one
 
 A version that a staging folder pins stays, with its files. Each tablet is swept under its lock, so
 that no commit is between moving its files in and publishing them.
@@ -22,7 +23,12 @@ from pathlib import Path
 
 from kudulite.catalog.bulk_write import read_pinned_version
 from kudulite.catalog.manifest import Manifest, manifest_name
-from kudulite.catalog.table_store import MANIFEST_FOLDER, STAGING_FOLDER, TableStore
+from kudulite.catalog.table_store import (
+    MANIFEST_FOLDER,
+    STAGING_FOLDER,
+    TABLET_FOLDER,
+    TableStore,
+)
 from kudulite.tablet.tablet import LOCK_NAME, ROWSET_FOLDER
 
 GRACE_SECONDS = 3600.0
@@ -72,6 +78,7 @@ def sweep(
                 file_count += 1
                 store.environment.file_system.remove(path)
         _remove_empty_folders(store.tablet_folder(entry.id) / ROWSET_FOLDER, grace_seconds)
+    _sweep_tablets(store, manifests, grace_seconds)
     return SweepResult(staging_folder_count, version_count, file_count, byte_count)
 
 
@@ -125,6 +132,15 @@ def _unreferenced(folder: Path, kept: set[Path], grace_seconds: float) -> Iterat
     for path in list(folder.rglob("*")):
         if path.is_file() and path not in kept and path.stat().st_mtime < horizon:
             yield path
+
+
+def _sweep_tablets(store: TableStore, manifests: dict[int, Manifest], grace_seconds: float) -> None:
+    """Remove the folders of tablets that no version has."""
+    horizon = time.time() - grace_seconds
+    known = {entry.id for manifest in manifests.values() for entry in manifest.tablets}
+    for folder in _entries(store.folder / TABLET_FOLDER):
+        if folder.name not in known and _is_older(folder, horizon):
+            store.environment.file_system.remove_tree(folder)
 
 
 def _remove_empty_folders(folder: Path, grace_seconds: float) -> None:

@@ -21,6 +21,7 @@ from kudulite.errors import ConflictError, SchemaError, TableExistsError, TableN
 from kudulite.model.schema import Schema, schema_from_arrow
 
 NAME_BYTES_MAX = 200
+TRASH_PREFIX = ".deleted-"
 
 
 def connect(root: str | os.PathLike[str], *, lock_timeout_seconds: float = 60.0) -> Client:
@@ -101,6 +102,7 @@ class Client:
         elif hash_partitions is not None or range_partitions is not None:
             raise SchemaError(f"table {name!r}: give partitioning, or hash and range partitions")
         store.create(schema, partitioning.build(schema))
+        self._remove_trash()
         return Table(store)
 
     def rename_table(self, name: str, new_name: str) -> Table:
@@ -120,7 +122,7 @@ class Client:
         """
         table = self.table(name)
         store = self._store(name)
-        trash = self.root / f".deleted-{uuid.uuid4().hex}"
+        trash = self.root / f"{TRASH_PREFIX}{uuid.uuid4().hex}"
         with ExitStack() as stack:
             for entry in sorted(store.newest().tablets, key=lambda entry: entry.id):
                 stack.enter_context(store.lock(entry.id)).announce(f"deletion of {name!r}")
@@ -131,7 +133,12 @@ class Client:
                 )
             self._environment.file_system.rename(table.path, trash)
         self._environment.file_system.sync_directory(self.root)
-        self._environment.file_system.remove_tree(trash)
+        self._remove_trash()
+
+    def _remove_trash(self) -> None:
+        """Remove deleted tables, also those whose deletion was killed half way."""
+        for path in list(self.root.glob(f"{TRASH_PREFIX}*")):
+            self._environment.file_system.remove_tree(path)
 
     def _store(self, name: str) -> TableStore:
         if (

@@ -1,0 +1,158 @@
+"""A process that dies before any one of its durable steps leaves the table old or new, and whole.
+
+Every case runs once for each step: in a forked child that ends at once (nothing cleans up), and
+again with an error at the step (whatever handles errors runs, and fails too). After it: reopen,
+compare, check, write again, sweep, and look for files that nobody refers to.
+"""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from core_tables import CoreTables, environment, files_below, stored
+from killing_file_system import KilledError, KillingFileSystem
+
+import kudulite
+from kudulite.catalog.manifest import manifest_name
+from kudulite.catalog.table_store import TableStore
+from kudulite.client.client import Client
+from kudulite.client.table import Table
+
+Rows = list[tuple]
+
+BASE = [{"k": k, "v": k} for k in range(12)]
+FRESH = [{"k": k, "v": -k} for k in range(6, 18)]
+CHANGES = [
+    *({"op": "delete", "k": k, "v": None} for k in (0, 1, 2, 3)),
+    *({"op": "update", "k": k, "v": 100 + k} for k in (4, 5, 6, 7)),
+    *({"op": "insert", "k": k, "v": k} for k in (20, 21, 22, 23)),
+]
+
+
+def create(client: Client) -> Table:
+    """A table of four tablets."""
+    builder = kudulite.schema_builder()
+    builder.add_column("k", kudulite.int32, nullable=False)
+    builder.add_column("v", kudulite.int32)
+    builder.set_primary_keys(["k"])
+    return client.create_table(
+        "t",
+        builder.build(),
+        hash_partitions=[(["k"], 2)],
+        range_partitions={"columns": ["k"], "bounds": [[None, 8], [8, None]]},
+    )
+
+
+def filled(client: Client) -> None:
+    """The table with base data and REDO files in all tablets."""
+    table = create(client)
+    table.insert(BASE)
+    table.update([{"k": k, "v": k + 1} for k in range(12)])
+
+
+def empty(client: Client) -> None:
+    """No table."""
+
+
+CASES: dict[str, tuple[Callable[[Client], None], Callable[[Client], object]]] = {
+    "upsert": (filled, lambda client: client.table("t").upsert(FRESH)),
+    "mixed": (filled, lambda client: client.table("t").apply(CHANGES)),
+    "overwrite": (filled, lambda client: client.table("t").overwrite(FRESH)),
+    "truncate": (filled, lambda client: client.table("t").truncate()),
+    "sweep": (filled, lambda client: client.table("t").maintain(0, 0)),
+    "create": (empty, create),
+    "delete": (filled, lambda client: client.delete_table("t")),
+    "rename": (filled, lambda client: client.rename_table("t", "u")),
+}
+
+
+def state(root: Path) -> dict[str, Rows]:
+    """All tables and their rows, by a client that has seen nothing."""
+    client = Client(root, environment())
+    return {name: stored(client.table(name)) for name in client.list_tables()}
+
+
+def run_killed(root: Path, write: Callable[[Client], object], steps: int, how: str) -> bool:
+    """Run `write` with `steps` steps to live; returns whether it came to its end."""
+    if how == "error":
+        try:
+            write(Client(root, environment(KillingFileSystem(steps))))
+        except KilledError:
+            return False
+        return True
+    child = os.fork()
+    if child == 0:
+        try:
+            write(Client(root, environment(KillingFileSystem(steps, exits=True))))
+        except BaseException:  # not back into pytest, whatever happened
+            os._exit(1)
+        os._exit(0)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code in (0, 9)
+    return code == 0
+
+
+def referenced_files(store: TableStore) -> set[Path]:
+    """The files of a table of which only the newest version is left."""
+    manifest = store.newest()
+    folder = store.folder / "manifest"
+    files = {folder / manifest_name(manifest.version), folder / "hint"}
+    for entry in manifest.tablets:
+        tablet = store.tablet_folder(entry.id)
+        files |= {tablet / "lock", tablet / entry.superblock.name}
+        for meta in store.tablet(entry).superblock.rowsets:
+            files |= {tablet / "rowset" / meta.id / name for name in meta.file_names}
+    return files
+
+
+def expect_clean(root: Path) -> None:
+    """After a sweep without grace nothing is there that nobody refers to."""
+    client = Client(root, environment())
+    expected: set[Path] = set()
+    for name in client.list_tables():
+        client.table(name).maintain(0, 0)
+        expected |= referenced_files(TableStore(root / name, environment()))
+    assert files_below(root) == expected
+    assert {path.name for path in root.iterdir()} == set(client.list_tables())
+    for name in client.list_tables():
+        assert list((root / name / "staging").iterdir()) == []
+
+
+@pytest.mark.parametrize("how", ["exit", "error"])
+@pytest.mark.parametrize("case", CASES)
+def test_a_process_killed_at_any_step_leaves_old_or_new(core: CoreTables, case: str, how: str):
+    """Never anything between; the table passes its check and takes the next write."""
+    prepare, write = CASES[case]
+    base, new = core.root / "base", core.root / "new"
+    prepare(Client(base, environment()))
+    shutil.copytree(base, new)
+    counting = KillingFileSystem()
+    write(Client(new, environment(counting)))
+    old_state, new_state = state(base), state(new)
+    assert counting.count > {"delete": 1, "rename": 1, "sweep": 5}.get(case, 10)
+    for steps in range(counting.count + 1):
+        root = core.root / f"{case}-{steps}"
+        shutil.copytree(base, root)
+        is_done = run_killed(root, write, steps, how)
+        found = state(root)
+        assert found in ([new_state] if is_done else [old_state, new_state]), steps
+        expect_whole_and_writable(root)
+        expect_clean(root)
+        shutil.rmtree(root)
+    assert is_done
+
+
+def expect_whole_and_writable(root: Path) -> None:
+    """Check what is there; make the table if it is not; write to it and read it."""
+    client = Client(root, environment())
+    if not client.list_tables():
+        create(client)
+    for name in client.list_tables():
+        table = client.table(name)
+        table.check().raise_if_bad()
+        expected = {row[0]: row[1] for row in stored(table)} | {5: 55, 99: 99}
+        table.upsert([{"k": 5, "v": 55}, {"k": 99, "v": 99}])
+        assert stored(table) == sorted(expected.items())
+        table.check().raise_if_bad()
