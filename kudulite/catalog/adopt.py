@@ -7,13 +7,15 @@ refers to, which the sweep removes.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from kudulite.catalog.manifest import TabletEntry
 from kudulite.catalog.table_store import TableStore
 from kudulite.delta.delta_file import DeltaFileMeta
+from kudulite.errors import StorageError
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.tablet.staged import StagedTablet
 from kudulite.tablet.superblock import Superblock
@@ -30,6 +32,20 @@ class Adopter:
     store: TableStore
     timestamp: int
     is_overwrite: bool
+    _moved: list[tuple[Path, Path]] = field(default_factory=list)
+    _written: list[Path] = field(default_factory=list)
+
+    def undo(self) -> None:
+        """Put everything back where it was staged, after a commit that did not come to be.
+
+        What cannot be put back is an unreferenced file, which the sweep removes.
+        """
+        file_system = self.store.environment.file_system
+        with contextlib.suppress(StorageError):
+            for source, target in reversed(self._moved):
+                file_system.rename(target, source)
+            for path in self._written:
+                file_system.remove(path)
 
     def adopt(self, entry: TabletEntry, parts: Sequence[StagedTablet]) -> TabletEntry:
         """Return the tablet's entry with the parts in it, oldest first."""
@@ -39,6 +55,7 @@ class Adopter:
         rowsets += [self._stamped(meta) for part in parts for meta in part.rowsets]
         superblock = Superblock(entry.id, tuple(rowsets))
         ref = self.store.write_superblock(superblock)
+        self._written.append(self.store.tablet_folder(entry.id) / ref.name)
         self.store.environment.file_system.sync_directory(self.store.tablet_folder(entry.id))
         return replace(
             entry,
@@ -62,19 +79,22 @@ class Adopter:
         return replace(meta, insert_timestamp=self.timestamp, redo=redo)
 
     def _move(self, tablet_id: str, parts: Sequence[StagedTablet]) -> None:
-        file_system = self.store.environment.file_system
         target = self.store.tablet_folder(tablet_id) / ROWSET_FOLDER
         to_sync: set[Path] = set()
         for part in parts:
             source = self.store.folder / part.folder
             for meta in part.rowsets:
-                file_system.rename(source / meta.id, target / meta.id)
+                self._rename(source / meta.id, target / meta.id)
                 to_sync.add(target)
                 if meta.redo:
                     to_sync.add(target / meta.id)
             for delta in part.deltas:
                 name = f"{delta.rowset_id}/{delta.meta.ref.name}"
-                file_system.rename(source / name, target / name)
+                self._rename(source / name, target / name)
                 to_sync.add(target / delta.rowset_id)
         for folder in sorted(to_sync):
-            file_system.sync_directory(folder)
+            self.store.environment.file_system.sync_directory(folder)
+
+    def _rename(self, source: Path, target: Path) -> None:
+        self.store.environment.file_system.rename(source, target)
+        self._moved.append((source, target))

@@ -15,6 +15,7 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
+from kudulite.catalog.manifest import Manifest
 from kudulite.catalog.table_store import STAGING_FOLDER, TableStore
 from kudulite.errors import ConflictError, StorageError
 from kudulite.tablet.operation import WriteSpec
@@ -63,8 +64,9 @@ class StagedOperations:
 
 @dataclass(frozen=True)
 class StagedTask:
-    """What one attempt of one task has staged; small and picklable."""
+    """What one attempt of one task of write `write_id` has staged; small and picklable."""
 
+    write_id: str
     task_index: int
     tablets: tuple[StagedTablet, ...] = ()
     operations: tuple[StagedOperations, ...] = ()
@@ -82,7 +84,19 @@ def begin_write(store: TableStore, state: WriteState) -> None:
     file_system = store.environment.file_system
     file_system.make_directory(folder)
     pin = json.dumps({"base_version": state.base_version}).encode()
-    file_system.write_file(folder / WRITE_FILE, pin)
+    try:
+        file_system.write_file(folder / WRITE_FILE, pin)
+    except StorageError:
+        file_system.remove_tree(folder)
+        raise
+
+
+def is_committed(state: WriteState, manifest: Manifest) -> bool:
+    """Whether the write's application version, or a later one, is in `manifest` already."""
+    if state.application_id is None or state.application_version is None:
+        return False
+    committed = manifest.applications.get(state.application_id)
+    return committed is not None and committed >= state.application_version
 
 
 def new_part_folder(store: TableStore, state: WriteState) -> str:

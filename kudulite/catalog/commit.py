@@ -18,29 +18,34 @@ before it leaves the table as it was.
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
 
 from kudulite.catalog.adopt import Adopter
 from kudulite.catalog.bulk_write import (
     StagedTask,
     WriteState,
     check_write_is_open,
+    is_committed,
     new_part_folder,
 )
 from kudulite.catalog.manifest import Manifest, TabletEntry
 from kudulite.catalog.stage import THREAD_COUNT, Stager
 from kudulite.catalog.table_store import TableStore
-from kudulite.errors import ConflictError
+from kudulite.errors import ConflictError, KuduliteError, TimestampError, UsageError
 from kudulite.fs.lock import TabletLock
+from kudulite.mvcc.hybrid_time import TIMESTAMP_MAX
 from kudulite.tablet.collapse import WriteCounts
 from kudulite.tablet.revalidate import Revalidator
 from kudulite.tablet.staged import StagedTablet
 
 Parts = dict[str, list[StagedTablet]]
+# Each lost race is another writer's success; this many in a row mean that something else is wrong.
+PUBLISH_ATTEMPTS_MAX = 1000
 
 
 @dataclass(frozen=True)
@@ -61,15 +66,14 @@ class Commit:
     state: WriteState
     base: Manifest
     tasks: Sequence[StagedTask]
-    _counts: WriteCounts = field(default_factory=WriteCounts)
 
     def run(self) -> CommitResult:
         """Publish the write. Raises RowError, ConflictError, LockTimeoutError, StorageError."""
-        check_write_is_open(self.store, self.state)
         newest = self._checked_newest()
-        if self._is_committed(newest):
-            return CommitResult(newest.version, newest.timestamp, WriteCounts(), is_skipped=True)
-        parts = self._fit_all(self._staged_parts(), self.base, newest)
+        if is_committed(self.state, newest):
+            return _skipped(newest)
+        check_write_is_open(self.store, self.state)
+        parts = self._fit_all(self._staged_parts(), self.base, newest, is_first=True)
         with ExitStack() as stack:
             locks = self._lock(stack, parts)
             return self._publish(parts, newest, locks)
@@ -78,9 +82,9 @@ class Commit:
         self, parts: Parts, fitted: Manifest, locks: Mapping[str, TabletLock]
     ) -> CommitResult:
         newest = self._checked_newest()
-        if self._is_committed(newest):
-            return CommitResult(newest.version, newest.timestamp, WriteCounts(), is_skipped=True)
-        fit = self._fit_all(parts, fitted, newest)
+        if is_committed(self.state, newest):
+            return _skipped(newest)
+        fit = self._fit_all(parts, fitted, newest, is_first=False)
         parts = {t: [part.without_touches() for part in found] for t, found in fit.items()}
         counts = sum((p.counts for ps in parts.values() for p in ps), WriteCounts())
         is_change = self.state.spec.is_overwrite or any(
@@ -89,14 +93,47 @@ class Commit:
         if not is_change and self.state.application_id is None:
             return CommitResult(newest.version, newest.timestamp, counts)
         timestamp = self._timestamp(newest, locks)
-        adopted = self._adopt(parts, newest, locks, timestamp)
-        while not self.store.publish(manifest := self._next(newest, adopted)):
-            newest = self._checked_newest()
-            if self._is_committed(newest):
-                return CommitResult(newest.version, newest.timestamp, WriteCounts(), True)
-        for lock in locks.values():
-            lock.lift_last_timestamp(timestamp)
+        adopter = Adopter(self.store, timestamp, self.state.spec.is_overwrite)
+        try:
+            adopted = self._adopt(adopter, parts, newest, locks)
+            manifest = self._publish_next(newest, adopted)
+        except BaseException:
+            if not self._may_be_published():
+                adopter.undo()
+            raise
+        if manifest is None:
+            adopter.undo()
+            return _skipped(self.store.newest())
+        # The version is published: from here nothing may fail. Who finds `last` too low settles
+        # under the lock.
+        with suppress(OSError):
+            for lock in locks.values():
+                lock.lift_last_timestamp(timestamp)
         return CommitResult(manifest.version, timestamp, counts)
+
+    def _publish_next(
+        self, newest: Manifest, adopted: Mapping[str, TabletEntry]
+    ) -> Manifest | None:
+        """Publish the next version; None when the application version came in from elsewhere."""
+        for attempt in range(PUBLISH_ATTEMPTS_MAX):
+            manifest = self._next(newest, adopted)
+            if self.store.publish(manifest):
+                return manifest
+            newest = self._checked_newest()
+            if is_committed(self.state, newest):
+                return None
+            time.sleep(min(0.02, 0.0005 * attempt))
+        raise ConflictError(
+            f"table {self.store.name!r}: {PUBLISH_ATTEMPTS_MAX} other versions were published"
+            " meanwhile; write again"
+        )
+
+    def _may_be_published(self) -> bool:
+        """Whether the version of this write is visible, or that cannot be told."""
+        try:
+            return self.store.newest().commit_id == self.state.write_id
+        except KuduliteError:
+            return True
 
     # -- what the version must be
 
@@ -114,12 +151,6 @@ class Commit:
             )
         return newest
 
-    def _is_committed(self, manifest: Manifest) -> bool:
-        if self.state.application_id is None or self.state.application_version is None:
-            return False
-        committed = manifest.applications.get(self.state.application_id)
-        return committed is not None and committed >= self.state.application_version
-
     def _next(self, newest: Manifest, adopted: Mapping[str, TabletEntry]) -> Manifest:
         applications = dict(newest.applications)
         if self.state.application_id is not None and self.state.application_version is not None:
@@ -135,6 +166,18 @@ class Commit:
     # -- fitting parts to a version
 
     def _staged_parts(self) -> Parts:
+        for task in self.tasks:
+            if task.write_id != self.state.write_id:
+                raise UsageError(
+                    f"table {self.store.name!r}: commit of write {self.state.write_id} was given a"
+                    f" task of write {task.write_id}"
+                )
+        numbers = [task.task_index for task in self.tasks]
+        if len(set(numbers)) != len(numbers):
+            raise UsageError(
+                f"table {self.store.name!r}: two staged tasks with one task_index were given to"
+                f" the commit: {sorted(numbers)}; give one attempt of each task"
+            )
         parts: Parts = defaultdict(list)
         for task in sorted(self.tasks, key=lambda task: task.task_index):
             for part in task.tablets:
@@ -143,12 +186,18 @@ class Commit:
                 parts[operations.tablet_id]  # a tablet of the write, resolved below
         return parts
 
-    def _fit_all(self, parts: Parts, before: Manifest, now: Manifest) -> Parts:
-        """Return the parts fitted to `now`, tablets side by side in threads."""
+    def _fit_all(self, parts: Parts, before: Manifest, now: Manifest, *, is_first: bool) -> Parts:
+        """Return the parts fitted to `now`, tablets side by side in threads.
+
+        The first time the parts of a tablet have not been compared with each other yet.
+        """
         old = {entry.id: entry for entry in before.tablets}
         new = {entry.id: entry for entry in now.tablets}
 
         def fit(tablet_id: str) -> list[StagedTablet]:
+            is_same = old[tablet_id].superblock == new[tablet_id].superblock
+            if is_same and not is_first:
+                return parts[tablet_id]
             return self._fit(parts[tablet_id], old[tablet_id], new[tablet_id], now)
 
         if len(parts) <= 1:
@@ -159,14 +208,11 @@ class Commit:
     def _fit(
         self, parts: list[StagedTablet], old: TabletEntry, new: TabletEntry, now: Manifest
     ) -> list[StagedTablet]:
-        is_same = old.superblock == new.superblock
         stager = Stager(self.store, self.state, self.base)
         if self.state.is_resolved_at_commit:
-            if is_same and parts:
-                return parts
             operations = self._operations(new.id)
             return stager.resolve_operations(operations, now, new.id) if operations else parts
-        if is_same and len(parts) == 1:
+        if old.superblock == new.superblock and len(parts) == 1:
             return parts
         revalidator = Revalidator(stager.resolver, self.store.cache)
         before, current = self.store.tablet(old), self.store.tablet(new)
@@ -199,12 +245,17 @@ class Commit:
     def _timestamp(self, newest: Manifest, locks: Mapping[str, TabletLock]) -> int:
         stamps = {entry.id: entry.timestamp for entry in newest.tablets}
         used = [max(stamps[t], lock.last_timestamp) for t, lock in locks.items()]
-        return max(self.store.environment.clock.now(), *(stamp + 1 for stamp in [0, *used]))
+        timestamp = max(self.store.environment.clock.now(), *(stamp + 1 for stamp in [0, *used]))
+        if timestamp > TIMESTAMP_MAX:
+            raise TimestampError(
+                f"table {self.store.name!r}: no timestamp is left above {max(used)}; some machine's"
+                " clock was far ahead when it wrote or read here"
+            )
+        return timestamp
 
     def _adopt(
-        self, parts: Parts, newest: Manifest, locks: Mapping[str, TabletLock], timestamp: int
+        self, adopter: Adopter, parts: Parts, newest: Manifest, locks: Mapping[str, TabletLock]
     ) -> dict[str, TabletEntry]:
-        adopter = Adopter(self.store, timestamp, self.state.spec.is_overwrite)
         entries = [
             entry
             for entry in newest.tablets
@@ -219,3 +270,7 @@ class Commit:
             return {entry.id: adopt(entry) for entry in entries}
         with ThreadPoolExecutor(THREAD_COUNT, thread_name_prefix="kudulite-adopt") as pool:
             return {entry.id: entry for entry in pool.map(adopt, entries)}
+
+
+def _skipped(newest: Manifest) -> CommitResult:
+    return CommitResult(newest.version, newest.timestamp, WriteCounts(), is_skipped=True)

@@ -5,13 +5,15 @@ published, and nothing later can get a timestamp ≤ T. Where `last` is below T 
 tablet's lock for a moment and lifts it. Only a time near the present needs that, so reading the
 past takes no lock.
 
-Where locks cannot be had (a read-only directory) the present is the newest published commit.
+Where `last` cannot be written (a read-only directory) the present is the newest published commit,
+found while shared locks keep committers out.
 """
 
 from __future__ import annotations
 
 import errno
 from collections.abc import Iterable
+from contextlib import ExitStack
 from typing import Any
 
 from kudulite.catalog.manifest import Manifest
@@ -41,8 +43,17 @@ def choose_snapshot(store: TableStore, at: Any) -> int:
     except StorageError as error:
         if error.errno not in _NOT_WRITABLE:
             raise
-        return store.newest().timestamp if at is None else timestamp
+        newest = _newest_while_still(store, ids)
+        return newest.timestamp if at is None else timestamp
     return timestamp
+
+
+def _newest_while_still(store: TableStore, tablet_ids: Iterable[str]) -> Manifest:
+    """Return the newest version at a moment when no commit is under way in any tablet."""
+    with ExitStack() as stack:
+        for tablet_id in sorted(tablet_ids):
+            stack.enter_context(store.lock(tablet_id, is_shared=True))
+        return store.newest()
 
 
 def _present(store: TableStore, manifest: Manifest, ids: Iterable[str]) -> int:
@@ -58,6 +69,12 @@ def checked_timestamp(store: TableStore, manifest: Manifest, timestamp: int, now
             f"table {store.name!r}: snapshot {format_timestamp(timestamp)} is ahead of the clock,"
             f" which is at {format_timestamp(now)}"
         )
+    check_not_ancient(store, manifest, timestamp)
+    return timestamp
+
+
+def check_not_ancient(store: TableStore, manifest: Manifest, timestamp: int) -> None:
+    """Raise TimestampError for a time before the ancient history mark, naming both."""
     mark = ancient_history_mark(store, manifest)
     if timestamp < mark:
         raise TimestampError(
@@ -65,13 +82,15 @@ def checked_timestamp(store: TableStore, manifest: Manifest, timestamp: int, now
             f" history mark {format_timestamp(mark)}; history is kept for"
             f" {manifest.history_seconds} s"
         )
-    return timestamp
 
 
 def ancient_history_mark(store: TableStore, manifest: Manifest) -> int:
-    """Return the HybridTime before which the past may no longer be whole."""
+    """Return the HybridTime before which the past may no longer be whole.
+
+    The newest state is no history: the mark is never after the newest commit.
+    """
     age = manifest.history_seconds * 1_000_000 << LOGICAL_BITS
-    return max(0, store.environment.clock.now() - age)
+    return max(0, min(store.environment.clock.now() - age, manifest.timestamp))
 
 
 def settle(store: TableStore, tablet_ids: Iterable[str], timestamp: int) -> None:
@@ -79,4 +98,5 @@ def settle(store: TableStore, tablet_ids: Iterable[str], timestamp: int) -> None
     for tablet_id in tablet_ids:
         if store.last_timestamp(tablet_id) < timestamp:
             with store.lock(tablet_id) as lock:
+                lock.announce("snapshot")
                 lock.lift_last_timestamp(timestamp)

@@ -22,6 +22,7 @@ from kudulite.catalog.bulk_write import (
     StagedOperations,
     StagedTask,
     WriteState,
+    is_committed,
     new_part_folder,
 )
 from kudulite.catalog.manifest import Manifest
@@ -37,6 +38,9 @@ from kudulite.tablet.row_failure import raise_row_error
 from kudulite.tablet.staged import StagedTablet
 
 STAGE_BYTES_MAX = 512 << 20
+# A table in memory is staged whole up to this, since it is there anyway and makes fewer rowsets.
+# Below 2 GiB every column fits one Arrow array with 32-bit offsets.
+PART_BYTES_MAX = 3 << 29
 STAGED_OPERATION_NAME = "\0operation"  # no column of a table can bear a NUL
 THREAD_COUNT = min(4, os.cpu_count() or 1)
 
@@ -66,6 +70,8 @@ class Stager:
         """Stage all rows of one task. Raises RowError and SchemaError; nothing is visible then."""
         tablets: list[StagedTablet] = []
         operations: list[StagedOperations] = []
+        if is_committed(self.state, self.store.newest()):
+            return StagedTask(self.state.write_id, task_index)  # a replay: its rows are there
         for chunk in _chunks(batches):
             if not chunk.num_rows:
                 continue
@@ -76,7 +82,7 @@ class Stager:
                 operations += self._stage_operations(rows, codes)
             else:
                 tablets += self._stage_resolved(rows, codes)
-        return StagedTask(task_index, tuple(tablets), tuple(operations))
+        return StagedTask(self.state.write_id, task_index, tuple(tablets), tuple(operations))
 
     # -- checking
 
@@ -236,12 +242,19 @@ class Stager:
         return [self.resolver.resolve(batch, self.store.tablet(entry), staging)]
 
 
-def _chunks(batches: Iterable[Batch]) -> Iterator[pa.Table]:
-    """Collect batches to tables of about STAGE_BYTES_MAX; a larger table stays whole."""
-    waiting: list[pa.Table] = []
-    size = 0
+def _pieces(batches: Iterable[Batch]) -> Iterator[pa.Table]:
     for batch in batches:
         table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
+        step = max(1, table.num_rows * PART_BYTES_MAX // max(1, table.nbytes))
+        for start in range(0, table.num_rows, step):
+            yield table.slice(start, step)
+
+
+def _chunks(batches: Iterable[Batch]) -> Iterator[pa.Table]:
+    """Collect batches to tables of about STAGE_BYTES_MAX, and cut those above PART_BYTES_MAX."""
+    waiting: list[pa.Table] = []
+    size = 0
+    for table in _pieces(batches):
         waiting.append(table)
         size += table.nbytes
         if size >= STAGE_BYTES_MAX:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import uuid
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -38,6 +39,8 @@ MANIFEST_FOLDER, TABLET_FOLDER, STAGING_FOLDER = "manifest", "tablet", "staging"
 HINT_NAME = "hint"
 # What an opened tablet costs in the cache per rowset, beside the files that count for themselves.
 _ROWSET_BYTES = 2048
+# An opened tablet keeps its folded deltas: this many times their size in lz4 files, by experience.
+_FOLD_FACTOR = 4
 
 
 @dataclass(frozen=True)
@@ -157,7 +160,8 @@ class TableStore:
             if superblock.tablet_id != entry.id:
                 raise CorruptionError(f"{path}: of tablet {superblock.tablet_id}, not {entry.id}")
             tablet = Tablet(superblock, folder, self.cache)
-            return tablet, _ROWSET_BYTES * (1 + len(tablet.rowsets))
+            redo_bytes = sum(d.ref.length for meta in superblock.rowsets for d in meta.redo)
+            return tablet, _ROWSET_BYTES * (1 + len(tablet.rowsets)) + _FOLD_FACTOR * redo_bytes
 
         return self.cache.get_or_load((self._manifest_folder, entry.superblock.name), load)
 
@@ -165,10 +169,16 @@ class TableStore:
         """Return a tablet's folder."""
         return self.folder / TABLET_FOLDER / tablet_id
 
-    def lock(self, tablet_id: str) -> TabletLock:
+    def lock(self, tablet_id: str, *, is_shared: bool = False) -> TabletLock:
         """Return an acquisition of a tablet's lock, for a `with`."""
         path = self.tablet_folder(tablet_id) / LOCK_NAME
-        return TabletLock(path, self.environment.lock_timeout_seconds)
+        return TabletLock(path, self.environment.lock_timeout_seconds, is_shared=is_shared)
+
+    def lock_all(self, stack: ExitStack, work: str) -> Manifest:
+        """Take the locks of all tablets into `stack`; return the version they then have."""
+        for entry in sorted(self.newest().tablets, key=lambda entry: entry.id):
+            stack.enter_context(self.lock(entry.id)).announce(work)
+        return self.newest()
 
     def last_timestamp(self, tablet_id: str) -> int:
         """Return the highest timestamp used or settled in a tablet, read without its lock."""

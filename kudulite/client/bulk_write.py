@@ -10,8 +10,9 @@ Every object here is picklable. Any number of attempts of a task may stage; only
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from kudulite.catalog.commit import Commit
 from kudulite.catalog.stage import Stager
 from kudulite.catalog.table_store import Environment, TableStore
 from kudulite.client.environment import default_environment
+from kudulite.errors import StorageError
 from kudulite.model.schema import Schema
 
 
@@ -50,10 +52,13 @@ class BulkWrite:
         self._environment = environment
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"folder": self._folder, "state": self._state}
+        timeout = self._environment.lock_timeout_seconds
+        return {"folder": self._folder, "state": self._state, "lock_timeout_seconds": timeout}
 
     def __setstate__(self, stored: dict[str, Any]) -> None:
-        self.__init__(stored["folder"], stored["state"], default_environment())  # type: ignore[misc]
+        self._folder, self._state = stored["folder"], stored["state"]
+        timeout = stored["lock_timeout_seconds"]
+        self._environment = replace(default_environment(), lock_timeout_seconds=timeout)
 
     def _stager(self) -> Stager:
         store = TableStore(self._folder, self._environment)
@@ -78,7 +83,8 @@ class BulkWrite:
         """Publish all tasks at one timestamp. On any error the table is as it was."""
         stager = self._stager()
         result = Commit(stager.store, self._state, stager.manifest, tasks).run()
-        self.abort()  # what is left of the staging folder
+        with contextlib.suppress(StorageError):  # it is committed, whatever is left in staging
+            self.abort()
         counts = result.counts
         return WriteResult(
             timestamp=result.timestamp,

@@ -106,11 +106,16 @@ class Client:
         return Table(store)
 
     def rename_table(self, name: str, new_name: str) -> Table:
-        """Rename a table. Raises TableNotFoundError, TableExistsError."""
+        """Rename a table, once no commit is under way.
+
+        Raises TableNotFoundError, TableExistsError, LockTimeoutError.
+        """
         source, target = self.table(name), self._store(new_name)
-        if target.folder.exists():
-            raise TableExistsError(f"cannot rename {name!r}: {new_name!r} exists in {self.root}")
-        self._environment.file_system.rename(source.path, target.folder)
+        with ExitStack() as stack:
+            self._store(name).lock_all(stack, f"renaming of {name!r}")
+            if target.folder.exists():
+                raise TableExistsError(f"cannot rename {name!r}: {new_name!r} is in {self.root}")
+            self._environment.file_system.rename(source.path, target.folder)
         self._environment.file_system.sync_directory(self.root)
         return Table(target)
 
@@ -124,9 +129,7 @@ class Client:
         store = self._store(name)
         trash = self.root / f"{TRASH_PREFIX}{uuid.uuid4().hex}"
         with ExitStack() as stack:
-            for entry in sorted(store.newest().tablets, key=lambda entry: entry.id):
-                stack.enter_context(store.lock(entry.id)).announce(f"deletion of {name!r}")
-            version = store.newest().version
+            version = store.lock_all(stack, f"deletion of {name!r}").version
             if if_version is not None and version != if_version:
                 raise ConflictError(
                     f"table {name!r} is at version {version}, not {if_version}; not deleted"

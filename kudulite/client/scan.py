@@ -21,6 +21,7 @@ from kudulite.catalog.manifest import Manifest, TabletEntry
 from kudulite.catalog.scan_plan import entries_to_scan, scan_spec
 from kudulite.catalog.snapshot import choose_snapshot
 from kudulite.catalog.table_store import TableStore
+from kudulite.errors import ConflictError
 from kudulite.model.predicate import Predicate
 from kudulite.rowset.merge import merge_ordered
 from kudulite.rowset.scan_spec import ScanSpec
@@ -101,7 +102,14 @@ class Scan:
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
     def _entries(self) -> list[TabletEntry]:
-        return entries_to_scan(self._manifest, self._spec.predicates)
+        # The newest version, not the one of the plan: its files may have been swept since, and at
+        # a settled time both show the same rows.
+        manifest = self._store.newest()
+        if manifest.table_id != self._manifest.table_id:
+            raise ConflictError(
+                f"table {self._store.name!r} was deleted and created again after the scan was made"
+            )
+        return entries_to_scan(manifest, self._spec.predicates)
 
     def _unordered_batches(self) -> Iterator[pa.RecordBatch]:
         reads = (

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from kudulite.catalog.scan_plan import narrowed, plan_pieces, scan_spec
-from kudulite.catalog.snapshot import choose_snapshot
+from kudulite.catalog.snapshot import check_not_ancient, choose_snapshot
 from kudulite.catalog.table_store import TableStore
 from kudulite.client.environment import default_environment
 from kudulite.client.scan import ordered_batches, read_ahead
@@ -45,7 +45,8 @@ class ScanToken:
     def open(self) -> Iterator[pa.RecordBatch]:
         """Yield the piece's rows, in the order of `columns`; in key order if the scan is ordered.
 
-        Raises ConflictError when the table was deleted and created again.
+        Raises ConflictError when the table was deleted and created again, TimestampError when the
+        ancient history mark has passed the token.
         """
         store = TableStore(Path(self.folder), default_environment())
         manifest = store.newest()
@@ -55,6 +56,7 @@ class ScanToken:
                 f"table {store.name!r}: tablet {self.tablet_id} of a scan token is gone: the table"
                 " was deleted, or created again; scan again"
             )
+        check_not_ancient(store, manifest, self.timestamp)
         spec = scan_spec(manifest, self.columns, self.where, self.timestamp)
         spec = narrowed(spec, self.lower, self.upper)
         if self.ordered:

@@ -1,7 +1,7 @@
 """DeltaFile: changes to the rows of one DiskRowSet, in one Arrow IPC file.
 
     file     := Arrow IPC file, one record batch, lz4 buffers, sorted by (rowid, timestamp)
-    columns  := rowid:uint32  [timestamp:int64]  op:uint8  then per changed column id N:
+    columns  := rowid:uint32  [timestamp:uint64]  op:uint8  then per changed column id N:
                 vN: the new values   [sN: bool, which rows set it]
     metadata := {"format_version": "1"} on the schema
 
@@ -54,7 +54,7 @@ class DeltaColumn:
 class DeltaRows:
     """n changes: `rowids` int64[n] ascending, `ops` uint8[n], columns by id, n values each.
 
-    `timestamps` is int64[n], or None when all share one.
+    `timestamps` is uint64[n], or None when all share one.
     """
 
     rowids: np.ndarray
@@ -118,7 +118,7 @@ def write_delta_file(sink: Sink, rows: DeltaRows) -> DeltaFileMeta:
     arrays: list[pa.Array] = [pa.array(rows.rowids.astype(np.uint32))]
     names = ["rowid"]
     if rows.timestamps is not None:
-        arrays.append(pa.array(rows.timestamps, pa.int64()))
+        arrays.append(pa.array(rows.timestamps, pa.uint64()))
         names.append("timestamp")
     arrays.append(pa.array(rows.ops, pa.uint8()))
     names.append("op")
@@ -189,7 +189,7 @@ class DeltaFile:
         return self._ops
 
     def timestamps(self) -> np.ndarray | None:
-        """int64[n], or None when the whole file has the timestamp of its entry."""
+        """uint64[n], or None when the whole file has the timestamp of its entry."""
         return None if self.meta.timestamp is not None else self._read("timestamp").to_numpy()
 
     def column(self, column_id: int) -> DeltaColumn | None:

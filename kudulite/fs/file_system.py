@@ -148,7 +148,9 @@ class FileSystem:
                 try:
                     os.link(temporary, path)
                 except FileExistsError:
-                    return False
+                    # A network file system may do the link, lose the answer, and try again.
+                    if not os.path.samefile(temporary, path):
+                        return False
         finally:
             with contextlib.suppress(OSError):
                 temporary.unlink()
@@ -159,8 +161,12 @@ class FileSystem:
         """Replace a file's content in one step, not durably: for hints that nobody must trust."""
         temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
         with _storage_errors("replace", path):
-            temporary.write_bytes(content)
-            os.replace(temporary, path)
+            try:
+                temporary.write_bytes(content)
+                os.replace(temporary, path)
+            except OSError:
+                temporary.unlink(missing_ok=True)
+                raise
 
     def rename(self, source: Path, target: Path) -> None:
         """Move a file or folder to a name that does not exist; durable after sync_directory."""

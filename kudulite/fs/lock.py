@@ -1,13 +1,17 @@
 """The lock of one tablet between processes, and the highest timestamp settled in it.
 
-    lock file := magic:4 "KLCK"  format_version:u32le  last:u64le  holder:text
+    lock file := magic:4 "KLCK"  format_version:u32le  last:u64le  crc:u32le  holder:text[200]
 
 `flock` on the file is the lock; it goes away with its process. `last` is the highest HybridTime
 timestamp that a commit of this tablet has used or that a reader has settled. `holder` says who has
-the lock, for the error of whoever waits; it is never trusted for anything else.
+the lock, for the error of whoever waits; it is never trusted for anything else. `crc` is of `last`;
+where it differs (torn by a power failure) `last` reads as 0, which costs a lock and loses nothing:
+the timestamps of commits are in the manifest.
 
 Invariants: (1) `last` only rises and is written only by the holder; (2) a committer writes it after
 its version is published, so a `last` ≥ T read without the lock proves that T is settled.
+
+A shared acquisition needs no right to write: it waits for the committer and keeps others out.
 
 Threads: an instance is one acquisition and belongs to one thread; instances exclude each other also
 within a process, because flock belongs to the open file.
@@ -18,14 +22,16 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import resource
 import socket
 import struct
 import time
+import zlib
 from pathlib import Path
 
 from kudulite.errors import FormatVersionError, LockTimeoutError, StorageError
 
-_HEADER = struct.Struct("<4sIQ")
+_HEADER = struct.Struct("<4sIQI")
 _MAGIC = b"KLCK"
 _FORMAT_VERSION = 1
 _LAST_OFFSET = 8
@@ -37,7 +43,8 @@ def create_lock_file(path: Path) -> None:
     """Write a fresh lock file with `last` 0; an existing one stays as it is."""
     try:
         with path.open("xb") as file:
-            file.write(_HEADER.pack(_MAGIC, _FORMAT_VERSION, 0))
+            file.write(_HEADER.pack(_MAGIC, _FORMAT_VERSION, 0, _checksum(0)))
+            file.write(b" " * _HOLDER_BYTES)  # so that announcing needs no space later
             file.flush()
             os.fsync(file.fileno())
     except FileExistsError:
@@ -58,12 +65,16 @@ def read_last_timestamp(path: Path) -> int:
 def _unpack_last(path: Path, header: bytes) -> int:
     if len(header) < _HEADER.size:
         return 0
-    magic, version, last = _HEADER.unpack(header)
+    magic, version, last, stored = _HEADER.unpack(header)
     if magic != _MAGIC or version > _FORMAT_VERSION:
         raise FormatVersionError(
             f"{path}: lock file of version {version}, known: {_FORMAT_VERSION}"
         )
-    return last
+    return last if stored == _checksum(last) else 0
+
+
+def _checksum(last: int) -> int:
+    return zlib.crc32(struct.pack("<Q", last))
 
 
 class TabletLock:
@@ -73,14 +84,16 @@ class TabletLock:
     file cannot be opened for writing (a read-only directory).
     """
 
-    def __init__(self, path: Path, timeout_seconds: float) -> None:
+    def __init__(self, path: Path, timeout_seconds: float, *, is_shared: bool = False) -> None:
         self._path = path
         self._timeout_seconds = timeout_seconds
+        self._is_shared = is_shared
         self._descriptor = -1
 
     def __enter__(self) -> TabletLock:
+        flags = (os.O_RDONLY if self._is_shared else os.O_RDWR) | os.O_CLOEXEC
         try:
-            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+            self._descriptor = _open_file(self._path, flags)
         except OSError as error:
             raise StorageError(
                 error.errno or 0, f"cannot open {self._path} to lock it: {error.strerror}"
@@ -93,7 +106,9 @@ class TabletLock:
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        os.close(self._descriptor)  # the lock goes with the open file
+        # Not by closing alone: a forked child may have the open file too.
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        os.close(self._descriptor)
 
     def _acquire(self) -> None:
         deadline = time.monotonic() + self._timeout_seconds
@@ -102,14 +117,15 @@ class TabletLock:
             if time.monotonic() > deadline:
                 raise LockTimeoutError(
                     f"waited {self._timeout_seconds:g} s for {self._path}, held by"
-                    f" {self.holder()}; write again later, or wait longer (lock_timeout_seconds)"
+                    f" {self.holder()}; try again later, or wait longer (lock_timeout_seconds)"
                 )
             time.sleep(wait_seconds)
             wait_seconds = min(wait_seconds * 2, _WAIT_SECONDS_MOST)
 
     def _try_acquire(self) -> bool:
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            kind = fcntl.LOCK_SH if self._is_shared else fcntl.LOCK_EX
+            fcntl.flock(self._descriptor, kind | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
                 return False
@@ -137,4 +153,20 @@ class TabletLock:
     def lift_last_timestamp(self, timestamp: int) -> None:
         """Raise `last` to `timestamp`; not fsynced: committed timestamps are in the manifest."""
         if timestamp > self.last_timestamp:
-            os.pwrite(self._descriptor, struct.pack("<Q", timestamp), _LAST_OFFSET)
+            cell = struct.pack("<QI", timestamp, _checksum(timestamp))
+            os.pwrite(self._descriptor, cell, _LAST_OFFSET)
+
+
+def _open_file(path: Path, flags: int) -> int:
+    """Open a lock file; a process that has too many files open may have as many as it is allowed.
+
+    A commit holds the locks of all tablets that it touches, and may need more than the usual 1024.
+    """
+    try:
+        return os.open(path, flags)
+    except OSError as error:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if error.errno != errno.EMFILE or soft == hard:
+            raise
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        return os.open(path, flags)

@@ -2,8 +2,8 @@
 
     timestamp := physical microseconds since 1970 << 12 | logical
 
-A timestamp fits 63 bits until the year 2255. A wall time stands for its whole microsecond, so a
-snapshot at a wall time (inclusive) sees every commit of that microsecond.
+A timestamp fits 64 bits, without a sign, until the year 2112. A wall time stands for its whole
+microsecond, so a snapshot at a wall time (inclusive) sees every commit of that microsecond.
 
 Source: Kudu, "hybrid clock"; there a snapshot is exclusive, here it is inclusive.
 """
@@ -21,7 +21,7 @@ LOGICAL_MASK = (1 << LOGICAL_BITS) - 1
 # An integer below this is microseconds (until 2112), at or above it a HybridTime (since
 # 1970-01-13).
 MICROSECONDS_BOUND = 1 << 52
-TIMESTAMP_MAX = (1 << 63) - 1
+TIMESTAMP_MAX = (1 << 64) - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 

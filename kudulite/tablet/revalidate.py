@@ -235,7 +235,7 @@ def _rows_gone(rowset_id: str, before: Tablet, now: Tablet) -> np.ndarray:
     assert old is not None
     if current is None or current.meta.delete_timestamp is not None:
         return np.arange(old.meta.row_count)
-    if len(old.meta.redo) == len(current.meta.redo):
+    if old.meta.redo == current.meta.redo:
         return np.empty(0, dtype=np.int64)
     return np.setdiff1d(current.overlay(TIMESTAMP_MAX).deleted, old.overlay(TIMESTAMP_MAX).deleted)
 
