@@ -1,0 +1,95 @@
+"""The lock of a tablet: one holder among threads and processes, and `last` that only rises."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from kudulite.errors import FormatVersionError, LockTimeoutError, StorageError
+from kudulite.fs.lock import TabletLock, create_lock_file, read_last_timestamp
+
+HOLDER = """
+import sys
+from pathlib import Path
+from kudulite.fs.lock import TabletLock
+with TabletLock(Path(sys.argv[1]), 5) as lock:
+    lock.announce("commit of write 42")
+    lock.lift_last_timestamp(77)
+    print("held", flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A fresh lock file."""
+    create_lock_file(tmp_path / "lock")
+    return tmp_path / "lock"
+
+
+def test_a_waiting_process_says_for_whom_it_waited(path: Path):
+    """The error names the file, the holder's work, process and machine; then the lock is free."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdout.readline()
+    expected = rf"waited 0.05 s for {path}, held by commit of write 42 of process {process.pid} on"
+    with pytest.raises(LockTimeoutError, match=expected), TabletLock(path, 0.05):
+        pass
+    process.communicate(b"\n")
+    with TabletLock(path, 0) as lock:
+        assert lock.last_timestamp == 77
+
+
+def test_the_lock_of_a_killed_process_is_free(path: Path):
+    """flock goes with its process."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.kill()
+    process.communicate()
+    with TabletLock(path, 5):
+        pass
+
+
+def test_locks_exclude_each_other_within_a_process(path: Path):
+    """flock belongs to the open file, so two acquisitions in one process wait too."""
+    begin = time.monotonic()
+    with TabletLock(path, 1), pytest.raises(LockTimeoutError), TabletLock(path, 0.02):
+        pass
+    assert time.monotonic() - begin < 1
+
+
+def test_last_only_rises(path: Path):
+    """A lower timestamp changes nothing; it is read without the lock too."""
+    with TabletLock(path, 0) as lock:
+        lock.lift_last_timestamp(5)
+        lock.lift_last_timestamp(3)
+        lock.announce("x" * 1000)
+        assert lock.last_timestamp == 5
+    assert read_last_timestamp(path) == 5
+    create_lock_file(path)
+    assert read_last_timestamp(path) == 5
+
+
+def test_no_lock_file_means_nothing_is_settled(tmp_path: Path):
+    """Reading gives 0; locking is a storage error with the path."""
+    assert read_last_timestamp(tmp_path / "lock") == 0
+    with (
+        pytest.raises(StorageError, match=r"cannot open .*/lock to lock it"),
+        TabletLock(tmp_path / "lock", 0),
+    ):
+        pass
+
+
+def test_a_lock_file_of_a_newer_format_is_refused(path: Path):
+    """The message names the file and both versions."""
+    path.write_bytes(b"KLCK\x09" + path.read_bytes()[5:])
+    with pytest.raises(FormatVersionError, match=r"lock: lock file of version 9, known: 1"):
+        read_last_timestamp(path)
