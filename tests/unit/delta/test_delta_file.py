@@ -1,0 +1,110 @@
+"""DeltaFiles on disk: what is read is what was written, and damage is named."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from kudulite.delta.delta_file import (
+    OP_DELETE,
+    OP_UPDATE,
+    DeltaColumn,
+    DeltaFile,
+    DeltaFileMeta,
+    DeltaRows,
+    write_delta_file,
+)
+from kudulite.errors import CorruptionError, FormatVersionError, StorageError
+from kudulite.fs.file_system import FileSystem
+
+ROWS = DeltaRows(
+    rowids=np.array([1, 4, 9]),
+    ops=np.array([OP_UPDATE, OP_DELETE, OP_UPDATE], np.uint8),
+    columns={
+        7: DeltaColumn(pa.array(["a", None, "c"]), np.array([True, False, False])),
+        8: DeltaColumn(pa.array([1, None, None]), np.array([True, False, True])),
+    },
+)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where the file goes."""
+    return tmp_path / "redo-1.arrow"
+
+
+def written(path: Path, rows: DeltaRows = ROWS) -> DeltaFileMeta:
+    """Write rows and return the stamped entry."""
+    with FileSystem().open_sink(path) as sink:
+        return write_delta_file(sink, rows).stamped(5)
+
+
+def test_the_entry_counts_what_is_in_the_file(path: Path):
+    """Deletes, and updates by column id: enough to skip the file unopened."""
+    meta = written(path)
+    assert (meta.row_count, meta.delete_count, meta.reinsert_count) == (3, 1, 0)
+    assert meta.update_counts == {7: 1, 8: 2}
+    assert (meta.timestamp, meta.timestamp_min, meta.timestamp_max) == (5, 5, 5)
+    assert DeltaFileMeta.from_json(meta.to_json()) == meta
+
+
+def test_columns_are_read_as_written(path: Path):
+    """With which rows set them; a column that the file does not set is None."""
+    file = DeltaFile(path, written(path), 10)
+    assert file.rowids.tolist() == [1, 4, 9]
+    assert file.ops.tolist() == ROWS.ops.tolist()
+    assert file.timestamps() is None
+    assert file.column(6) is None
+    column = file.column(7)
+    assert column is not None
+    assert column.is_set is not None
+    assert (column.values.to_pylist(), column.is_set.tolist()) == (
+        ["a", None, "c"],
+        [True, False, False],
+    )
+
+
+def test_a_row_id_outside_the_rowset_is_corruption(path: Path):
+    """The message names the file, what was found, and the bound."""
+    file = DeltaFile(path, written(path), 9)
+    with pytest.raises(CorruptionError, match=r"redo-1.arrow: 3 rows up to row id 9, .*below.* 9"):
+        _ = file.rowids
+
+
+def test_a_wrong_row_count_is_corruption(path: Path):
+    """The superblock's count is compared with the file's."""
+    file = DeltaFile(path, replace(written(path), row_count=4), 10)
+    with pytest.raises(CorruptionError, match=r"redo-1.arrow: 3 rows .* expected 4 rows"):
+        _ = file.rowids
+
+
+@pytest.mark.parametrize("damage", [lambda c: c[:-3], lambda c: c[:50] + b"\xff" + c[51:]])
+def test_a_damaged_file_is_refused_with_its_path(path: Path, damage):
+    """Truncation and a flipped byte are found before anything is decoded."""
+    meta = written(path)
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(CorruptionError, match=r"redo-1.arrow: (\d+ bytes|CRC)"):
+        DeltaFile(path, meta, 10).read()
+
+
+def test_a_missing_file_is_a_storage_error(path: Path):
+    """With its path."""
+    meta = written(path)
+    path.unlink()
+    with pytest.raises(StorageError, match=r"redo-1.arrow: delta file is missing"):
+        DeltaFile(path, meta, 10).read()
+
+
+def test_a_newer_format_is_refused(path: Path):
+    """The message names both versions and what to do."""
+    batch = pa.record_batch({"rowid": pa.array([1], pa.uint32()), "op": pa.array([0], pa.uint8())})
+    schema = batch.schema.with_metadata({"format_version": "2"})
+    with FileSystem().open_sink(path) as sink:
+        with pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema) as writer:
+            writer.write_batch(batch.replace_schema_metadata(schema.metadata))
+        ref = sink.finish()
+    meta = DeltaFileMeta(ref, 5, 5, 5, 1, 0, 0, {})
+    with pytest.raises(FormatVersionError, match=r"version 2, known: 1; upgrade"):
+        DeltaFile(path, meta, 10).read()
