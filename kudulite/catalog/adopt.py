@@ -16,6 +16,7 @@ from kudulite.catalog.manifest import TabletEntry
 from kudulite.catalog.table_store import TableStore
 from kudulite.delta.delta_file import DeltaFileMeta
 from kudulite.errors import StorageError
+from kudulite.fs.file_system import check_length
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.tablet.staged import StagedTablet
 from kudulite.tablet.superblock import Superblock
@@ -85,12 +86,15 @@ class Adopter:
             source = self.store.folder / part.folder
             for meta in part.rowsets:
                 self._rename(source / meta.id, target / meta.id)
+                for ref in meta.file_refs:
+                    check_length(target / meta.id / ref.name, ref)
                 to_sync.add(target)
                 if meta.redo:
                     to_sync.add(target / meta.id)
             for delta in part.deltas:
                 name = f"{delta.rowset_id}/{delta.meta.ref.name}"
                 self._rename(source / name, target / name)
+                check_length(target / name, delta.meta.ref)
                 to_sync.add(target / delta.rowset_id)
         for folder in sorted(to_sync):
             self.store.environment.file_system.sync_directory(folder)

@@ -14,6 +14,7 @@ from kudulite.catalog.manifest import Manifest, TabletEntry
 from kudulite.catalog.pruning import tablets_to_scan
 from kudulite.catalog.table_store import TableStore
 from kudulite.cfile.base_data import ROW_GROUP_ROWS
+from kudulite.errors import SchemaError
 from kudulite.model.predicate import BoundPredicates, Predicate, bind_predicates
 from kudulite.rowset.scan_spec import ScanSpec
 
@@ -30,6 +31,7 @@ class ScanPiece:
 
 
 def scan_spec(
+    table: str,
     manifest: Manifest,
     columns: Sequence[str] | None,
     where: Sequence[Predicate],
@@ -41,9 +43,12 @@ def scan_spec(
     """
     schema = manifest.schema
     names = tuple(schema.names if columns is None else columns)
-    for name in names:
-        schema.column(name)
-    predicates = bind_predicates(where, schema)
+    try:
+        for name in names:
+            schema.column(name)
+        predicates = bind_predicates(where, schema)
+    except SchemaError as error:
+        raise type(error)(f"table {table!r}: {error}") from error
     lower, upper = predicates.key_bounds()
     return ScanSpec(schema, names, predicates, timestamp, lower, upper)
 

@@ -48,7 +48,7 @@ class Scan:
         self._manifest: Manifest
         timestamp = choose_snapshot(store, at)
         self._manifest = store.newest()  # after settling: it shows all up to the timestamp
-        self._spec = scan_spec(self._manifest, columns, where, timestamp)
+        self._spec = scan_spec(store.name, self._manifest, columns, where, timestamp)
         self._ordered = ordered
         self._limit = limit
 

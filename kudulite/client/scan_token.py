@@ -57,7 +57,7 @@ class ScanToken:
                 " was deleted, or created again; scan again"
             )
         check_not_ancient(store, manifest, self.timestamp)
-        spec = scan_spec(manifest, self.columns, self.where, self.timestamp)
+        spec = scan_spec(store.name, manifest, self.columns, self.where, self.timestamp)
         spec = narrowed(spec, self.lower, self.upper)
         if self.ordered:
             return ordered_batches(store, [entry], spec)
@@ -88,7 +88,7 @@ def make_tokens(
     """Plan a scan and return its tokens, tablets in order and key ranges ascending in each."""
     timestamp = choose_snapshot(store, at)
     manifest = store.newest()
-    spec = scan_spec(manifest, columns, where, timestamp)
+    spec = scan_spec(store.name, manifest, columns, where, timestamp)
     pieces = plan_pieces(store, manifest, spec, split_size_bytes or SPLIT_BYTES_DEFAULT)
     return [
         ScanToken(

@@ -34,6 +34,7 @@ from kudulite.client.bulk_write import BulkWrite, WriteResult
 from kudulite.client.lookup import KeyLookup
 from kudulite.client.scan import Scan
 from kudulite.client.scan_token import ScanToken, make_tokens
+from kudulite.errors import ColumnNotFoundError
 from kudulite.model.predicate import ColumnExpression, Predicate
 from kudulite.model.schema import Schema
 from kudulite.tablet.operation import WriteSpec, parse_operation
@@ -114,7 +115,13 @@ class Table:
 
     def __getitem__(self, column: str) -> ColumnExpression:
         """Return a column to compare: `table["host"] == "a"`. Raises ColumnNotFoundError."""
-        return ColumnExpression(self.schema.column(column).name)
+        names = self.schema.names
+        if column not in names:
+            listed = ", ".join(names)
+            raise ColumnNotFoundError(
+                f"table {self.name!r} has no column {column!r}; its columns are {listed}"
+            )
+        return ColumnExpression(column)
 
     # -- writing whole batches
 

@@ -223,6 +223,14 @@ def check_content(path: Path, content: Any, ref: FileRef) -> None:
         raise CorruptionError(f"{path}: CRC {found:#010x}, expected {ref.crc32:#010x}")
 
 
+def check_length(path: Path, ref: FileRef) -> None:
+    """Raise StorageError or CorruptionError unless a file is there with the length of `ref`."""
+    with _storage_errors("find", path):
+        length = path.stat().st_size
+    if length != ref.length:
+        raise CorruptionError(f"{path}: {length} bytes on disk, expected {ref.length}")
+
+
 def verify_file(path: Path, ref: FileRef) -> None:
     """Read a whole file and check it against `ref`, in constant memory."""
     found, length = 0, 0

@@ -56,9 +56,7 @@ class RowSetMeta:
     @property
     def bytes_on_disk(self) -> int:
         """Size of all files of the rowset."""
-        files = [base.ref for base in self.base] + [self.key_index, self.bloom]
-        files += [delta.ref for delta in self.redo]
-        return sum(ref.length for ref in files)
+        return sum(ref.length for ref in self.file_refs)
 
     @property
     def base_bytes(self) -> int:
@@ -66,10 +64,15 @@ class RowSetMeta:
         return sum(base.ref.length for base in self.base)
 
     @property
+    def file_refs(self) -> list[FileRef]:
+        """All files of the rowset, in its folder."""
+        base = [file.ref for file in self.base]
+        return [*base, self.key_index, self.bloom, *(delta.ref for delta in self.redo)]
+
+    @property
     def file_names(self) -> list[str]:
-        """Names of all files of the rowset, in its folder."""
-        names = [base.ref.name for base in self.base]
-        return [*names, self.key_index.name, self.bloom.name, *(d.ref.name for d in self.redo)]
+        """Names of all files of the rowset."""
+        return [ref.name for ref in self.file_refs]
 
     def is_visible(self, timestamp: int) -> bool:
         """Whether a snapshot at `timestamp` (inclusive) sees the rowset at all."""

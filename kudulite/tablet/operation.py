@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from kudulite.errors import OptionError, SchemaError
+from kudulite.errors import ColumnNotFoundError, OptionError, SchemaError
 from kudulite.model.schema import Schema
 
 
@@ -105,8 +105,12 @@ class WriteSpec:
             )
         if operation is not None and operation.is_delete:
             return WriteSpec(operation, ())
-        for name in names:
-            schema.column(name)
+        unknown = [name for name in names if name not in schema.names]
+        if unknown:
+            raise ColumnNotFoundError(
+                f"{what}: the table has no column {unknown[0]!r}; its columns are"
+                f" {', '.join(schema.names)}"
+            )
         values = tuple(c.name for c in schema.value_columns if c.name in names)
         if operation is not None and operation.is_update and not values:
             raise SchemaError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import date
+from decimal import Decimal
 from typing import NoReturn
 
 import numpy as np
@@ -34,4 +36,12 @@ def raise_row_error(
 
 
 def _show(key: tuple) -> str:
-    return repr(key[0]) if len(key) == 1 else repr(key)
+    cells = [_show_cell(cell) for cell in key]
+    return cells[0] if len(cells) == 1 else f"({', '.join(cells)})"
+
+
+def _show_cell(cell: object) -> str:
+    """Return a key cell as people write it: dates and numbers plain, text in quotes."""
+    if isinstance(cell, date):  # a datetime is one, too
+        return cell.isoformat()
+    return str(cell) if isinstance(cell, Decimal) else repr(cell)
