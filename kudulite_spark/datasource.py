@@ -8,9 +8,9 @@ Spark's Python processes, in order (each imports this anew; only what is pickled
 
 **A DataFrame is one snapshot, fixed at load()**: the timestamp is chosen in the first of these
 processes and travels with the pickled instance. Where the user gives a schema, Spark starts that
-process only at the first action, and the snapshot is of then. Spark keeps the first plan of a DataFrame for all
-its actions, or plans anew for each filter, depending on a setting; with the moment fixed the answer
-is the same.
+process only at the first action, and the snapshot is of then. Spark keeps the first plan of a
+DataFrame for all its actions, or plans anew for each filter, as a setting says; with the moment
+fixed the answer is the same.
 
 **No pushFilters by default.** Spark 4.1 to 4.3 keeps the reader that took one query's filters and
 serves the next query of the same DataFrame with it: wrong answers, without an error. The option

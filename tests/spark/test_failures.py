@@ -15,7 +15,7 @@ import pytest
 from pyspark import TaskContext, cloudpickle
 from pyspark.sql.datasource import DataSource, WriterCommitMessage
 from pyspark.sql.types import StructType
-from spark_tables import load, rows, save, staged_files, stored
+from spark_tables import load, make_table, rows, save, staged_files, stored
 
 import kudulite
 from kudulite.errors import ConflictError
@@ -56,6 +56,8 @@ class FailingWriter(TableWriter):
             staging.mkdir()
         if self.trouble == "lost staged rowset":
             shutil.rmtree(next(place.parent for place in staging.rglob("*.parquet")))
+        if self.trouble == "lost staged file":
+            next(staging.rglob("*.parquet")).unlink()
         if self.trouble == "killed commit":
             os.kill(os.getpid(), signal.SIGKILL)
         super().commit(messages)
@@ -81,11 +83,9 @@ class FailingSource(DataSource):
 def path(spark, tmp_path) -> str:
     """A table (k, s) with the rows OLD in two tablets."""
     spark.dataSource.register(FailingSource)
-    place = str(tmp_path / "t")
-    save(
-        spark.createDataFrame(OLD, "k long, s string"), place, primaryKey="k", hashPartitions="k:2"
-    )
-    return place
+    types = {"k": pa.int64(), "s": pa.string()}
+    layout = {"primary_key": ["k"], "hash_partitions": [(["k"], 2)]}
+    return make_table(tmp_path / "t", OLD, types, **layout)
 
 
 def new_rows(spark, count: int = 30_000):
@@ -99,6 +99,7 @@ TROUBLES = [
     "slow twin",
     "lost staging folder",
     "lost staged rowset",
+    "lost staged file",
     "killed commit",
 ]
 
