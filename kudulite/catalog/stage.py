@@ -27,7 +27,7 @@ from kudulite.catalog.bulk_write import (
 )
 from kudulite.catalog.manifest import Manifest
 from kudulite.catalog.table_store import TableStore
-from kudulite.errors import RowError, SchemaError
+from kudulite.errors import OptionError, RowError, SchemaError
 from kudulite.model.encoded_key import encode_keys
 from kudulite.model.key_array import KeyArray
 from kudulite.model.types import cast_to_column
@@ -121,7 +121,12 @@ class Stager:
                 reason=RowError.REASON_NULL,
                 row_count=encoded.indices.null_count,
             )
-        codes = [int(parse_change_operation(text)) for text in encoded.dictionary.to_pylist()]
+        try:
+            codes = [int(parse_change_operation(text)) for text in encoded.dictionary.to_pylist()]
+        except OptionError as error:
+            raise OptionError(
+                f"table {self.store.name!r}: operation column {name!r}: {error}, I, U, D"
+            ) from error
         return np.array(codes, dtype=np.uint8)[encoded.indices.to_numpy()]
 
     def _check_nulls(self, rows: pa.Table, codes: np.ndarray) -> None:

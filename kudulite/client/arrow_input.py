@@ -18,11 +18,12 @@ ACCEPTED = (
 
 
 def arrow_batches(
-    data: Any, schema: Schema
+    data: Any, schema: Schema, table: str
 ) -> tuple[list[str], Iterable[pa.RecordBatch | pa.Table]]:
-    """Return (column names, batches) of `data`. Raises SchemaError for what is not tabular.
+    """Return (column names, batches) of `data`, meant for the table of that name.
 
-    Rows given as dicts take the table's types; a key that a row leaves out is null in it.
+    Raises SchemaError for what is not tabular, and for a value that does not fit its column. Rows
+    given as dicts take the table's types; a key that a row leaves out is null in it.
     """
     if isinstance(data, pa.Table):
         return data.column_names, [data]
@@ -31,31 +32,36 @@ def arrow_batches(
     if isinstance(data, pa.RecordBatchReader):
         return data.schema.names, data
     if type(data).__module__.startswith("pandas."):
-        table = pa.Table.from_pandas(data, preserve_index=False)
-        return table.column_names, [table]
+        converted = pa.Table.from_pandas(data, preserve_index=False)
+        return converted.column_names, [converted]
     if hasattr(data, "__arrow_c_stream__"):
         reader = pa.RecordBatchReader.from_stream(data)
         return reader.schema.names, reader
     if isinstance(data, Mapping):
-        rows = _columns_table(dict(data), schema)
+        rows = _columns_table(dict(data), schema, table)
         return rows.column_names, [rows]
     if isinstance(data, list | tuple) and all(isinstance(row, Mapping) for row in data):
-        rows = _rows_table(list(data), schema)
+        rows = _rows_table(list(data), schema, table)
         return rows.column_names, [rows]
-    raise SchemaError(f"cannot read rows from {type(data).__name__}; give {ACCEPTED}")
+    raise SchemaError(
+        f"table {table!r}: cannot read rows from {type(data).__name__}; give {ACCEPTED}"
+    )
 
 
-def _rows_table(rows: list[Mapping[str, Any]], schema: Schema) -> pa.Table:
+def _rows_table(rows: list[Mapping[str, Any]], schema: Schema, table: str) -> pa.Table:
     names = list(dict.fromkeys(name for row in rows for name in row)) or schema.key_names
     columns = {name: [row.get(name) for row in rows] for name in names}
-    return _columns_table(columns, schema)
+    return _columns_table(columns, schema, table)
 
 
-def _columns_table(columns: dict[str, Any], schema: Schema) -> pa.Table:
-    arrays = {name: _column(name, values, schema) for name, values in columns.items()}
+def _columns_table(columns: dict[str, Any], schema: Schema, table: str) -> pa.Table:
+    try:
+        arrays = {name: _column(name, values, schema) for name, values in columns.items()}
+    except SchemaError as error:
+        raise SchemaError(f"table {table!r}, {error}") from error
     lengths = {name: len(array) for name, array in arrays.items()}
     if len(set(lengths.values())) > 1:
-        raise SchemaError(f"columns of different lengths: {lengths}")
+        raise SchemaError(f"table {table!r}: columns of different lengths: {lengths}")
     return pa.table(arrays)
 
 
@@ -72,11 +78,11 @@ def _column(name: str, values: Any, schema: Schema) -> pa.Array | pa.ChunkedArra
     return pa.array(canonical, column_type.arrow)
 
 
-def key_table(keys: Any, schema: Schema) -> pa.Table:
+def key_table(keys: Any, schema: Schema, table: str) -> pa.Table:
     """Return keys (tuples, single values, dicts, or Arrow) as a table of the key columns."""
     if isinstance(keys, list | tuple):
-        return _rows_table([_key_dict(key, schema) for key in keys], schema)
-    _, batches = arrow_batches(keys, schema)
+        return _rows_table([_key_dict(key, schema) for key in keys], schema, table)
+    _, batches = arrow_batches(keys, schema, table)
     tables = list(_tables(batches))
     return pa.concat_tables(tables).select(schema.key_names)
 

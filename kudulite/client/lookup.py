@@ -95,7 +95,7 @@ class KeyLookup:
         return pa.array(manifest.partition.tablet_index(columns, count))
 
     def _key_columns(self, manifest: Manifest, keys: Any) -> dict[str, pa.Array]:
-        table = key_table(keys, manifest.schema)
+        table = key_table(keys, manifest.schema, self.store.name)
         columns = {}
         for column in manifest.schema.key_columns:
             array = cast_to_column(

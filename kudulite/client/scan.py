@@ -21,7 +21,7 @@ from kudulite.catalog.manifest import Manifest, TabletEntry
 from kudulite.catalog.scan_plan import entries_to_scan, scan_spec
 from kudulite.catalog.snapshot import choose_snapshot
 from kudulite.catalog.table_store import TableStore
-from kudulite.errors import ConflictError
+from kudulite.errors import ConflictError, OptionError
 from kudulite.model.predicate import Predicate
 from kudulite.rowset.merge import merge_ordered
 from kudulite.rowset.scan_spec import ScanSpec
@@ -44,6 +44,8 @@ class Scan:
         ordered: bool,
         limit: int | None,
     ) -> None:
+        if limit is not None and limit < 0:
+            raise OptionError(f"table {store.name!r}: limit {limit} of a scan is below 0")
         self._store = store
         self._manifest: Manifest
         timestamp = choose_snapshot(store, at)

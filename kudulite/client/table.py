@@ -10,7 +10,7 @@ Threads: any number may use one `Table`; each write is a transaction of its own.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,10 +34,18 @@ from kudulite.client.bulk_write import BulkWrite, WriteResult
 from kudulite.client.lookup import KeyLookup
 from kudulite.client.scan import Scan
 from kudulite.client.scan_token import ScanToken, make_tokens
-from kudulite.errors import ColumnNotFoundError
+from kudulite.errors import ColumnNotFoundError, OptionError
 from kudulite.model.predicate import ColumnExpression, Predicate
 from kudulite.model.schema import Schema
 from kudulite.tablet.operation import WriteSpec, parse_operation
+
+WRITE_OPTIONS = (
+    "application_id",
+    "application_version",
+    "ignore_null",
+    "ordering_column",
+    "overwrite",
+)
 
 
 @dataclass(frozen=True)
@@ -170,7 +178,8 @@ class Table:
         with `ordering_column` only the one with the highest value counts, also against the row that
         the table holds, and insert and update both mean upsert.
         """
-        names, batches = arrow_batches(data, self.schema)
+        _check_options(self.name, options)
+        names, batches = arrow_batches(data, self.schema, self.name)
         write = self.new_bulk_write(
             columns=[name for name in names if name != operation_column],
             operation_column=operation_column,
@@ -230,7 +239,8 @@ class Table:
         return BulkWrite(self.path, state, self._store.environment)
 
     def _write(self, operation: str, data: Any, options: dict[str, Any]) -> WriteResult:
-        names, batches = arrow_batches(data, self.schema)
+        _check_options(self.name, options)
+        names, batches = arrow_batches(data, self.schema, self.name)
         return self._run(self.new_bulk_write(operation, columns=names, **options), batches)
 
     def _run(self, write: BulkWrite, batches: Any) -> WriteResult:
@@ -326,6 +336,16 @@ class Table:
         CorruptionError. Nothing is changed; memory is bounded by a row group.
         """
         return check_table(self._store)
+
+
+def _check_options(table: str, options: Mapping[str, Any]) -> None:
+    """Raise OptionError for an option that no write has."""
+    for name in options:
+        if name not in WRITE_OPTIONS:
+            raise OptionError(
+                f"table {table!r}: unknown option {name!r} of a write; known:"
+                f" {', '.join(WRITE_OPTIONS)}"
+            )
 
 
 def _conjunction(where: Sequence[Predicate] | Predicate) -> list[Predicate]:

@@ -21,6 +21,7 @@ from kudulite.tablet.tablet import RowLocations, Tablet
 
 
 def newest_rows(
+    table: str,
     keyed: KeyedOperations,
     rows: pa.Table,
     ordering: Column,
@@ -31,8 +32,8 @@ def newest_rows(
     values = rows.column(ordering.name).combine_chunks().take(pa.array(keyed.rows))
     if values.null_count:
         raise RowError(
-            f"ordering column {ordering.name!r} is null in {values.null_count} rows; every row"
-            " of an ordered write needs a value; nothing was written",
+            f"table {table!r}: ordering column {ordering.name!r} is null in {values.null_count}"
+            " rows; every row of an ordered write needs a value; nothing was written",
             reason=RowError.REASON_NULL,
             row_count=values.null_count,
         )

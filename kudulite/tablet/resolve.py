@@ -96,7 +96,7 @@ class Resolver:
         superseded_count = 0
         if self.spec.ordering_column is not None:
             ordering = self.schema.column(self.spec.ordering_column)
-            newest = newest_rows(keyed, batch.rows, ordering, found, tablet)
+            newest = newest_rows(self.table, keyed, batch.rows, ordering, found, tablet)
             superseded_count = len(keyed.rows) - len(newest.rows)
             # One operation per key that is left, so its number among the keys is its group.
             keys, found = keys.take(newest.group), found.take(newest.group)
