@@ -75,36 +75,51 @@ class Report:
         print(f"{text}   {budget}".rstrip(), flush=True)
 
 
-def run_core(report: Report, root: Path, args: argparse.Namespace) -> kudu.Table:
+def run_core(report: Report, root: Path, args: argparse.Namespace) -> None:
     """Measure the embedded engine."""
-    rows = args.rows
-    random = np.random.default_rng(7)
-    ids = random.permutation(rows).astype(np.int64) * 3
-    table = make_rows(rows, ids, seed=1)
-    schema = table.schema
-    ordered = table.take(pa.array(np.argsort(ids)))
+    ids = np.random.default_rng(7).permutation(args.rows).astype(np.int64) * 3
+    loaded = run_load(report, root, ids, args)
+    run_clean_scans(report, loaded, args)
+    before = loaded.current_timestamp()
+    run_changes(report, loaded, ids)
+    report.measure("scan, dirty", lambda: loaded.scan(SCANNED).to_arrow(), args.repeat)
+    report.line("scan, dirty", "scan, clean", "budget 1.5")
+    report.measure("scan all columns, dirty", lambda: loaded.scan().to_arrow(), args.repeat)
+    report.line("scan all columns, dirty", "scan all columns, clean", "budget 1.5")
+    report.measure(
+        "scan before the upsert", lambda: loaded.scan(SCANNED, at=before).to_arrow(), args.repeat
+    )
+    report.line("scan before the upsert", "scan, clean", "budget 1.5")
+    run_lookups(report, loaded, ids)
+
+
+def run_load(report: Report, root: Path, ids: np.ndarray, args: argparse.Namespace) -> kudu.Table:
+    """Measure loads beside Parquet writes; the peer writes rows that are in key order already."""
+    table = make_rows(args.rows, ids, seed=1)
+    in_order = table.take(pa.array(np.argsort(ids)))
     parquet = root / "peer.parquet"
 
-    report.measure("pyarrow write", lambda: pq.write_table(ordered, parquet, compression="zstd"))
+    def write(rows: pa.Table) -> None:
+        pq.write_table(rows, parquet, compression="zstd")
+
+    report.measure("pyarrow write", lambda: write(in_order))
     report.line("pyarrow write")
-
-    def sort_and_write() -> None:
-        sorted_table = table.sort_by("id")
-        pq.write_table(sorted_table, parquet, compression="zstd")
-
-    report.measure("pyarrow sort + write", sort_and_write)
+    report.measure("pyarrow sort + write", lambda: write(table.sort_by("id")))
     report.line("pyarrow sort + write")
     client = kudu.connect(root / "tables")
     hashed = [(["id"], args.tablets)]
-    loaded = client.create_table("load", schema, primary_key="id", hash_partitions=hashed)
+    loaded = client.create_table("load", table.schema, primary_key="id", hash_partitions=hashed)
     report.measure("load", lambda: loaded.insert(table))
     report.line("load", "pyarrow write", "budget 1.5")
-    presorted = client.create_table("sorted", schema, primary_key="id", hash_partitions=hashed)
-    report.measure("load, rows sorted by key", lambda: presorted.insert(ordered))
+    other = client.create_table("sorted", table.schema, primary_key="id", hash_partitions=hashed)
+    report.measure("load, rows sorted by key", lambda: other.insert(in_order))
     report.line("load, rows sorted by key", "pyarrow write")
     client.delete_table("sorted")
-    del ordered
+    return loaded
 
+
+def run_clean_scans(report: Report, loaded: kudu.Table, args: argparse.Namespace) -> None:
+    """Measure scans of clean data beside pyarrow reading the same files, as many threads."""
     files = sorted((loaded.path / "tablet").rglob("base-*.parquet"))
 
     def read_files(columns: list[str] | None) -> pa.Table:
@@ -120,9 +135,12 @@ def run_core(report: Report, root: Path, args: argparse.Namespace) -> kudu.Table
     report.line("pyarrow read, all columns")
     report.measure("scan all columns, clean", lambda: loaded.scan().to_arrow(), args.repeat)
     report.line("scan all columns, clean", "pyarrow read, all columns", "budget 1.2")
-    before = loaded.current_timestamp()
 
-    tenth = rows // 10
+
+def run_changes(report: Report, loaded: kudu.Table, ids: np.ndarray) -> None:
+    """Measure an upsert of random keys, nine in ten present, an update and a delete."""
+    random = np.random.default_rng(8)
+    rows, tenth = len(ids), len(ids) // 10
     present = random.choice(ids, tenth * 9 // 10, replace=False)
     absent = random.permutation(tenth - len(present)).astype(np.int64) * 3 + 1
     upsert = make_rows(tenth, random.permutation(np.concatenate([present, absent])), seed=2)
@@ -135,16 +153,6 @@ def run_core(report: Report, root: Path, args: argparse.Namespace) -> kudu.Table
     dead = pa.table({"id": random.choice(ids, rows // 100, replace=False)})
     report.measure("delete of 1 %", lambda: loaded.delete(dead))
     report.line("delete of 1 %", "upsert of 10 % random keys")
-    report.measure("scan, dirty", lambda: loaded.scan(SCANNED).to_arrow(), args.repeat)
-    report.line("scan, dirty", "scan, clean", "budget 1.5")
-    report.measure("scan all columns, dirty", lambda: loaded.scan().to_arrow(), args.repeat)
-    report.line("scan all columns, dirty", "scan all columns, clean", "budget 1.5")
-    report.measure(
-        "scan before the upsert", lambda: loaded.scan(SCANNED, at=before).to_arrow(), args.repeat
-    )
-    report.line("scan before the upsert", "scan, clean", "budget 1.5")
-    run_lookups(report, loaded, ids)
-    return loaded
 
 
 def run_lookups(report: Report, table: kudu.Table, ids: np.ndarray) -> None:

@@ -172,7 +172,6 @@ def rewritten(folder, *, column=None, **changes):
         {"column": pa.array([b"aa", b"bb"], pa.binary(2))},
         {"column": pa.array([1, 2])},
     ],
-    ids=str,
 )
 def test_metadata_that_contradict_the_keys_are_corruption(tmp_path, changes):
     assert rewritten(tmp_path).find_one(b"b") == 1

@@ -281,9 +281,16 @@ def test_a_literal_that_cannot_be_compared_is_refused(column_type, literal):
 def test_wrong_predicates_say_what_to_do():
     """None, !=, chains, unknown columns, prefixes of numbers."""
     v = ColumnExpression("v")
-    for wrong in (lambda: v == None, lambda: v < None, lambda: v != 1, lambda: 1 < v < 5,  # noqa: E711
-                  lambda: (v == 1) and (v == 2), lambda: v.in_list("abc"),
-                  lambda: Predicate("v", "~")):  # fmt: skip
+    wrong_ones = (
+        lambda: v == None,  # noqa: E711
+        lambda: v < None,
+        lambda: v != 1,
+        lambda: 1 < v < 5,
+        lambda: (v == 1) and (v == 2),
+        lambda: v.in_list("abc"),
+        lambda: Predicate("v", "~"),
+    )
+    for wrong in wrong_ones:
         with pytest.raises(UsageError):
             wrong()
     with pytest.raises(UsageError, match="is_null"):
