@@ -18,7 +18,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from kudulite.catalog.bulk_write import StagedTask, WriteState, end_write
+from kudulite.catalog.bulk_write import (
+    StagedTask,
+    WriteState,
+    check_write_is_open,
+    end_write,
+)
 from kudulite.catalog.commit import Commit
 from kudulite.catalog.stage import Stager
 from kudulite.catalog.table_store import Environment, TableStore
@@ -62,6 +67,8 @@ class BulkWrite:
 
     def _stager(self) -> Stager:
         store = TableStore(self._folder, self._environment)
+        # First: without the staging folder nothing keeps the base version from being swept.
+        check_write_is_open(store, self._state)
         return Stager(store, self._state, store.at_version(self._state.base_version))
 
     @property

@@ -128,6 +128,17 @@ def test_an_abandoned_write_is_swept_and_cannot_commit(table):
     assert list((table.path / "staging").iterdir()) == []
 
 
+def test_an_abandoned_write_is_told_so_when_its_base_version_is_gone_too(table):
+    """Not that a file is missing."""
+    write = table.new_bulk_write("upsert")
+    part = write.stage([pack([(0, 50)])])
+    table.upsert([{"k": 0, "v": 1}])
+    sweep(store(table), 0, 0)
+    for use in (lambda: write.commit([part]), lambda: write.stage([pack([(0, 50)])])):
+        with pytest.raises(ConflictError, match="aborted, or swept"):
+            use()
+
+
 def test_a_later_write_sweeps_what_abandoned_ones_left(table):
     """No other housekeeping is needed for staging folders."""
     table.new_bulk_write("upsert").stage([pack([(0, 50)])])

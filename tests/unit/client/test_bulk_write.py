@@ -1,0 +1,181 @@
+"""A write in pieces: attempts, retries, aborts, application versions, and other processes."""
+
+import pickle
+import subprocess
+import sys
+
+import pyarrow as pa
+import pytest
+from core_tables import CoreTables, files_below, stored
+
+import kudulite
+from kudulite.client.table import Table
+from kudulite.errors import ConflictError, RowError, StorageError
+
+
+@pytest.fixture
+def table(core: CoreTables) -> Table:
+    """Three rows in two tablets."""
+    builder = kudulite.schema_builder()
+    builder.add_column("k", kudulite.int32, nullable=False)
+    builder.add_column("v", kudulite.int32)
+    builder.set_primary_keys(["k"])
+    table = core.client().create_table("t", builder.build(), hash_partitions=[(["k"], 2)])
+    table.insert([{"k": k, "v": k} for k in range(3)])
+    return table
+
+
+def rows(*found: tuple) -> list[pa.RecordBatch]:
+    """Rows as one batch."""
+    keys, values = zip(*found, strict=True)
+    return [pa.record_batch({"k": pa.array(keys, pa.int32()), "v": pa.array(values, pa.int32())})]
+
+
+def staging(table: Table) -> list:
+    """What is staged."""
+    return list((table.path / "staging").rglob("*"))
+
+
+def test_nothing_is_visible_before_the_commit_and_all_at_it(table):
+    """From one timestamp on; the staging folder goes."""
+    write = table.new_bulk_write()
+    parts = [write.stage(rows((0, 10), (3, 30)), 0), write.stage(rows((4, 40)), 1)]
+    assert len(stored(table)) == 3
+    result = write.commit(parts)
+    assert stored(table) == [(0, 10), (1, 1), (2, 2), (3, 30), (4, 40)]
+    assert stored(table, result.timestamp - 1) == [(0, 0), (1, 1), (2, 2)]
+    assert (result.inserted, result.updated, result.version) == (2, 1, 3)
+    assert staging(table) == []
+
+
+def test_only_the_attempts_that_are_handed_over_count(table):
+    """A retried task, a speculative twin, a task that was killed in the middle."""
+    write = table.new_bulk_write()
+    write.stage(rows((0, 666), (9, 666)), 0)
+    winner = write.stage(rows((0, 10)), 0)
+    write.stage(rows((0, 777)), 0)
+
+    def killed():
+        yield from rows((1, 888))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write.stage(killed(), 1)
+    write.commit([winner])
+    assert stored(table) == [(0, 10), (1, 1), (2, 2)]
+    assert staging(table) == []
+
+
+def test_of_a_key_in_several_tasks_the_later_task_wins(table):
+    """By task index, whatever the order of staging and of handing over; later batches win too."""
+    write = table.new_bulk_write()
+    last = write.stage([*rows((0, 20), (7, 20)), *rows((7, 21))], 2)
+    first = write.stage(rows((0, 10), (7, 10), (8, 10)), 1)
+    result = write.commit([last, first])
+    assert stored(table) == [(0, 20), (1, 1), (2, 2), (7, 21), (8, 10)]
+    assert (result.inserted, result.updated) == (2, 4)
+
+
+def test_inserts_of_one_key_in_two_tasks_are_refused(table):
+    """Each task alone is right; together they are not."""
+    write = table.new_bulk_write("insert")
+    parts = [write.stage(rows((7, 1)), 0), write.stage(rows((7, 2), (8, 2)), 1)]
+    with pytest.raises(RowError, match=r"'t': insert: 1 row refused: key already .*\(k\) = 7"):
+        write.commit(parts)
+    write.abort()
+    assert (stored(table), staging(table)) == ([(0, 0), (1, 1), (2, 2)], [])
+
+
+def test_a_write_without_rows_is_no_version(table):
+    """No tasks, empty tasks, tasks of empty batches."""
+    for parts in ([], [[]], [rows((1, 1))[0].slice(0, 0)]):
+        write = table.new_bulk_write()
+        result = write.commit([write.stage(p if isinstance(p, list) else [p]) for p in parts])
+        assert (result.version, result.inserted, result.updated) == (2, 0, 0)
+        assert stored(table, result.timestamp) == [(0, 0), (1, 1), (2, 2)]
+    assert table.version == 2
+
+
+def test_an_aborted_write_leaves_nothing_and_cannot_go_on(table):
+    """Also when a task is in the middle of staging; a second abort is harmless."""
+    before = files_below(table.path)
+    write = table.new_bulk_write()
+    part = write.stage(rows((0, 10)))
+
+    def aborted_meanwhile():
+        write.abort()
+        yield from rows((1, 11))
+
+    with pytest.raises((ConflictError, StorageError)):
+        write.stage(aborted_meanwhile(), 1)
+    write.abort()
+    with pytest.raises(ConflictError, match="'t': write .* was aborted"):
+        write.commit([part])
+    assert files_below(table.path) == before
+    assert staging(table) == []
+
+
+def test_a_write_travels_between_processes(table):
+    """Staged by another Python, from pickles of the write; committed here."""
+    write = pickle.loads(pickle.dumps(table.new_bulk_write()))
+    code = (
+        "import sys, pickle, pyarrow as pa;"
+        "write = pickle.load(sys.stdin.buffer);"
+        "k = pa.array([5], pa.int32());"
+        "part = write.stage([pa.record_batch({'k': k, 'v': k})], 3);"
+        "sys.stdout.buffer.write(pickle.dumps(part))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=pickle.dumps(write), capture_output=True, check=True
+    )
+    part = pickle.loads(done.stdout)
+    assert len(done.stdout) < 10_000
+    write.commit([part])
+    assert stored(table)[-1] == (5, 5)
+
+
+def test_an_application_version_is_committed_once(table):
+    """A stream's batch that is written again is skipped, and an older one too."""
+
+    def write(app: str, version: int, value: int) -> kudulite.WriteResult:
+        return table.upsert([{"k": 0, "v": value}], application_id=app, application_version=version)
+
+    assert not write("a", 5, 50).skipped
+    for version in (5, 4):
+        result = write("a", version, 51)
+        assert (result.skipped, result.updated, result.version) == (True, 0, 3)
+    assert not write("b", 5, 52).skipped
+    assert not write("a", 6, 53).skipped
+    assert stored(table)[0] == (0, 53)
+    assert staging(table) == []
+
+
+def test_an_empty_batch_of_an_application_is_remembered(table):
+    """Or its version would be written when it comes again with rows."""
+    empty = table.arrow_schema.empty_table()
+    table.upsert(empty, application_id="a", application_version=1)
+    again = table.upsert([{"k": 0, "v": 9}], application_id="a", application_version=1)
+    assert again.skipped
+    assert stored(table)[0] == (0, 0)
+
+
+def test_of_two_attempts_of_one_application_version_one_commits(table):
+    """Staged side by side: the second finds the first committed."""
+    writes = [table.new_bulk_write(application_id="a", application_version=1) for _ in range(2)]
+    parts = [write.stage(rows((0, 10 + n))) for n, write in enumerate(writes)]
+    results = [write.commit([part]) for write, part in zip(writes, parts, strict=True)]
+    assert [result.skipped for result in results] == [False, True]
+    assert stored(table)[0] == (0, 10)
+
+
+def test_a_write_to_a_table_that_was_created_again_is_refused(core, table):
+    """Its rows were resolved against another table."""
+    write = table.new_bulk_write()
+    part = write.stage(rows((0, 10)))
+    client = core.client()
+    schema = table.schema
+    client.delete_table("t")
+    client.create_table("t", schema)
+    with pytest.raises(ConflictError, match="'t'"):
+        write.commit([part])
+    assert stored(client.table("t")) == []

@@ -1,0 +1,147 @@
+"""The directory of tables: create, list, rename, delete, and handles that outlive it."""
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from core_tables import CoreTables, environment, stored
+
+import kudulite
+from kudulite.client.client import Client
+from kudulite.errors import ConflictError, KuduliteError, LockTimeoutError, TableNotFoundError
+
+SCHEMA = pa.schema([("v", pa.string()), ("k", pa.int32())])
+
+
+def test_tables_are_listed_renamed_and_deleted(core: CoreTables):
+    """Other folders and hidden ones are no tables."""
+    client = core.client()
+    (client.root / "other").mkdir()
+    (client.root / ".deleted-x").mkdir()
+    for name in ("b", "a", "ä ö"):
+        client.create_table(name, SCHEMA, primary_key="k")
+    assert client.list_tables() == ["a", "b", "ä ö"]
+    client.table("a").insert([{"k": 1, "v": "x"}])
+    renamed = client.rename_table("a", "c")
+    assert stored(renamed) == [(1, "x")]
+    assert not client.table_exists("a")
+    client.delete_table("c")
+    client.delete_table("ä ö")
+    assert client.list_tables() == ["b"]
+    assert sorted(path.name for path in client.root.iterdir()) == ["b", "other"]
+    with pytest.raises(TableNotFoundError, match="no table 'c' in .*; tables: b"):
+        client.delete_table("c")
+
+
+def test_key_columns_come_first(core: CoreTables):
+    """Whatever their place in the Arrow schema, which then are NOT NULL."""
+    table = core.client().create_table("t", SCHEMA, primary_key="k")
+    assert table.schema.names == ["k", "v"]
+    assert table.arrow_schema == pa.schema([pa.field("k", pa.int32(), False), ("v", pa.string())])
+
+
+def test_a_handle_of_a_deleted_table_says_so(core: CoreTables):
+    """Also when a table of the name was created again: reading gives the new one or an error."""
+    client = core.client()
+    table = client.create_table("t", SCHEMA, primary_key="k")
+    table.insert([{"k": 1, "v": "x"}])
+    other = core.client()
+    other.delete_table("t")
+    for use in (table.scan, lambda: table.get(1), lambda: table.upsert([{"k": 1, "v": "y"}])):
+        with pytest.raises(TableNotFoundError, match="the folder does not exist"):
+            use()
+    again = other.create_table("t", SCHEMA, primary_key="k")
+    again.insert([{"k": 2, "v": "z"}])
+    assert stored(table) == [(2, "z")]
+
+
+def test_a_table_is_deleted_only_while_it_is_at_a_version(core: CoreTables):
+    """For whoever created it and may have been overtaken."""
+    client = core.client()
+    client.create_table("t", SCHEMA, primary_key="k").insert([{"k": 1}])
+    with pytest.raises(ConflictError, match="'t' is at version 2, not 1; not deleted"):
+        client.delete_table("t", if_version=1)
+    client.delete_table("t", if_version=2)
+
+
+def test_a_deletion_waits_for_commits(core: CoreTables):
+    """A tablet that is locked is in use."""
+    client = core.client(lock_timeout_seconds=0.02)
+    table = client.create_table("t", SCHEMA, primary_key="k")
+    entry = table._store.newest().tablets[0]
+    with table._store.lock(entry.id) as lock:
+        lock.announce("commit of write 9")
+        with pytest.raises(LockTimeoutError, match="held by commit of write 9"):
+            client.delete_table("t")
+        with pytest.raises(LockTimeoutError, match="held by commit of write 9"):
+            client.rename_table("t", "u")
+    assert client.list_tables() == ["t"]
+
+
+class Stream:
+    """Something else that speaks Arrow."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+
+    def __arrow_c_stream__(self, requested_schema=None):
+        return self._table.__arrow_c_stream__(requested_schema)
+
+
+ROWS = pa.table({"k": pa.array([1, 2], pa.int32()), "v": ["a", None]})
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        ROWS,
+        ROWS.to_batches()[0],
+        ROWS.to_reader(),
+        ROWS.to_pylist(),
+        {"k": [1, 2], "v": ["a", None]},
+        {"v": pa.array(["a", None]), "k": pa.array([1, 2])},
+        [{"k": 1, "v": "a"}, {"k": 2}],
+        ROWS.to_pandas(),
+        pd.DataFrame({"v": ["a", None], "k": [1, 2]}, index=["x", "y"]),
+        Stream(ROWS),
+        pa.table({"k": ROWS["k"].dictionary_encode(), "v": ROWS["v"].cast(pa.large_string())}),
+    ],
+)
+def test_whatever_speaks_arrow_can_be_written(core: CoreTables, data):
+    """The same rows from all of them."""
+    table = core.client().create_table("t", SCHEMA, primary_key="k")
+    assert table.upsert(data).inserted == 2
+    assert stored(table) == [(1, "a"), (2, None)]
+
+
+def test_scans_come_in_every_form(core: CoreTables):
+    """Arrow, batches, reader, pandas, list, C stream; again each time; with no column too."""
+    table = core.client().create_table("t", SCHEMA, primary_key="k")
+    table.upsert(ROWS)
+    scan = table.scan(["v", "k"], ordered=True)
+    expected = ROWS.select(["v", "k"]).to_pylist()
+    assert scan.to_arrow().to_pylist() == expected == scan.to_pylist()
+    assert scan.to_reader().read_all().to_pylist() == expected
+    assert [row for batch in scan.to_batches() for row in batch.to_pylist()] == expected
+    assert scan.to_pandas()["k"].tolist() == [1, 2]
+    assert pa.table(scan).to_pylist() == expected
+    assert [scan.count(), table.scan(limit=1).count(), table.scan(limit=0).count()] == [2, 1, 0]
+    assert table.scan([]).to_arrow().num_rows == 2
+    assert table.scan([], ordered=True, where=table["k"] > 1).to_arrow().num_rows == 1
+    assert len(table.scan(limit=1, ordered=True).to_arrow()) == 1
+
+
+def test_corrupt_files_are_refused_by_readers(core: CoreTables, tmp_path):
+    """Scan and lookup raise a kudulite error with the file's path, never wrong rows."""
+    root = tmp_path / "bad"
+    for pattern in ("base-*", "key-*", "bloom-*", "redo-*"):
+        client = kudulite.connect(root / pattern.strip("-*"))
+        table = client.create_table("t", SCHEMA, primary_key="k")
+        table.insert(ROWS)
+        table.update([{"k": 1, "v": "b"}])
+        (path,) = table.path.rglob(pattern)
+        content = path.read_bytes()
+        path.write_bytes(content[: len(content) // 2])
+        reader = Client(client.root, environment())  # nothing of the file is in its cache
+        with pytest.raises(KuduliteError, match=path.name):
+            reader.table("t").scan(ordered=True).to_arrow()
+            reader.table("t").get(1)

@@ -1,0 +1,121 @@
+"""Rows by primary key: all key types, moments, and orders of keys."""
+
+import datetime
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+from core_tables import CoreTables
+
+import kudulite
+from kudulite.client.table import Table
+
+MOMENT = datetime.datetime(2020, 1, 1, 12, tzinfo=datetime.UTC)
+
+
+@pytest.fixture
+def table(core: CoreTables) -> Table:
+    """A composite key over six tablets with a gap."""
+    builder = kudulite.schema_builder()
+    builder.add_column("s", kudulite.string, nullable=False)
+    builder.add_column("t", kudulite.unixtime_micros, nullable=False)
+    builder.add_column("d", "decimal(6, 2)", nullable=False)
+    builder.add_column("v", kudulite.int32)
+    builder.set_primary_keys(["s", "t", "d"])
+    table = core.client().create_table(
+        "t",
+        builder.build(),
+        hash_partitions=[(["t"], 3)],
+        range_partitions={"columns": ["s"], "bounds": [[None, "m"], ["n", None]]},
+    )
+    table.insert([row(i) for i in range(40)])
+    return table
+
+
+def row(i: int) -> dict:
+    """The i-th row."""
+    return {
+        "s": "az"[i % 2] * (i % 3),
+        "t": MOMENT + datetime.timedelta(microseconds=i),
+        "d": Decimal(i) / 4 - 2,
+        "v": i,
+    }
+
+
+def key(i: int) -> tuple:
+    """Its key."""
+    return tuple(row(i).values())[:3]
+
+
+def test_every_row_is_found_by_its_key(table):
+    """As tuple or dict, with times as text or datetime; and all columns are in the row."""
+    for i in range(40):
+        assert table.get(key(i)) == row(i)
+        assert table.get({**row(i), "v": None}) == row(i)
+    assert table.get(("", "2020-01-01T12:00:00Z", Decimal(-2))) == row(0)
+    assert table.get(("", "2020-01-01T13:00:00+01:00", -2)) == row(0)
+
+
+def test_absent_keys_are_none(table):
+    """Not there, deleted, and in a gap between the ranges."""
+    table.delete([row(3)])
+    assert table.get(key(3)) is None
+    assert table.get(("b", MOMENT, Decimal(0))) is None
+    assert table.get(("mm", MOMENT, Decimal(0))) is None
+    found = table.get_many([key(3), ("mm", MOMENT, 0), ("b", MOMENT, 0), key(4)])
+    assert found["v"].to_pylist() == [4]
+
+
+def test_get_many_keeps_the_order_of_the_keys(table):
+    """Also with repeats, over tablets and rowsets."""
+    table.insert([row(i) for i in range(40, 80)])
+    table.update([{**row(i), "v": -i} for i in range(0, 80, 2)])
+    wanted = [77, 3, 3, 40, 0, 79, 41, 2, 40]
+    found = table.get_many([key(i) for i in wanted])
+    assert found["v"].to_pylist() == [i if i % 2 else -i for i in wanted]
+    assert found.schema == table.arrow_schema
+
+
+def test_get_many_takes_arrow(table):
+    """A table with the key columns in any order, and others beside them."""
+    keys = pa.Table.from_pylist([row(i) for i in (5, 90, 6)]).select(["v", "t", "d", "s"])
+    assert table.get_many(keys)["v"].to_pylist() == [5, 6]
+
+
+def test_get_many_of_nothing_is_an_empty_table(table):
+    """With the table's schema."""
+    assert table.get_many([]).num_rows == 0
+    assert table.get_many([("x", MOMENT, 1)]).schema == table.arrow_schema
+
+
+def test_lookups_of_the_past(table):
+    """A moment's row, not today's: before the insert, between changes, after a delete."""
+    before = table.current_timestamp()
+    table.update([{**row(1), "v": 100}])
+    middle = table.current_timestamp()
+    table.delete([row(1)])
+    table.insert([{**row(1), "v": 200}])
+    found = [table.get(key(1), at=at) for at in (before, middle, None)]
+    assert [r and r["v"] for r in found] == [1, 100, 200]
+    many = [table.get_many([key(1), key(2)], at=at)["v"].to_pylist() for at in (before, middle)]
+    assert many == [[1, 2], [100, 2]]
+    table.truncate()
+    assert table.get(key(1)) is None
+    assert table.get(key(1), at=middle)["v"] == 100
+
+
+def test_a_lookup_sees_other_writers_at_once(core, table):
+    """Read your writes, and those of other processes that are committed."""
+    other = core.client().table("t")
+    other.update([{**row(1), "v": 7}])
+    assert table.get(key(1))["v"] == 7
+
+
+def test_tablet_index_says_who_owns_a_key(table):
+    """-1 for a gap; the same as the tablets that a scan of the key is planned for."""
+    found = table.tablet_index([key(0), key(1), ("mm", MOMENT, 0)]).to_pylist()
+    assert found[2] == -1
+    for i in (0, 1):
+        where = [table["s"] == row(i)["s"], table["t"] == row(i)["t"]]
+        (token,) = table.scan_tokens(where=where)
+        assert table._store.newest().tablets[found[i]].id == token.tablet_id
