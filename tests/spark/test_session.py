@@ -23,7 +23,7 @@ print(spark.read.format("kudulite").load(sys.argv[1]).agg({"v": "sum"}).first()[
 
 
 def test_register_brings_the_package_and_the_interpreter_to_the_workers(tmp_path):
-    """Without PYTHONPATH and PYSPARK_PYTHON workers would run another Python, without the package."""
+    """Otherwise workers run the `python3` of the PATH, which lacks the package."""
     environment = {
         name: value
         for name, value in os.environ.items()
