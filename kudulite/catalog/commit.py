@@ -98,7 +98,7 @@ class Commit:
             adopted = self._adopt(adopter, parts, newest, locks)
             manifest = self._publish_next(newest, adopted)
         except BaseException:
-            if not self._may_be_published():
+            if not self._may_be_published(after=newest.version):
                 adopter.undo()
             raise
         if manifest is None:
@@ -128,10 +128,14 @@ class Commit:
             " meanwhile; write again"
         )
 
-    def _may_be_published(self) -> bool:
-        """Whether the version of this write is visible, or that cannot be told."""
+    def _may_be_published(self, *, after: int) -> bool:
+        """Whether a version above `after` is this write's, or that cannot be told.
+
+        Not only the newest: writers of other tablets go on publishing on top of it.
+        """
         try:
-            return self.store.newest().commit_id == self.state.write_id
+            later = range(after + 1, self.store.newest().version + 1)
+            return any(self.store.at_version(v).commit_id == self.state.write_id for v in later)
         except KuduliteError:
             return True
 

@@ -67,9 +67,13 @@ class BulkWrite:
 
     def _stager(self) -> Stager:
         store = TableStore(self._folder, self._environment)
-        # First: without the staging folder nothing keeps the base version from being swept.
-        check_write_is_open(store, self._state)
-        return Stager(store, self._state, store.at_version(self._state.base_version))
+        try:
+            base = store.at_version(self._state.base_version)
+        except StorageError:
+            # Without the staging folder nothing keeps the base version from being swept.
+            check_write_is_open(store, self._state)
+            raise
+        return Stager(store, self._state, base)
 
     @property
     def schema(self) -> Schema:

@@ -1,9 +1,12 @@
 """A file system that stops the world before its n-th durable step."""
 
+import errno
 import itertools
 import os
+from collections.abc import Callable
 from pathlib import Path
 
+from kudulite.errors import StorageError
 from kudulite.fs.file_system import FileSystem
 
 
@@ -32,3 +35,17 @@ class KillingFileSystem(FileSystem):
             if self._exits:
                 os._exit(9)
             raise KilledError(f"{operation} {path}")
+
+
+class FailingFileSystem(FileSystem):
+    """Refuses one durable step, number `step` from 0, with a disk error, after `meanwhile` ran."""
+
+    def __init__(self, step: int, meanwhile: Callable[[], object] = lambda: None) -> None:
+        self._left = itertools.count(-step)
+        self._meanwhile = meanwhile
+
+    def before(self, operation: str, path: Path) -> None:
+        """Pass, or raise StorageError."""
+        if next(self._left) == 0:
+            self._meanwhile()
+            raise StorageError(errno.EIO, f"cannot {operation} {path}: the disk has a bad day")
