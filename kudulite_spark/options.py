@@ -54,8 +54,6 @@ KNOWN_NAMES = tuple(sorted(("path", *READ_NAMES, *WRITE_NAMES)))
 _CATALOG_NAMES = frozenset(
     {"comment", "external", "is_managed_location", "location", "owner", "provider"}
 )
-# A Python input partition costs Spark about 30 ms, reading this much about ten times that.
-SPLIT_SIZE_BYTES_DEFAULT = 32 << 20
 
 _CANONICAL = {name.lower(): name for name in KNOWN_NAMES}
 _SIZE = re.compile(r"(\d+)\s*(k|m|g)?(?:i?b)?", re.IGNORECASE)
@@ -71,7 +69,7 @@ class ReadOptions:
     filter: str | None = None
     snapshot_timestamp: str | None = None
     pushdown: bool = False
-    split_size_bytes: int = SPLIT_SIZE_BYTES_DEFAULT
+    split_size_bytes: int | None = None  # the reader fits it to table and cores
     fault_tolerant_scan: bool = False
 
     @staticmethod
@@ -171,7 +169,7 @@ def _parse_read_values(values: Mapping[str, str]) -> ReadOptions:
         filter=values.get("filter"),
         snapshot_timestamp=values.get("snapshotTimestamp"),
         pushdown=_parse_boolean(values, "pushdown"),
-        split_size_bytes=_parse_size(values, "splitSizeBytes", SPLIT_SIZE_BYTES_DEFAULT),
+        split_size_bytes=_parse_size(values, "splitSizeBytes"),
         fault_tolerant_scan=_parse_boolean(values, "faultTolerantScan"),
     )
 
@@ -278,9 +276,9 @@ def _parse_boolean(values: Mapping[str, str], option: str) -> bool:
     return text == "true"
 
 
-def _parse_size(values: Mapping[str, str], option: str, default: int) -> int:
+def _parse_size(values: Mapping[str, str], option: str) -> int | None:
     if option not in values:
-        return default
+        return None
     match = _SIZE.fullmatch(values[option].strip())
     size = int(match.group(1)) * _SIZE_FACTOR[(match.group(2) or "").lower()] if match else 0
     if size < 1:

@@ -16,7 +16,7 @@ from kudulite_spark.options import (
 def test_read_options_have_the_documented_defaults():
     """A bare path reads all columns of all rows as of now, without pushdown."""
     read = ReadOptions.parse({"path": "/t"})
-    assert read == ReadOptions("/t", None, None, None, False, 32 << 20, False)
+    assert read == ReadOptions("/t", None, None, None, False, None, False)
 
 
 def test_every_read_option_is_parsed_whatever_the_case_of_its_name():
