@@ -71,6 +71,9 @@ def _held_is_newer(
         at = np.flatnonzero(found.rowset_index[groups] == index)
         rowids = found.rowid[groups[at]]
         held = tablet.rowsets[index].read_rows(rowids, [ordering], TIMESTAMP_MAX)[0]
-        greater = pc.greater(held, values.take(pa.array(at)))
+        given = values.take(pa.array(at))
+        greater = pc.greater(held, given)
+        if pa.types.is_floating(held.type):  # NaN is the greatest, as in the sort above
+            greater = pc.or_(greater, pc.and_not(pc.is_nan(held), pc.is_nan(given)))
         newer[at] = pc.fill_null(greater, False).to_numpy(zero_copy_only=False)
     return newer
