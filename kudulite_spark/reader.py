@@ -28,7 +28,7 @@ from kudulite_spark.table_path import open_table
 BATCH_ROWS_MAX = 1 << 16
 # A Python partition costs about 30 ms of a core, so small tablets are packed; but every core should
 # have some partitions, so that the last one does not keep the others waiting.
-TASKS_PER_CORE = 4
+TASKS_PER_CORE = 2
 SPLIT_BYTES_MIN, SPLIT_BYTES_MAX = 4 << 20, 32 << 20
 
 

@@ -31,6 +31,7 @@ from kudulite.delta.delta_overlay import DeltaOverlay
 from kudulite.delta.scatter import select
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Column
+from kudulite.model.values import timestamp_from_micros
 from kudulite.rowset.rowset_meta import BaseFileMeta, RowSetMeta
 from kudulite.rowset.scan_spec import ScanSpec
 
@@ -118,9 +119,11 @@ class DiskRowSet:
 
     def find_one(self, key: bytes, width: int | None, timestamp: int) -> int:
         """Return the row id of `key` if it is live at `timestamp`, else -1."""
-        if not self._bloom().may_contain_one(key, width):
+        # The bloom filter saves opening the key index; searching an open one costs no more than it.
+        index = self._cache.get(self._key_index_path)
+        if index is None and not self._bloom().may_contain_one(key, width):
             return -1
-        rowid = self.key_index.find_one(key)
+        rowid = (index or self.key_index).find_one(key)
         if rowid >= 0:
             deleted = self.overlay(timestamp).deleted
             at = int(deleted.searchsorted(rowid))
@@ -261,16 +264,19 @@ class DiskRowSet:
         if changed is not None:
             at = int(changed.rowids.searchsorted(rowid))
             if at < len(changed.rowids) and changed.rowids[at] == rowid:
-                return changed.values[at].as_py()
+                return _cell(changed.values[at], column)
         file = self._base_file(column.id)
         if file is None:
             return column.read_default
         block = self._decoded(file, rowid // ROW_GROUP_ROWS, column)
-        return block[rowid % ROW_GROUP_ROWS].as_py()
+        return _cell(block[rowid % ROW_GROUP_ROWS], column)
 
     def _decoded(self, file: BaseDataFile, group: int, column: Column) -> pa.Array:
         key = (file.ref.name, group, column.id)
-        return self._cache.get_or_load(key, lambda: _decode(file, group, column.id))
+        found = self._cache.get(key)
+        if found is None:
+            found = self._cache.get_or_load(key, lambda: _decode(file, group, column.id))
+        return found
 
     # -- files
 
@@ -306,6 +312,14 @@ class DiskRowSet:
         return self._cache.get_or_load(
             str(path), lambda: (DeltaFile(path, meta, self.meta.row_count), 2 * meta.ref.length)
         )
+
+
+def _cell(scalar: pa.Scalar, column: Column) -> object:
+    """Return one cell as a Python value in canonical form."""
+    if column.type.is_timestamp and scalar.is_valid:
+        # Arrow looks its time zone up for every scalar, and has no form for years above 9999.
+        return timestamp_from_micros(scalar.value, column.type)
+    return scalar.as_py()
 
 
 def _decode(file: BaseDataFile, group: int, column_id: int) -> tuple[pa.Array, int]:
