@@ -143,5 +143,5 @@ def test_corrupt_files_are_refused_by_readers(core: CoreTables, tmp_path):
         path.write_bytes(content[: len(content) // 2])
         reader = Client(client.root, environment())  # nothing of the file is in its cache
         with pytest.raises(KuduliteError, match=path.name):
+            reader.table("t").get(1)  # first: an open key index makes the bloom filter needless
             reader.table("t").scan(ordered=True).to_arrow()
-            reader.table("t").get(1)
