@@ -4,6 +4,7 @@ A pattern is a function of a `Table`: it makes its DataFrames, asks them one thi
 and yields pairs (found, expected). `PATTERNS` lists them all.
 """
 
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -32,7 +33,6 @@ class Table:
     def __init__(self, spark: SparkSession, path: str) -> None:
         self.spark = spark
         self.path = path
-        self._view_count = 0
 
     def load(self, **options: str) -> DataFrame:
         """A new DataFrame of the table."""
@@ -40,8 +40,8 @@ class Table:
 
     def view(self, *, sql: bool = False, extra: str = "") -> str:
         """The name of a new temporary view, made from a DataFrame or by SQL."""
-        self._view_count += 1
-        name = f"reuse_{self._view_count}"
+        # A session outlives the table when tests of other modules run in between.
+        name = f"reuse_{uuid.uuid4().hex}"
         if sql:
             self.spark.sql(
                 f"CREATE TEMPORARY VIEW {name} USING kudulite OPTIONS (path '{self.path}'{extra})"
