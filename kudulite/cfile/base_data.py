@@ -166,6 +166,7 @@ class BaseDataFile:
         self.path = Path(path)
         self.ref = ref
         self._opened_file: _OpenedFile | None = None
+        self._verified: set[tuple[int, str]] = set()
 
     @property
     def row_count(self) -> int:
@@ -207,9 +208,15 @@ class BaseDataFile:
                 raise IndexError(f"{self.path}: no row group {row_group}")
         if not row_groups:
             return schema.empty_table()
+        # Page checksums are computed at the first read of each column chunk by this object: the
+        # file never changes, and checking it at every scan costs a tenth of the scan.
+        chunks = {(row_group, name) for row_group in row_groups for name in columns}
+        is_verified = chunks <= self._verified
         with self._corruption_errors(f"row groups {list(row_groups)}, columns {list(columns)}"):
             reader = pq.ParquetFile(
-                opened.source, metadata=opened.metadata, page_checksum_verification=True
+                opened.source,
+                metadata=opened.metadata,
+                page_checksum_verification=not is_verified,
             )
             table = reader.read_row_groups(
                 list(row_groups), columns=list(columns), use_threads=use_threads
@@ -217,6 +224,7 @@ class BaseDataFile:
         expected_rows = sum(stop - start for start, stop in map(self.row_group_rows, row_groups))
         if table.num_rows != expected_rows:
             raise CorruptionError(f"{self.path}: read {table.num_rows} rows, not {expected_rows}")
+        self._verified |= chunks
         # The reader gives file order, adds "a.b" when asked for "a", and puts ids on the fields.
         return pa.Table.from_arrays([table.column(name) for name in columns], schema=schema)
 
