@@ -37,7 +37,7 @@ from kudulite.tablet.resolve import OperationBatch, Resolver
 from kudulite.tablet.row_failure import raise_row_error
 from kudulite.tablet.staged import StagedTablet
 
-STAGE_BYTES_MAX = 512 << 20
+STAGE_BYTES_MAX = 256 << 20
 # A table in memory is staged whole up to this, since it is there anyway and makes fewer rowsets.
 # Below 2 GiB every column fits one Arrow array with 32-bit offsets.
 PART_BYTES_MAX = 3 << 29

@@ -16,7 +16,7 @@ from kudulite.catalog.manifest import Manifest
 from kudulite.catalog.snapshot import choose_snapshot
 from kudulite.catalog.table_store import TableStore
 from kudulite.client.arrow_input import key_table, key_values
-from kudulite.errors import RowError
+from kudulite.errors import RowError, SchemaError
 from kudulite.model.encoded_key import decode_key, encode_key, encode_keys, key_width
 from kudulite.model.key_array import KeyArray
 from kudulite.model.types import cast_to_column
@@ -35,8 +35,11 @@ class KeyLookup:
         timestamp = TIMESTAMP_MAX if at is None else choose_snapshot(self.store, at)
         manifest = self.store.newest()
         schema = manifest.schema
-        given = key_values(key, schema)
-        encoded = encode_key(given, schema.key_types)
+        try:
+            given = key_values(key, schema)
+            encoded = encode_key(given, schema.key_types)
+        except SchemaError as error:
+            raise SchemaError(f"table {self.store.name!r}: {error}") from error
         index = manifest.partition.tablet_of_key(dict(zip(schema.key_names, given, strict=True)))
         if index < 0:
             return None
