@@ -26,7 +26,6 @@ from collections.abc import MutableMapping
 from types import FrameType
 
 from pyspark.sql.datasource import DataSource
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from kudulite import Schema, Table
@@ -35,7 +34,7 @@ from kudulite_spark.filter_text import parse_filter
 from kudulite_spark.options import ReadOptions, WriteOptions
 from kudulite_spark.reader import PushingTabletReader, ScanPlan, TabletReader
 from kudulite_spark.table_path import absolute_path, open_table
-from kudulite_spark.types import is_exactly_readable, spark_schema
+from kudulite_spark.types import arrow_schema, is_exactly_readable, spark_schema
 from kudulite_spark.write_plan import plan_write
 from kudulite_spark.writer import TableWriter
 
@@ -78,7 +77,7 @@ class KuduliteDataSource(DataSource):
             self._timestamp = snapshot_timestamp(table, read)
         plan = ScanPlan(
             path=path,
-            arrow_schema=to_arrow_schema(schema, timezone="UTC"),
+            arrow_schema=arrow_schema(schema),
             timestamp=self._timestamp,
             predicates=tuple(parse_filter(read.filter, table.schema)) if read.filter else (),
             split_size_bytes=read.split_size_bytes,

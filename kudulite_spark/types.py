@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+import pyarrow as pa
 from pyspark.sql.types import (
     BinaryType,
     BooleanType,
@@ -82,6 +83,16 @@ def spark_schema(schema: Schema, names: Sequence[str] | None = None) -> StructTy
     """Return the Spark schema of the named columns (all by default), in the order named."""
     columns = schema.columns if names is None else [schema.column(name) for name in names]
     return StructType([_spark_field(column) for column in columns])
+
+
+def arrow_schema(struct: StructType) -> pa.Schema:
+    """Return the Arrow schema that Spark wants the batches of a read to have, nullability included.
+
+    Spark's own function for it has other parameters in each minor version.
+    """
+    return pa.schema(
+        [pa.field(field.name, column_type(field).arrow, field.nullable) for field in struct]
+    )
 
 
 def _spark_field(column: Column) -> StructField:

@@ -1,6 +1,9 @@
 """Spark's types and kudulite's, in both directions."""
 
+import inspect
+
 import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -27,6 +30,7 @@ from kudulite import ColumnType, decimal, varchar
 from kudulite.errors import ColumnNotFoundError, SchemaError
 from kudulite_spark.types import (
     CHAR_VARCHAR_KEY,
+    arrow_schema,
     column_type,
     is_exactly_readable,
     is_writable,
@@ -159,3 +163,13 @@ def test_only_exact_types_may_be_asked_for(own, wanted, exact):
 def test_writable_is_what_has_an_exact_meaning(spark, own, writable):
     """The same rule as the core's, said before a task starts."""
     assert is_writable(spark, own) is writable
+
+
+def test_batches_have_the_schema_that_spark_checks():
+    """Names, order, types and nullability, for every type that a table can have."""
+    struct = StructType(
+        [StructField(f"c{i}", spark, i % 2 == 0) for i, (spark, _) in enumerate(PAIRS)]
+    )
+    has_zone = "timezone" in inspect.signature(to_arrow_schema).parameters  # not in Spark 4.1
+    expected = to_arrow_schema(struct, **({"timezone": "UTC"} if has_zone else {}))
+    assert arrow_schema(struct) == expected
