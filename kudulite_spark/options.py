@@ -1,7 +1,7 @@
 """Options of `spark.read` and `df.write` as typed, checked values.
 
 Spark hands over text under lower-cased names. `ReadOptions.parse` and `WriteOptions.parse` turn it
-into what `API.md` promises, or raise OptionError: an unknown name lists the known ones, a bad
+into what docs/spark.md promises, or raise OptionError: an unknown name lists the known ones, a bad
 value says what is legal. One set of names serves both directions, since a temporary view
 (`CREATE TEMPORARY VIEW v USING kudulite OPTIONS (…)`) is read and written under the same options;
 what would make no sense in the other direction (writing into a view of the past) is refused.
