@@ -215,20 +215,15 @@ def read_file(path: Path) -> bytes:
 
 def check_content(path: Path, content: Any, ref: FileRef) -> None:
     """Compare bytes-like `content`, read from `path`, with what metadata says of it."""
-    length = memoryview(content).nbytes
-    if length != ref.length:
-        raise CorruptionError(f"{path}: {length} bytes on disk, expected {ref.length}")
-    found = zlib.crc32(content)
-    if found != ref.crc32:
-        raise CorruptionError(f"{path}: CRC {found:#010x}, expected {ref.crc32:#010x}")
+    _expect_length(path, memoryview(content).nbytes, ref)
+    _expect_crc32(path, zlib.crc32(content), ref)
 
 
 def check_length(path: Path, ref: FileRef) -> None:
     """Raise StorageError or CorruptionError unless a file is there with the length of `ref`."""
     with _storage_errors("find", path):
         length = path.stat().st_size
-    if length != ref.length:
-        raise CorruptionError(f"{path}: {length} bytes on disk, expected {ref.length}")
+    _expect_length(path, length, ref)
 
 
 def verify_file(path: Path, ref: FileRef) -> None:
@@ -238,8 +233,16 @@ def verify_file(path: Path, ref: FileRef) -> None:
         while chunk := file.read(_READ_BYTES):
             found = zlib.crc32(chunk, found)
             length += len(chunk)
+    _expect_length(path, length, ref)
+    _expect_crc32(path, found, ref)
+
+
+def _expect_length(path: Path, length: int, ref: FileRef) -> None:
     if length != ref.length:
         raise CorruptionError(f"{path}: {length} bytes on disk, expected {ref.length}")
+
+
+def _expect_crc32(path: Path, found: int, ref: FileRef) -> None:
     if found != ref.crc32:
         raise CorruptionError(f"{path}: CRC {found:#010x}, expected {ref.crc32:#010x}")
 
