@@ -1,10 +1,12 @@
-"""One write operation on one row, as a session hands it down."""
+"""Write operations on single rows, as a session hands them down, and what became of them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from kudulite.errors import KuduliteError
+from kudulite.tablet.collapse import WriteCounts
 from kudulite.tablet.operation import Operation
 
 
@@ -13,9 +15,34 @@ class RowOperation:
     """`operation` on the row whose key columns stand in `values`.
 
     `values` maps names of columns to canonical values (`model/values.py`), None for null: exactly
-    the columns that the row sets, all key columns among them. Nobody changes it once it was handed
-    down.
+    the columns that the row sets, all key columns among them. Nobody changes it between the call
+    that hands it down and that call's return.
     """
 
     operation: Operation
     values: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RowWriteFailure:
+    """Operation number `row` of a write was not applied.
+
+    `reason` is one of RowError's REASON_ constants. With `error` set it was no fault of the row:
+    its tablet could not be written at all.
+    """
+
+    row: int
+    reason: str
+    error: KuduliteError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RowWriteResult:
+    """A write's outcome: all operations but the `failures` are applied and durable.
+
+    `timestamp` is the highest of the tablets' timestamps, 0 when nothing was written.
+    """
+
+    timestamp: int
+    counts: WriteCounts
+    failures: list[RowWriteFailure] = field(default_factory=list)
