@@ -12,11 +12,43 @@ from kudulite.catalog.check import CheckReport
 from kudulite.catalog.sweep import SweepResult
 from kudulite.client.bulk_write import BulkWrite, WriteResult
 from kudulite.client.client import Client, connect, open_table
+from kudulite.client.kudu_names import (
+    CLOSEST_REPLICA,
+    COMPRESSION_DEFAULT,
+    COMPRESSION_LZ4,
+    COMPRESSION_NONE,
+    COMPRESSION_SNAPPY,
+    COMPRESSION_ZLIB,
+    ENCODING_AUTO,
+    ENCODING_BIT_SHUFFLE,
+    ENCODING_DICT,
+    ENCODING_PLAIN,
+    ENCODING_PREFIX,
+    ENCODING_RLE,
+    EXCLUSIVE_BOUND,
+    FIRST_REPLICA,
+    FLUSH_AUTO_BACKGROUND,
+    FLUSH_AUTO_SYNC,
+    FLUSH_MANUAL,
+    INCLUSIVE_BOUND,
+    LEADER_ONLY,
+    READ_AT_SNAPSHOT,
+    READ_LATEST,
+    READ_YOUR_WRITES,
+)
 from kudulite.client.partitioning import Partitioning
 from kudulite.client.scan import Scan
 from kudulite.client.scan_token import ScanToken, pack_tokens
-from kudulite.client.schema_builder import SchemaBuilder
+from kudulite.client.schema_builder import ColumnSpec, SchemaBuilder
 from kudulite.client.table import Table, TableStatistics
+from kudulite.errors import (
+    KuduBadStatus,
+    KuduException,
+    KuduInvalidArgument,
+    KuduNotFound,
+    KuduNotSupported,
+)
+from kudulite.model.partial_row import PartialRow
 from kudulite.model.predicate import ColumnExpression, Predicate
 from kudulite.model.schema import Column, Schema, schema_from_arrow
 from kudulite.model.types import (
@@ -42,14 +74,46 @@ from kudulite.mvcc.hybrid_time import parse_timestamp
 __version__ = "0.1.0"
 
 schema_builder = SchemaBuilder
+# kudu-python has these two under the names of Python's own types as well.
+ColumnSchema, bool, float = Column, bool_, float_
 
 __all__ = [
+    "CLOSEST_REPLICA",
+    "COMPRESSION_DEFAULT",
+    "COMPRESSION_LZ4",
+    "COMPRESSION_NONE",
+    "COMPRESSION_SNAPPY",
+    "COMPRESSION_ZLIB",
+    "ENCODING_AUTO",
+    "ENCODING_BIT_SHUFFLE",
+    "ENCODING_DICT",
+    "ENCODING_PLAIN",
+    "ENCODING_PREFIX",
+    "ENCODING_RLE",
+    "EXCLUSIVE_BOUND",
+    "FIRST_REPLICA",
+    "FLUSH_AUTO_BACKGROUND",
+    "FLUSH_AUTO_SYNC",
+    "FLUSH_MANUAL",
+    "INCLUSIVE_BOUND",
+    "LEADER_ONLY",
+    "READ_AT_SNAPSHOT",
+    "READ_LATEST",
+    "READ_YOUR_WRITES",
     "BulkWrite",
     "CheckReport",
     "Client",
     "Column",
     "ColumnExpression",
+    "ColumnSchema",
+    "ColumnSpec",
     "ColumnType",
+    "KuduBadStatus",
+    "KuduException",
+    "KuduInvalidArgument",
+    "KuduNotFound",
+    "KuduNotSupported",
+    "PartialRow",
     "Partitioning",
     "Predicate",
     "Scan",
@@ -62,12 +126,14 @@ __all__ = [
     "TableStatistics",
     "WriteResult",
     "binary",
+    "bool",
     "bool_",
     "connect",
     "date",
     "decimal",
     "double",
     "errors",
+    "float",
     "float_",
     "int8",
     "int16",

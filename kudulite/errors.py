@@ -7,6 +7,9 @@
       StorageError      the operator: disk full, permission, missing file
       CorruptionError   the operator: bytes on disk are not what was written
 
+Programs written for kudu-python catch these under its names, at the end of this file; they are the
+same classes.
+
 A message says what was being done, to which object, what was found, what was expected, and what to
 do. Broken invariants of our own code are `assert`, never one of these.
 """
@@ -28,11 +31,21 @@ class SchemaError(UsageError):
     """A schema, a type, a partitioning, or a batch's columns do not fit the table."""
 
 
-class ColumnNotFoundError(SchemaError):
-    """A named column is not in the table; the message lists the columns that are."""
+class NotFoundError(UsageError):
+    """What the call names is not there."""
 
 
-class TableNotFoundError(UsageError):
+class NotSupportedError(UsageError):
+    """Kudu has it, or may have it, and kudulite does not; the message says what to do instead."""
+
+
+class ColumnNotFoundError(SchemaError, NotFoundError, KeyError, IndexError):
+    """A column is not in the table, by name or by number; the message lists those that are."""
+
+    __str__ = Exception.__str__  # KeyError's puts the message in quotes
+
+
+class TableNotFoundError(NotFoundError):
     """There is no table at this path or of this name."""
 
 
@@ -97,3 +110,11 @@ class CorruptionError(KuduliteError):
 
 class FormatVersionError(CorruptionError):
     """A file was written by a newer kudulite; upgrade to read it."""
+
+
+# kudu-python's names. There every failed call is a KuduBadStatus; here not found and not supported
+# are kinds of an invalid argument.
+KuduException = KuduBadStatus = KuduliteError
+KuduInvalidArgument = UsageError
+KuduNotFound = NotFoundError
+KuduNotSupported = NotSupportedError

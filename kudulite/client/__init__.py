@@ -1,1 +1,41 @@
-"""Client: what users import; everything below it may change."""
+"""Client: what users import; everything below it may change.
+
+`from kudulite.client import Partitioning` works as `from kudu.client import …` does: the names here
+are of the client layer, and all of them are public names of `kudulite` too.
+"""
+
+from kudulite.client.client import Client
+from kudulite.client.kudu_names import (
+    CLOSEST_REPLICA,
+    EXCLUSIVE_BOUND,
+    FIRST_REPLICA,
+    FLUSH_AUTO_BACKGROUND,
+    FLUSH_AUTO_SYNC,
+    FLUSH_MANUAL,
+    INCLUSIVE_BOUND,
+    LEADER_ONLY,
+    READ_AT_SNAPSHOT,
+    READ_LATEST,
+    READ_YOUR_WRITES,
+)
+from kudulite.client.partitioning import Partitioning
+from kudulite.client.scan_token import ScanToken
+from kudulite.client.table import Table
+
+__all__ = [
+    "CLOSEST_REPLICA",
+    "EXCLUSIVE_BOUND",
+    "FIRST_REPLICA",
+    "FLUSH_AUTO_BACKGROUND",
+    "FLUSH_AUTO_SYNC",
+    "FLUSH_MANUAL",
+    "INCLUSIVE_BOUND",
+    "LEADER_ONLY",
+    "READ_AT_SNAPSHOT",
+    "READ_LATEST",
+    "READ_YOUR_WRITES",
+    "Client",
+    "Partitioning",
+    "ScanToken",
+    "Table",
+]

@@ -8,12 +8,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kudulite.catalog.partition import HashDimension, PartitionSchema, RangePartition
+from kudulite.client.kudu_names import (
+    BOUND_TYPES,
+    EXCLUSIVE_BOUND,
+    INCLUSIVE_BOUND,
+    checked_choice,
+)
 from kudulite.errors import SchemaError
-from kudulite.model.schema import Schema
+from kudulite.model.schema import Column, Schema
 from kudulite.model.types import ColumnType
 from kudulite.model.values import canonical_value
-
-INCLUSIVE, EXCLUSIVE = "inclusive", "exclusive"
 
 
 class Partitioning:
@@ -43,8 +47,8 @@ class Partitioning:
         self,
         lower_bound: Any = None,
         upper_bound: Any = None,
-        lower_bound_type: str = INCLUSIVE,
-        upper_bound_type: str = EXCLUSIVE,
+        lower_bound_type: str = INCLUSIVE_BOUND,
+        upper_bound_type: str = EXCLUSIVE_BOUND,
     ) -> Partitioning:
         """Add a range; a bound is a value, a tuple, or a dict by column, None is unbounded."""
         self._ranges.append((lower_bound, upper_bound, lower_bound_type, upper_bound_type))
@@ -62,22 +66,8 @@ class Partitioning:
             raise SchemaError(
                 "range partitions without range columns; call set_range_partition_columns first"
             )
-        types = [column.type for column in columns]
-
-        def bound(given: Any, is_upper: bool, kind: str) -> tuple | None:
-            row = _bound_tuple(given, self._range_columns)
-            if row is None:
-                return None
-            canonical = tuple(
-                canonical_value(v, c.type, c.name) for v, c in zip(row, columns, strict=False)
-            )
-            return _half_open(canonical, types, is_upper=is_upper, kind=kind)
-
-        ranges = [
-            RangePartition(bound(low, False, low_kind), bound(high, True, high_kind))
-            for low, high, low_kind, high_kind in self._ranges
-        ]
-        splits = [bound(split, False, INCLUSIVE) for split in self._splits]
+        ranges = [range_of(columns, *given) for given in self._ranges]
+        splits = [range_of(columns, split).lower for split in self._splits]
         ranges = _split_ranges(schema, self._range_columns, ranges, [s for s in splits if s])
         return PartitionSchema.build(schema, self._hash, self._range_columns, ranges)
 
@@ -110,6 +100,31 @@ def partitioning_of(
     return partitioning
 
 
+def range_of(
+    columns: Sequence[Column],
+    lower: Any = None,
+    upper: Any = None,
+    lower_type: str = INCLUSIVE_BOUND,
+    upper_type: str = EXCLUSIVE_BOUND,
+) -> RangePartition:
+    """Return the half-open range over `columns` between two bounds as `add_range_partition` takes
+    them. Raises SchemaError.
+    """
+    names = [column.name for column in columns]
+    types = [column.type for column in columns]
+
+    def bound(given: Any, is_upper: bool, kind: str) -> tuple | None:
+        kind = checked_choice("range bound type", kind, BOUND_TYPES)
+        row = _bound_tuple(given, names)
+        if row is None:
+            return None
+        pairs = zip(row, columns, strict=False)
+        canonical = tuple(canonical_value(v, c.type, c.name) for v, c in pairs)
+        return _half_open(canonical, types, is_upper=is_upper, kind=kind)
+
+    return RangePartition(bound(lower, False, lower_type), bound(upper, True, upper_type))
+
+
 def _bound_tuple(given: Any, names: Sequence[str]) -> tuple | None:
     """Return a bound as the values of leading range columns, None for unbounded."""
     if given is None:
@@ -129,9 +144,7 @@ def _bound_tuple(given: Any, names: Sequence[str]) -> tuple | None:
 
 def _half_open(bound: tuple, types: Sequence[ColumnType], *, is_upper: bool, kind: str) -> tuple:
     """Turn an inclusive upper or exclusive lower bound into its half-open twin."""
-    if kind not in (INCLUSIVE, EXCLUSIVE):
-        raise SchemaError(f"bound type {kind!r}; known: {INCLUSIVE}, {EXCLUSIVE}")
-    if (kind == INCLUSIVE) == (not is_upper):
+    if (kind == INCLUSIVE_BOUND) == (not is_upper):
         return bound
     if len(bound) < len(types):
         raise SchemaError(f"bound {bound!r} must name every range column to be {kind}")

@@ -13,7 +13,7 @@ Source: Kudu common/schema.cc; docs/schema_design.adoc, "Column encoding" for wh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -21,6 +21,7 @@ from typing import Any
 import pyarrow as pa
 
 from kudulite.errors import ColumnNotFoundError, CorruptionError, SchemaError
+from kudulite.model.partial_row import PartialRow
 from kudulite.model.types import ColumnType, parse_type, type_from_arrow
 from kudulite.model.values import canonical_value, value_from_json, value_to_json
 
@@ -84,6 +85,20 @@ class Column:
         set_field(self, "compression", compression)
         for field in ("read_default", "write_default"):
             set_field(self, field, canonical_value(getattr(self, field), self.type, self.name))
+
+    @property
+    def mutable(self) -> bool:
+        """Whether cells may be updated: always, there are no immutable columns here."""
+        return True
+
+    @property
+    def type_attributes(self) -> ColumnType:
+        """What has `precision`, `scale` and `length`: the type itself."""
+        return self.type
+
+    def equals(self, other: object) -> bool:
+        """Whether `other` is a column like this in all but its id."""
+        return isinstance(other, Column) and replace(self, id=other.id) == other
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object; `from_json` gives an equal column back."""
@@ -206,6 +221,42 @@ class Schema:
 
     def __contains__(self, name: object) -> bool:
         return name in self._index_by_name
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    def __iter__(self) -> Iterator[Column]:
+        return iter(self.columns)
+
+    def __getitem__(self, key: str | int) -> Column:
+        """A column by name, or by number as in a list; ColumnNotFoundError lists the columns."""
+        return self.column(key) if isinstance(key, str) else self.at(key)
+
+    def at(self, index: int) -> Column:
+        """A column by number, from the end if negative; ColumnNotFoundError lists the columns."""
+        if not -len(self.columns) <= index < len(self.columns):
+            raise ColumnNotFoundError(f"no column {index}; columns: {', '.join(self.names)}")
+        return self.columns[index]
+
+    def equals(self, other: object) -> bool:
+        """Whether `other` has the same columns and key, whatever the ids are."""
+        return (
+            isinstance(other, Schema)
+            and (self.key_count, len(self)) == (other.key_count, len(other))
+            and all(mine.equals(column) for mine, column in zip(self, other, strict=True))
+        )
+
+    def primary_keys(self) -> list[str]:
+        """Names of the primary key columns, in key order."""
+        return list(self.key_names)
+
+    def primary_key_indices(self) -> list[int]:
+        """Positions of the primary key columns, in key order."""
+        return list(range(self.key_count))
+
+    def new_row(self, record: Any = None) -> PartialRow:
+        """A row with the cells of `record` set (tuple, list, or dict), or with none."""
+        return PartialRow(self.columns, record)
 
     def index_of(self, name: str) -> int:
         """Position of the named column; ColumnNotFoundError lists the columns."""

@@ -149,8 +149,8 @@ def _to_date(value: Any, _: ColumnType) -> datetime.date:
 def to_micros(value: Any, column_type: ColumnType) -> int:
     """Microseconds since the epoch, from an int of them, a datetime, or an ISO string.
 
-    A naive datetime in a unixtime_micros column is UTC; one with a zone in a timestamp_ntz column
-    is an error."""
+    Also from (text, format of strptime), as in kudu-python. A naive datetime in a unixtime_micros
+    column is UTC; one with a zone in a timestamp_ntz column is an error."""
     if isinstance(value, int) and not isinstance(value, bool):
         low, high = INT_RANGES["int64"]
         if not low <= value <= high:
@@ -158,6 +158,8 @@ def to_micros(value: Any, column_type: ColumnType) -> int:
         return value
     if isinstance(value, str):
         value = datetime.datetime.fromisoformat(value.strip())
+    elif isinstance(value, tuple) and len(value) == 2:
+        value = datetime.datetime.strptime(*value)
     if not isinstance(value, datetime.datetime):
         raise TypeError("expected a datetime, an ISO string, or an int of microseconds")
     if value.tzinfo is None or value.utcoffset() is None:

@@ -30,6 +30,9 @@ LAYERS = (
 HEIGHT = {layer: height for height, layers in enumerate(LAYERS) for layer in layers}
 # kudulite/__init__.py: the public names, above all layers.
 HEIGHT[""] = len(LAYERS)
+# These have names for users. A program for kudu-python says `from kudu.client import Partitioning`,
+# so the client layer passes some public names on; the other layers have a docstring only.
+PUBLIC_PACKAGES = ("kudulite", "kudulite.client")
 
 # These stand outside the engine and use it as any user does. The command-line tools may do both.
 USERS = ("kudulite_spark", "pyspark_kudulite", "examples")
@@ -111,11 +114,11 @@ def privacy_problems(tree: SourceTree) -> list[str]:
             place = source.place(imported.node)
             if not is_engine(imported.module) or imported.module == "kudulite.errors":
                 continue
-            if imported.module != "kudulite":
+            if imported.module not in PUBLIC_PACKAGES:
                 problems.append(f"{place}: imports {imported.module}, which is not public")
             for name in imported.names:
-                if imported.module == "kudulite" and name not in tree.public_names:
-                    problems.append(f"{place}: kudulite.{name} is not public")
+                if imported.module in PUBLIC_PACKAGES and name not in tree.public_names:
+                    problems.append(f"{place}: {imported.module}.{name} is not public")
             if isinstance(imported.node, ast.Import):
                 aliases |= {alias.asname or alias.name for alias in imported.node.names}
         for node in ast.walk(source.tree):
@@ -146,6 +149,7 @@ def package_problems(tree: SourceTree) -> list[str]:
         for source in tree.packaged
         if source.path.name == "__init__.py"
         and source.name.startswith("kudulite.")
+        and source.name not in PUBLIC_PACKAGES
         and len(source.tree.body) != 1
     ]
 
@@ -184,7 +188,8 @@ GOOD = {
     "kudulite/tools/check.py": "import typer\nimport kudulite\nimport kudulite.delta.store",
     "kudulite_spark/reader.py": (
         "import kudulite\nfrom kudulite import Table\nfrom kudulite.errors import KuduliteError\n"
-        "import pyspark.sql\nkudulite.Table, kudulite.errors, kudulite.__version__"
+        "from kudulite.client import Table\nimport pyspark.sql\n"
+        "kudulite.Table, kudulite.errors, kudulite.__version__"
     ),
     "pyspark_kudulite.py": "import kudulite_spark.reader",
 }
@@ -216,6 +221,8 @@ BAD = [
      "kudulite_spark/a.py:1: imports kudulite.model.types, which is not public"),
     (privacy_problems, "kudulite_spark/a.py", "from kudulite import Tablet",
      "kudulite_spark/a.py:1: kudulite.Tablet is not public"),
+    (privacy_problems, "kudulite_spark/a.py", "from kudulite.client import Lookup",
+     "kudulite_spark/a.py:1: kudulite.client.Lookup is not public"),
     (privacy_problems, "examples/a.py", "import kudulite as kudu\nkudu.model",
      "examples/a.py:2: kudulite.model is not public"),
     (dependency_problems, "kudulite/model/a.py", "import pandas",

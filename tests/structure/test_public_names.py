@@ -28,16 +28,23 @@ def name_problems(module: types.ModuleType) -> list[str]:
     return problems
 
 
-def sort_key(name: str) -> tuple[bool, list[tuple[int, str]]]:
-    """Classes before functions, int8 before int16: ruff's order of `__all__`."""
+def sort_key(name: str) -> tuple[int, list[tuple[int, str]]]:
+    """Constants, classes, functions; int8 before int16: ruff's order of `__all__`."""
+    kind = 0 if len(name) > 1 and name.isupper() else 1 if name[0].isupper() else 2
     parts = re.findall(r"(\d+)|(\D+)", name)
-    return name[0].islower(), [(int(digits or 0), letters) for digits, letters in parts]
+    return kind, [(int(digits or 0), letters) for digits, letters in parts]
 
 
-@pytest.mark.parametrize("name", ["kudulite", "kudulite_spark"])
+@pytest.mark.parametrize("name", ["kudulite", "kudulite.client", "kudulite_spark"])
 def test_all_names_are_listed_and_sorted(name):
     """Everything that is not in `__all__` may change without notice."""
     assert name_problems(importlib.import_module(name)) == []
+
+
+def test_the_client_passes_public_names_on():
+    """What `from kudulite.client import …` gives is what `kudulite` has under that name."""
+    package, layer = (importlib.import_module(name) for name in ("kudulite", "kudulite.client"))
+    assert {n for n in layer.__all__ if getattr(package, n, None) is not getattr(layer, n)} == set()
 
 
 def test_a_wrong_list_is_found():
