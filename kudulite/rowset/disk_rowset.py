@@ -15,8 +15,8 @@ Source: Kudu tablet.md, "DiskRowSet" and "Delta tracking".
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -26,12 +26,13 @@ from kudulite.cfile.base_data import ROW_GROUP_ROWS, BaseDataFile
 from kudulite.cfile.block_cache import BlockCache
 from kudulite.cfile.bloom import BloomFilter
 from kudulite.cfile.key_index import KeyIndex
-from kudulite.delta.delta_file import DeltaFile, DeltaFileMeta
+from kudulite.delta.delta_mem_store import DeltaMemSnapshot
 from kudulite.delta.delta_overlay import DeltaOverlay
 from kudulite.delta.scatter import select
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Column
-from kudulite.model.values import timestamp_from_micros
+from kudulite.rowset.rowset import Block, ScannedRows, cell_value, constant, record_batch
+from kudulite.rowset.rowset_deltas import RowSetDeltas
 from kudulite.rowset.rowset_meta import BaseFileMeta, RowSetMeta
 from kudulite.rowset.scan_spec import ScanSpec
 
@@ -40,41 +41,36 @@ _OPEN_FILE_BYTES = 16 << 10
 _KEY_BYTES = 12
 
 
-@dataclass(frozen=True)
-class Block:
-    """Rows [start, stop) of a rowset, all in one row group."""
-
-    row_group: int
-    start: int
-    stop: int
-
-    @property
-    def row_count(self) -> int:
-        """Number of rows, live or not."""
-        return self.stop - self.start
-
-
-@dataclass(frozen=True)
-class ScannedRows:
-    """Rows that a scan found: the projected columns, and their encoded keys when asked for."""
-
-    batch: pa.RecordBatch
-    keys: KeyArray | None
-
-
 class DiskRowSet:
     """One rowset as a superblock describes it, reading its files from `folder`."""
 
-    def __init__(self, meta: RowSetMeta, folder: Path, cache: BlockCache) -> None:
+    def __init__(
+        self,
+        meta: RowSetMeta,
+        folder: Path,
+        cache: BlockCache,
+        dms: DeltaMemSnapshot | None = None,
+    ) -> None:
+        """`dms` holds the changes that are newer than all REDO files."""
         self.meta = meta
         self._folder = folder
         self._cache = cache
+        self._deltas = RowSetDeltas(meta, folder, cache)
+        self._dms = dms
+        # The newest overlay with memory, and one of the past with its moment.
         self._overlay_latest: DeltaOverlay | None = None
-        self._redo_timestamp_max = max((m.timestamp_max for m in meta.redo), default=0)
+        self._overlay_recent: tuple[int, DeltaOverlay] | None = None
         # Paths as text: building and hashing a Path costs more than the lookup that it is for.
         self._key_index_path = str(folder / meta.key_index.name)
         self._bloom_path = str(folder / meta.bloom.name)
         self._base_files: dict[int, BaseDataFile | None] = {}
+
+    def with_dms(self, dms: DeltaMemSnapshot | None) -> DiskRowSet:
+        """Return the same rowset with other changes in memory; opened files are shared."""
+        other = copy.copy(self)
+        other._dms = dms
+        other._overlay_latest = other._overlay_recent = None
+        return other
 
     @property
     def key_min(self) -> bytes:
@@ -91,14 +87,23 @@ class DiskRowSet:
         """The encoded keys in row order."""
         return self._cache.get_or_load(self._key_index_path, self._load_key_index)
 
+    def is_visible(self, timestamp: int) -> bool:
+        """Whether a snapshot at `timestamp` (inclusive) sees the rowset at all."""
+        return self.meta.is_visible(timestamp)
+
     def overlay(self, timestamp: int) -> DeltaOverlay:
         """Return the fold of the deltas that a snapshot at `timestamp` sees."""
-        if timestamp < self._redo_timestamp_max:
-            visible = [m for m in self.meta.redo if m.timestamp_min <= timestamp]
-            return self._fold(visible, timestamp)
-        if self._overlay_latest is None:
-            self._overlay_latest = self._fold(self.meta.redo, timestamp)
-        return self._overlay_latest
+        if self._dms is None or not len(self._dms):
+            return self._deltas.overlay(timestamp)
+        if timestamp >= self._dms.meta.timestamp_max and timestamp >= self._deltas.timestamp_max:
+            if self._overlay_latest is None:
+                self._overlay_latest = self._deltas.overlay(timestamp).with_memory(self._dms)
+            return self._overlay_latest
+        recent = self._overlay_recent
+        if recent is None or recent[0] != timestamp:
+            overlay = self._deltas.overlay(timestamp).with_memory(self._dms)
+            recent = self._overlay_recent = (timestamp, overlay)
+        return recent[1]
 
     def live_row_count(self, timestamp: int) -> int:
         """Number of rows that a snapshot sees, from deltas alone."""
@@ -124,11 +129,8 @@ class DiskRowSet:
         if index is None and not self._bloom().may_contain_one(key, width):
             return -1
         rowid = (index or self.key_index).find_one(key)
-        if rowid >= 0:
-            deleted = self.overlay(timestamp).deleted
-            at = int(deleted.searchsorted(rowid))
-            if at < len(deleted) and deleted[at] == rowid:
-                return -1
+        if rowid >= 0 and self.overlay(timestamp).is_row_deleted(rowid):
+            return -1
         return rowid
 
     def read_rows(
@@ -182,7 +184,7 @@ class DiskRowSet:
         found |= self._read_columns(block, spec, overlay, rest, selected)
         count = block.row_count if selected is None else len(selected)
         fields = spec.schema.arrow_schema(spec.names)
-        batch = _record_batch([found[name] for name in spec.names], fields, count)
+        batch = record_batch([found[name] for name in spec.names], fields, count)
         return ScannedRows(batch, self._keys_of(block, selected) if spec.with_keys else None)
 
     def _keys_of(self, block: Block, selected: np.ndarray | None) -> KeyArray:
@@ -223,7 +225,7 @@ class DiskRowSet:
         for column in columns:
             file = self._base_file(column.id)
             if file is None:
-                base[column.id] = _constant(column, block.row_count)
+                base[column.id] = constant(column, block.row_count)
             else:
                 by_file.setdefault(file.path, (file, []))[1].append(column)
         offset = block.start - block.row_group * ROW_GROUP_ROWS
@@ -240,7 +242,7 @@ class DiskRowSet:
     def _gather(self, rowids: np.ndarray, groups: np.ndarray, column: Column) -> pa.Array:
         file = self._base_file(column.id)
         if file is None:
-            return _constant(column, len(rowids))
+            return constant(column, len(rowids))
         parts, positions = [], []
         for group in np.unique(groups):
             at = np.flatnonzero(groups == group)
@@ -260,16 +262,14 @@ class DiskRowSet:
         return [self._read_cell(rowid, c, overlay if is_changed else None) for c in columns]
 
     def _read_cell(self, rowid: int, column: Column, overlay: DeltaOverlay | None) -> object:
-        changed = None if overlay is None else overlay.column(column.id)
+        changed = None if overlay is None else overlay.cell(rowid, column.id)
         if changed is not None:
-            at = int(changed.rowids.searchsorted(rowid))
-            if at < len(changed.rowids) and changed.rowids[at] == rowid:
-                return _cell(changed.values[at], column)
+            return cell_value(changed, column)
         file = self._base_file(column.id)
         if file is None:
             return column.read_default
         block = self._decoded(file, rowid // ROW_GROUP_ROWS, column)
-        return _cell(block[rowid % ROW_GROUP_ROWS], column)
+        return cell_value(block[rowid % ROW_GROUP_ROWS], column)
 
     def _decoded(self, file: BaseDataFile, group: int, column: Column) -> pa.Array:
         key = (file.ref.name, group, column.id)
@@ -304,23 +304,6 @@ class DiskRowSet:
             str(path), lambda: (BaseDataFile(path, base.ref), _OPEN_FILE_BYTES)
         )
 
-    def _fold(self, metas: Sequence[DeltaFileMeta], timestamp: int) -> DeltaOverlay:
-        return DeltaOverlay([self._delta_file(meta) for meta in metas], timestamp)
-
-    def _delta_file(self, meta: DeltaFileMeta) -> DeltaFile:
-        path = self._folder / meta.ref.name
-        return self._cache.get_or_load(
-            str(path), lambda: (DeltaFile(path, meta, self.meta.row_count), 2 * meta.ref.length)
-        )
-
-
-def _cell(scalar: pa.Scalar, column: Column) -> object:
-    """Return one cell as a Python value in canonical form."""
-    if column.type.is_timestamp and scalar.is_valid:
-        # Arrow looks its time zone up for every scalar, and has no form for years above 9999.
-        return timestamp_from_micros(scalar.value, column.type)
-    return scalar.as_py()
-
 
 def _decode(file: BaseDataFile, group: int, column_id: int) -> tuple[pa.Array, int]:
     block = _combined(file.read([group], [file.name_by_id[column_id]]).column(0))
@@ -329,14 +312,3 @@ def _decode(file: BaseDataFile, group: int, column_id: int) -> tuple[pa.Array, i
 
 def _combined(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-
-
-def _constant(column: Column, count: int) -> pa.Array:
-    """What rows that are older than a column show: its read default."""
-    return pa.repeat(pa.scalar(column.read_default, column.type.arrow), count)
-
-
-def _record_batch(arrays: list[pa.Array], fields: pa.Schema, count: int) -> pa.RecordBatch:
-    if arrays:
-        return pa.RecordBatch.from_arrays(arrays, schema=fields)
-    return pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))

@@ -1,8 +1,9 @@
 """What the superblock says of one DiskRowSet: its key bounds, its moments, and its files.
 
 A rowset that one bulk commit wrote has one insert timestamp for all rows, kept here and not per
-row. A rowset may have one delete timestamp too (truncate, overwrite): it stays readable for the
-past.
+row. Where rows were inserted at several moments (a flushed MemRowSet), it is the oldest of them,
+and a row inserted later has an UNDO DELETE. A rowset may have one delete timestamp too (truncate,
+overwrite): it stays readable for the past.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ class BaseFileMeta:
 
 @dataclass(frozen=True)
 class RowSetMeta:
-    """One DiskRowSet. `key_min` and `key_max` are inclusive encoded keys; REDO is oldest first."""
+    """One DiskRowSet. `key_min` and `key_max` are inclusive encoded keys.
+
+    REDO files are oldest first, UNDO files newest first.
+    """
 
     id: str
     row_count: int
@@ -45,6 +49,7 @@ class RowSetMeta:
     insert_timestamp: int = TIMESTAMP_UNASSIGNED
     delete_timestamp: int | None = None
     redo: tuple[DeltaFileMeta, ...] = ()
+    undo: tuple[DeltaFileMeta, ...] = ()
 
     @property
     def live_row_count(self) -> int:
@@ -67,12 +72,19 @@ class RowSetMeta:
     def file_refs(self) -> list[FileRef]:
         """All files of the rowset, in its folder."""
         base = [file.ref for file in self.base]
-        return [*base, self.key_index, self.bloom, *(delta.ref for delta in self.redo)]
+        deltas = [delta.ref for delta in (*self.redo, *self.undo)]
+        return [*base, self.key_index, self.bloom, *deltas]
 
     @property
     def file_names(self) -> list[str]:
         """Names of all files of the rowset."""
         return [ref.name for ref in self.file_refs]
+
+    @property
+    def timestamp_max(self) -> int:
+        """The newest moment at which anything here changed."""
+        deltas = (delta.timestamp_max for delta in (*self.redo, *self.undo))
+        return max(self.insert_timestamp, self.delete_timestamp or 0, *deltas)
 
     def is_visible(self, timestamp: int) -> bool:
         """Whether a snapshot at `timestamp` (inclusive) sees the rowset at all."""
@@ -97,6 +109,7 @@ class RowSetMeta:
             "insert_timestamp": self.insert_timestamp,
             "delete_timestamp": self.delete_timestamp,
             "redo": [delta.to_json() for delta in self.redo],
+            "undo": [delta.to_json() for delta in self.undo],
         }
 
     @staticmethod
@@ -113,4 +126,6 @@ class RowSetMeta:
             insert_timestamp=value["insert_timestamp"],
             delete_timestamp=value["delete_timestamp"],
             redo=tuple(DeltaFileMeta.from_json(delta) for delta in value["redo"]),
+            # Superblocks of the first format have no UNDO files and do not name them.
+            undo=tuple(DeltaFileMeta.from_json(delta) for delta in value.get("undo", ())),
         )

@@ -1,0 +1,281 @@
+"""DeltaMemStore: changes of one rowset's rows that are in the log and in no file yet.
+
+Rows come in order of time and stay in it: position = order of arrival. Beside the rows, which are
+kept in columns, an index by row id leads from each row's newest change to the one before:
+
+    row id → newest position → position before → …
+
+so that one row's state costs its own changes and not all of them.
+
+Invariants: (1) timestamps never fall from one position to the next; (2) what a snapshot holds never
+changes: appends add parts and index entries behind its end, or join parts into equal ones.
+
+Threads: one writer at a time; any number take snapshots and read them at any moment. There is no
+lock: the writer replaces a tuple, and an index entry that is newer than a snapshot is passed over.
+This relies on single operations of dict, bytearray and array being atomic.
+
+Source: Kudu deltamemstore.cc, which keeps a tree by (row id, timestamp, sequence number).
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from kudulite.delta.chunk_log import ChunkLog
+from kudulite.delta.delta_file import OP_DELETE, OP_REINSERT, DeltaColumn, DeltaRows
+from kudulite.delta.delta_rows import (
+    concat_columns,
+    concat_rows,
+    nbytes_of,
+    slice_rows,
+    sort_rows,
+)
+
+# Of the index, per change: a dict entry, two Python numbers, and the array cells.
+_INDEX_ROW_BYTES = 180
+
+
+@dataclass(frozen=True)
+class DeltaStatistics:
+    """What a snapshot of a DeltaMemStore holds; named as in a DeltaFile's entry."""
+
+    timestamp_min: int
+    timestamp_max: int
+    row_count: int
+    delete_count: int
+    reinsert_count: int
+    update_counts: Mapping[int, int]
+
+
+@dataclass
+class _Chunk:
+    """Rows at positions start, start + 1, …; joined lazily made values are kept."""
+
+    start: int
+    rows: DeltaRows
+
+    @property
+    def row_count(self) -> int:
+        return len(self.rows.rowids)
+
+    @cached_property
+    def delete_count(self) -> int:
+        return int(np.count_nonzero(self.rows.ops == OP_DELETE))
+
+    @cached_property
+    def reinsert_count(self) -> int:
+        return int(np.count_nonzero(self.rows.ops == OP_REINSERT))
+
+    @cached_property
+    def update_counts(self) -> dict[int, int]:
+        return {
+            column_id: self.row_count if c.is_set is None else int(np.count_nonzero(c.is_set))
+            for column_id, c in self.rows.columns.items()
+        }
+
+
+class _RowIndex:
+    """Leads from a row id to the positions of its changes, newest first."""
+
+    def __init__(self) -> None:
+        self.newest: dict[int, int] = {}
+        self.before = array("q")
+        self.ops = bytearray()
+        self.timestamps = array("Q")
+
+    def append(self, rowids: list[int], ops: bytes, timestamps: list[int]) -> None:
+        position = len(self.ops)
+        self.timestamps.extend(timestamps)
+        self.ops += ops
+        newest = self.newest
+        for rowid in rowids:
+            # `before` grows first: who finds the position in `newest` must find it there too.
+            self.before.append(newest.get(rowid, -1))
+            newest[rowid] = position
+            position += 1
+
+    def newest_visible(self, rowid: int, row_count: int, timestamp: int) -> int:
+        """Return the newest position < `row_count` of a row at or before `timestamp`, or -1."""
+        position = self.newest.get(rowid, -1)
+        while position >= 0 and (position >= row_count or self.timestamps[position] > timestamp):
+            position = self.before[position]
+        return position
+
+
+class DeltaMemSnapshot:
+    """The first `row_count` changes of a store, immutable; read like a DeltaFile.
+
+    Unlike a file's, rows are in order of time and not of row id. Arrays are joined when they are
+    asked for, column by column.
+    """
+
+    def __init__(self, chunks: tuple[_Chunk, ...], row_count: int, index: _RowIndex) -> None:
+        self._row_count = row_count
+        self._chunks = _cut(chunks, row_count)
+        self._index = index
+        self._columns: dict[int, DeltaColumn | None] = {}
+
+    def __len__(self) -> int:
+        return self._row_count
+
+    @cached_property
+    def meta(self) -> DeltaStatistics:
+        """What the snapshot holds, enough to pass it over."""
+        counts: dict[int, int] = {}
+        for chunk in self._chunks:
+            for column_id, count in chunk.update_counts.items():
+                counts[column_id] = counts.get(column_id, 0) + count
+        stamps = self._index.timestamps
+        return DeltaStatistics(
+            timestamp_min=stamps[0] if self._row_count else 0,
+            timestamp_max=stamps[self._row_count - 1] if self._row_count else 0,
+            row_count=self._row_count,
+            delete_count=sum(chunk.delete_count for chunk in self._chunks),
+            reinsert_count=sum(chunk.reinsert_count for chunk in self._chunks),
+            update_counts=counts,
+        )
+
+    @cached_property
+    def rowids(self) -> np.ndarray:
+        """int64[n], in order of time."""
+        return _joined([chunk.rows.rowids for chunk in self._chunks], np.int64)
+
+    @cached_property
+    def ops(self) -> np.ndarray:
+        """uint8[n], OP_ constants."""
+        return _joined([chunk.rows.ops for chunk in self._chunks], np.uint8)
+
+    def timestamps(self) -> np.ndarray:
+        """uint64[n], never falling."""
+        return self._timestamps
+
+    @cached_property
+    def _timestamps(self) -> np.ndarray:
+        parts = [c.rows.timestamps for c in self._chunks if c.rows.timestamps is not None]
+        return _joined(parts, np.uint64)
+
+    def column(self, column_id: int) -> DeltaColumn | None:
+        """Return the new values of one column, or None when no change sets it."""
+        if column_id not in self._columns:
+            self._columns[column_id] = concat_columns(
+                [chunk.rows.columns.get(column_id) for chunk in self._chunks],
+                [chunk.row_count for chunk in self._chunks],
+            )
+        return self._columns[column_id]
+
+    def to_rows(self) -> DeltaRows:
+        """Return all changes by row id, each row's in order of time: those of a REDO file."""
+        if not self._chunks:
+            return DeltaRows(self.rowids, self.ops, {}, self.timestamps())
+        return sort_rows(concat_rows([chunk.rows for chunk in self._chunks]))
+
+    # -- one row
+
+    def newest_op(self, rowid: int, timestamp: int) -> int | None:
+        """Return the newest OP_ of a row at or before `timestamp`, None when it has no change."""
+        position = self._index.newest_visible(rowid, self._row_count, timestamp)
+        return None if position < 0 else self._index.ops[position]
+
+    def newest_cell(self, rowid: int, column_id: int, timestamp: int) -> pa.Scalar | None:
+        """Return the newest value of a row's column at or before `timestamp`, None without any."""
+        position = self._index.newest_visible(rowid, self._row_count, timestamp)
+        while position >= 0:
+            chunk = self._chunks[bisect_right(self._starts, position) - 1]
+            column = chunk.rows.columns.get(column_id)
+            at = position - chunk.start
+            if column is not None and (column.is_set is None or column.is_set[at]):
+                return column.values[at]
+            position = self._index.before[position]
+        return None
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        return [chunk.start for chunk in self._chunks]
+
+
+class DeltaMemStore:
+    """The changes of one rowset since its newest REDO file, in memory."""
+
+    def __init__(self) -> None:
+        self._log: ChunkLog[_Chunk] = ChunkLog(_join)
+        self._index = _RowIndex()
+        self._row_count = 0
+        self._nbytes = 0
+        self._timestamp_max = 0
+
+    @property
+    def row_count(self) -> int:
+        """Number of changes, of the same row or not."""
+        return self._row_count
+
+    @property
+    def nbytes(self) -> int:
+        """Memory in bytes, near enough to flush by."""
+        return self._nbytes
+
+    @property
+    def timestamp_max(self) -> int:
+        """The newest timestamp, 0 without changes."""
+        return self._timestamp_max
+
+    def append(self, rows: DeltaRows) -> None:
+        """Add changes: row ids in any order, of one row several; a later one is newer.
+
+        `timestamps` must be there and never fall, also from call to call. A deleted row takes only
+        a REINSERT. The arrays are kept and must not be changed.
+        """
+        count = len(rows.rowids)
+        if not count:
+            return
+        assert rows.timestamps is not None, "each change has a timestamp of its own"
+        stamps = rows.timestamps.tolist()
+        assert stamps[0] >= self._timestamp_max, f"{stamps[0]} after {self._timestamp_max}"
+        assert count == 1 or (rows.timestamps[1:] >= rows.timestamps[:-1]).all()
+        self._index.append(rows.rowids.tolist(), rows.ops.tobytes(), stamps)
+        self._log.append(_Chunk(self._row_count, rows), count)
+        self._nbytes += nbytes_of(rows) + count * _INDEX_ROW_BYTES
+        self._timestamp_max = stamps[-1]
+        # Last: a snapshot without a count of its own must not go beyond what is there.
+        self._row_count += count
+
+    def is_deleted(self, rowid: int) -> bool:
+        """Whether the newest change of a row deletes it; O(1)."""
+        position = self._index.newest.get(rowid, -1)
+        return position >= 0 and self._index.ops[position] == OP_DELETE
+
+    def snapshot(self, row_count: int | None = None) -> DeltaMemSnapshot:
+        """Return the changes up to now, or only the first `row_count` appended."""
+        count = self._row_count if row_count is None else min(row_count, self._row_count)
+        return DeltaMemSnapshot(self._log.parts, count, self._index)
+
+    def to_rows(self) -> DeltaRows:
+        """Return all changes by row id, each row's in order of time: those of a REDO file."""
+        return self.snapshot().to_rows()
+
+
+def _join(chunks: Sequence[_Chunk]) -> _Chunk:
+    return _Chunk(chunks[0].start, concat_rows([chunk.rows for chunk in chunks]))
+
+
+def _cut(chunks: tuple[_Chunk, ...], row_count: int) -> tuple[_Chunk, ...]:
+    """Return the chunks up to a position, the last one shortened to it."""
+    if not chunks or chunks[-1].start + chunks[-1].row_count == row_count:
+        return chunks
+    kept = [chunk for chunk in chunks if chunk.start < row_count]
+    if kept:
+        last = kept[-1]
+        kept[-1] = _Chunk(last.start, slice_rows(last.rows, 0, row_count - last.start))
+    return tuple(kept)
+
+
+def _joined(parts: list[np.ndarray], dtype: type) -> np.ndarray:
+    if not parts:
+        return np.empty(0, dtype)
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
