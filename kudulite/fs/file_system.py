@@ -1,10 +1,11 @@
-"""Every durable step of the engine: create, fsync, link, rename, remove.
+"""Every durable step of the engine: create, append, truncate, fsync, link, rename, remove.
 
 One `FileSystem` is handed down from the client to all parts, so that a test double can stop the
 world before the n-th step (`before`) and look at what a crash would have left.
 
 Invariants: (1) a `FileRef` exists only for a file whose bytes are fsynced; (2) a published file is
-never changed; (3) a name in a directory is durable only after `sync_directory` of that directory.
+never changed, except that a file of `open_append` grows, and is cut back only to a length that was
+durable before; (3) a name in a directory is durable only after `sync_directory` of that directory.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import os
 import shutil
 import uuid
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -121,6 +122,71 @@ class Sink:
         self.abort()
 
 
+class AppendFile:
+    """A file that grows and is cut back, opened for that; it must exist.
+
+    One process at a time may change it, under a lock that the caller holds.
+    """
+
+    def __init__(self, file_system: FileSystem, path: Path) -> None:
+        self._file_system = file_system
+        self.path = path
+        with _storage_errors("open", path):
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+
+    def size(self) -> int:
+        """Return the length of the file in bytes."""
+        with _storage_errors("look at", self.path):
+            return os.fstat(self._descriptor).st_size
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return `length` bytes at `offset`, fewer where the file ends."""
+        with _storage_errors("read", self.path):
+            return _read_range(self._descriptor, offset, length)
+
+    def append(self, content: bytes, offset: int) -> None:
+        """Write `content` at `offset`, which is the end of the file; durable after `sync`.
+
+        StorageError when the disk refuses: a part of it may have been written.
+        """
+        self._file_system.before("append", self.path)
+        with _storage_errors("append to", self.path):
+            rest = memoryview(content)
+            while rest:
+                written = self._write(rest, offset)
+                rest = rest[written:]
+                offset += written
+
+    def _write(self, rest: memoryview, offset: int) -> int:
+        """Write some of `rest` and return how much; a test double fails half way."""
+        return os.pwrite(self._descriptor, rest, offset)
+
+    def cut(self, length: int) -> None:
+        """Take away what is beyond `length`; durable after `sync`."""
+        self._file_system.before("truncate", self.path)
+        with _storage_errors("truncate", self.path):
+            os.ftruncate(self._descriptor, length)
+
+    def sync(self) -> None:
+        """Make bytes and length durable."""
+        self._file_system.before("fsync", self.path)
+        with _storage_errors("fsync", self.path):
+            # Without the times of the file, whose change costs a write of its own.
+            os.fdatasync(self._descriptor)
+
+    def close(self) -> None:
+        """Give the descriptor back; twice does no harm."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> AppendFile:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+
 class FileSystem:
     """The real file system. Stateless, so any thread or process may share one."""
 
@@ -131,6 +197,10 @@ class FileSystem:
         """Create a new file for writing; its folder must exist."""
         self.before("create", path)
         return Sink(self, path)
+
+    def open_append(self, path: Path) -> AppendFile:
+        """Open a file that exists, to append to it; StorageError where that cannot be."""
+        return AppendFile(self, path)
 
     def write_file(self, path: Path, content: bytes) -> FileRef:
         """Write a whole new file and fsync it."""
@@ -211,6 +281,36 @@ def read_file(path: Path) -> bytes:
     """Return a file's bytes; StorageError when it is missing or unreadable."""
     with _storage_errors("read", path):
         return path.read_bytes()
+
+
+def read_ranges(path: Path, ranges: Sequence[tuple[int, int | None]]) -> tuple[int, list[bytes]]:
+    """Return (length of the file, bytes of each (offset, length)), with one opening.
+
+    Fewer bytes where the file ends; length None is all that is left. StorageError when the file is
+    missing or unreadable.
+    """
+    with _storage_errors("read", path):
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            size = os.fstat(descriptor).st_size
+            parts = []
+            for offset, length in ranges:
+                left = max(size - offset, 0)
+                length = left if length is None else min(left, length)
+                parts.append(_read_range(descriptor, offset, length))
+            return size, parts
+        finally:
+            os.close(descriptor)
+
+
+def _read_range(descriptor: int, offset: int, length: int) -> bytes:
+    content = os.pread(descriptor, length, offset)
+    while len(content) < length:  # the kernel gives at most 2 GiB at once
+        more = os.pread(descriptor, length - len(content), offset + len(content))
+        if not more:
+            break
+        content += more
+    return content
 
 
 def check_content(path: Path, content: Any, ref: FileRef) -> None:

@@ -1,6 +1,7 @@
-"""The lock of one tablet between processes, and the highest timestamp settled in it.
+"""The lock of one tablet between processes, the highest timestamp settled in it, its log's end.
 
     lock file := magic:4 "KLCK"  format_version:u32le  last:u64le  crc:u32le  holder:text[200]
+                 wal_segment:u64le  wal_offset:u64le  wal_crc:u32le
 
 `flock` on the file is the lock; it goes away with its process. `last` is the highest HybridTime
 timestamp that a commit of this tablet has used or that a reader has settled. `holder` says who has
@@ -8,8 +9,15 @@ the lock, for the error of whoever waits; it is never trusted for anything else.
 where it differs (torn by a power failure) `last` reads as 0, which costs a lock and loses nothing:
 the timestamps of commits are in the manifest.
 
+(wal_segment, wal_offset) is where the durable part of the tablet's write-ahead log ends, (0, 0)
+while it has none; `wal_crc` is of the two. Files that were made before there was a log end after
+`holder` and read as (0, 0). The cell is not fsynced: after a power failure it may be behind the
+log, or torn, which reads as not known.
+
 Invariants: (1) `last` only rises and is written only by the holder; (2) a committer writes it after
-its version is published, so a `last` ≥ T read without the lock proves that T is settled.
+its version is published, or its frame is durable in the log and the log's end is written here; so a
+`last` ≥ T read without the lock proves that T is settled, and a log's end that is read after `last`
+covers T.
 
 A shared acquisition needs no right to write: it waits for the committer and keeps others out.
 
@@ -36,6 +44,9 @@ _MAGIC = b"KLCK"
 _FORMAT_VERSION = 1
 _LAST_OFFSET = 8
 _HOLDER_BYTES = 200
+_WAL_END = struct.Struct("<QQI")
+_WAL_END_OFFSET = _HEADER.size + _HOLDER_BYTES
+_WAL_END_READS_MAX = 5
 _WAIT_SECONDS_FIRST, _WAIT_SECONDS_MOST = 0.0005, 0.02
 
 
@@ -45,6 +56,7 @@ def create_lock_file(path: Path) -> None:
         with path.open("xb") as file:
             file.write(_HEADER.pack(_MAGIC, _FORMAT_VERSION, 0, _checksum(0)))
             file.write(b" " * _HOLDER_BYTES)  # so that announcing needs no space later
+            file.write(_pack_wal_end(0, 0))
             file.flush()
             os.fsync(file.fileno())
     except FileExistsError:
@@ -60,6 +72,39 @@ def read_last_timestamp(path: Path) -> int:
             return _unpack_last(path, file.read(_HEADER.size))
     except FileNotFoundError:
         return 0
+
+
+def read_lock_file(path: Path) -> tuple[int, tuple[int, int] | None]:
+    """Return `last` and the log's end (segment, offset) without taking the lock.
+
+    The end is None where it is torn: whoever takes the lock finds it in the log itself. Both are 0
+    for a file that is not there.
+    """
+    try:
+        with path.open("rb", buffering=0) as file:
+            # Two reads, in this order: the holder writes the log's end first.
+            last = _unpack_last(path, os.pread(file.fileno(), _HEADER.size, 0))
+            return last, _read_wal_end(file.fileno())
+    except FileNotFoundError:
+        return 0, (0, 0)
+
+
+def _pack_wal_end(segment: int, offset: int) -> bytes:
+    unchecked = _WAL_END.pack(segment, offset, 0)[:-4]
+    return unchecked + zlib.crc32(unchecked).to_bytes(4, "little")
+
+
+def _read_wal_end(descriptor: int) -> tuple[int, int] | None:
+    """Return the cell behind the holder, None where its CRC differs even when read again."""
+    for _ in range(_WAL_END_READS_MAX):
+        cell = os.pread(descriptor, _WAL_END.size, _WAL_END_OFFSET)
+        if not cell:
+            return 0, 0
+        if len(cell) == _WAL_END.size:
+            segment, offset, _ = _WAL_END.unpack(cell)
+            if cell == _pack_wal_end(segment, offset):
+                return segment, offset
+    return None
 
 
 def _unpack_last(path: Path, header: bytes) -> int:
@@ -155,6 +200,19 @@ class TabletLock:
         if timestamp > self.last_timestamp:
             cell = struct.pack("<QI", timestamp, _checksum(timestamp))
             os.pwrite(self._descriptor, cell, _LAST_OFFSET)
+
+    @property
+    def wal_end(self) -> tuple[int, int]:
+        """Where the log's durable part ends: (segment, offset); (0, 0) where that is not known."""
+        return _read_wal_end(self._descriptor) or (0, 0)
+
+    def set_wal_end(self, segment: int, offset: int, *, may_fall: bool = False) -> None:
+        """Write where the log's durable part ends, before `last` is lifted; not fsynced.
+
+        Only `may_fall` lets it go back, for a log that was found to be shorter.
+        """
+        assert may_fall or (segment, offset) >= self.wal_end
+        os.pwrite(self._descriptor, _pack_wal_end(segment, offset), _WAL_END_OFFSET)
 
 
 def _open_file(path: Path, flags: int) -> int:

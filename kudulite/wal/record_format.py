@@ -1,0 +1,232 @@
+"""Format of a record of the write-ahead log: the RowChanges of one flush in one tablet.
+
+    record := timestamp:u64le  row_count:u32le  column_count:u16le  codec:u8  zero:u8
+              body_length:u32le  raw_length:u32le  column:u32le[column_count]  pad
+              body[body_length]  pad
+    column := column id * 2 + (1 where the column has a mask)
+    body   := codec 0: raw[raw_length] (body_length = raw_length); codec 1: raw as one LZ4 block
+    raw    := op:u8[row_count] pad  mask*  message
+    mask   := bit[row_count], first row in the lowest bit, which rows set the column; pad
+
+`message` is an Arrow IPC RecordBatch message, uncompressed, without its schema: one array per
+column in the order of the layout, of the types that the table's schema gives to their ids. `pad` is
+zero bytes up to a multiple of 8. A column without a mask is set by every row.
+
+Worked example: timestamp 5, DELETE (2) of one row; one column, id 0, without a mask; a body of 160
+bytes, of which the message is 152, from Arrow's continuation marker ffffffff to the key, int8 7:
+
+    0500000000000000 01000000 0100 00 00 a0000000 a0000000 00000000 00000000
+    0200000000000000 ffffffff 88000000 … 0700000000000000
+
+Invariant: what `encode_record` makes, RecordDecoder gives back; bytes that it did not make are
+refused with CorruptionError, or give RowChanges whose arrays are valid.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc
+
+from kudulite.errors import CorruptionError
+from kudulite.model.schema import Schema
+from kudulite.wal.format import ALIGNMENT_BYTES, PAYLOAD_BYTES_MAX
+from kudulite.wal.row_changes import CHANGE_DELETE, RowChanges
+
+CODEC_NONE, CODEC_LZ4 = 0, 1  # on disk: do not renumber
+COMPRESSED_FROM_BYTES = 4096  # not part of the format: below, LZ4 costs more than it saves
+_LZ4_RATIO_MAX = 255  # no LZ4 block holds more: bounds what a bad length can ask for
+_FIXED = struct.Struct("<QIHBBII")
+_COLUMN_BYTES = 4
+_TIMESTAMP_MAX = (1 << 64) - 1
+_PADDING = tuple(bytes(-length % ALIGNMENT_BYTES) for length in range(ALIGNMENT_BYTES))
+
+
+def _aligned(length: int) -> int:
+    return length + -length % ALIGNMENT_BYTES
+
+
+def encode_record(changes: RowChanges) -> bytes:
+    """The bytes of one record; their number is a multiple of 8."""
+    row_count = len(changes.ops)
+    assert row_count > 0
+    assert 0 <= changes.timestamp <= _TIMESTAMP_MAX
+    assert changes.is_set.keys() <= changes.columns.keys()
+    raw_parts = [changes.ops.tobytes(), _PADDING[row_count % ALIGNMENT_BYTES]]
+    assert len(raw_parts[0]) == row_count, "ops are uint8"
+    entries = []
+    for column_id in changes.columns:
+        mask = changes.is_set.get(column_id)
+        entries.append(column_id * 2 + (mask is not None))
+        if mask is not None:
+            assert len(mask) == row_count
+            bits = np.packbits(mask, bitorder="little").tobytes()
+            raw_parts += (bits, _PADDING[len(bits) % ALIGNMENT_BYTES])
+    arrays = list(changes.columns.values())
+    batch = pa.RecordBatch.from_arrays(arrays, names=_names(len(arrays)))
+    assert batch.num_rows == row_count
+    raw_parts.append(batch.serialize())
+    raw = b"".join(raw_parts)
+    assert len(raw) <= PAYLOAD_BYTES_MAX, f"a record of {len(raw)} bytes"
+    body, codec = raw, CODEC_NONE
+    if len(raw) >= COMPRESSED_FROM_BYTES:
+        compressed = pa.compress(raw, codec="lz4_raw", asbytes=True)
+        if len(compressed) < len(raw):
+            body, codec = compressed, CODEC_LZ4
+    fixed = _FIXED.pack(changes.timestamp, row_count, len(entries), codec, 0, len(body), len(raw))
+    layout = struct.pack(f"<{len(entries)}I", *entries)
+    pad = _PADDING[(len(fixed) + len(layout)) % ALIGNMENT_BYTES]
+    return b"".join((fixed, layout, pad, body, _PADDING[len(body) % ALIGNMENT_BYTES]))
+
+
+@functools.cache
+def _names(count: int) -> list[str]:
+    """Field names for `count` arrays; a message without a schema does not hold them."""
+    return [str(index) for index in range(count)]
+
+
+def decode_record(content: bytes | memoryview | pa.Buffer, schema: Schema) -> RowChanges:
+    """The one record in `content`; see RecordDecoder, which is cheaper for many records."""
+    records = RecordDecoder(schema).decode_all(pa.py_buffer(content))
+    if len(records) != 1:
+        raise CorruptionError(f"{len(records)} records, expected 1")
+    return records[0]
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """The columns of a record, decoded: ids, whether each has a mask, and their Arrow types."""
+
+    column_ids: tuple[int, ...]
+    mask_ids: tuple[int, ...]
+    arrow_schema: pa.Schema
+
+
+class RecordDecoder:
+    """Decodes the records of one table; keeps the layouts it met, so one thread at a time.
+
+    Arrays of an uncompressed record are views of the buffer that it was decoded from.
+    """
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self._layouts: dict[bytes, _Layout] = {}
+
+    def decode_all(self, content: pa.Buffer) -> list[RowChanges]:
+        """The records that fill `content`; CorruptionError says at which byte of it one is bad."""
+        records = []
+        position = 0
+        view = memoryview(content)
+        while position < len(view):
+            try:
+                changes, length = self._decode(content, view, position)
+            except CorruptionError as error:
+                raise CorruptionError(f"record at byte {position} of its frame: {error}") from error
+            records.append(changes)
+            position += length
+        return records
+
+    def _decode(self, content: pa.Buffer, view: memoryview, begin: int) -> tuple[RowChanges, int]:
+        """(the record at byte `begin`, its length)."""
+        left = len(view) - begin
+        if left < _FIXED.size:
+            raise CorruptionError(f"{left} bytes, expected at least {_FIXED.size}")
+        timestamp, row_count, column_count, codec, zero, body_length, raw_length = (
+            _FIXED.unpack_from(view, begin)
+        )
+        layout_end = _FIXED.size + column_count * _COLUMN_BYTES
+        body_begin = _aligned(layout_end)
+        length = body_begin + _aligned(body_length)
+        if length > left:
+            raise CorruptionError(f"{left} bytes, expected {length}")
+        if row_count == 0 or column_count == 0 or zero != 0:
+            raise CorruptionError(
+                f"{row_count} rows, {column_count} columns, byte 15 is {zero};"
+                " expected at least 1, at least 1, and 0"
+            )
+        layout = self._layout(bytes(view[begin + _FIXED.size : begin + layout_end]))
+        body = content.slice(begin + body_begin, body_length)
+        raw = _raw_body(body, codec, raw_length)
+        return _decode_raw(raw, layout, timestamp=timestamp, row_count=row_count), length
+
+    def _layout(self, stored: bytes) -> _Layout:
+        layout = self._layouts.get(stored)
+        if layout is None:
+            entries = struct.unpack(f"<{len(stored) // _COLUMN_BYTES}I", stored)
+            layout = self._layouts[stored] = self._new_layout(entries)
+        return layout
+
+    def _new_layout(self, entries: Sequence[int]) -> _Layout:
+        column_ids = tuple(entry >> 1 for entry in entries)
+        if len(set(column_ids)) != len(column_ids):
+            raise CorruptionError(f"column ids {list(column_ids)}, expected each once")
+        fields = []
+        for column_id in column_ids:
+            column = self._schema.column_by_id(column_id)
+            if column is None:
+                known = ", ".join(str(known.id) for known in self._schema.columns)
+                raise CorruptionError(f"column id {column_id}, expected one of {known}")
+            fields.append((str(column_id), column.type.arrow))
+        mask_ids = tuple(entry >> 1 for entry in entries if entry & 1)
+        return _Layout(column_ids, mask_ids, pa.schema(fields))
+
+
+def _raw_body(body: pa.Buffer, codec: int, raw_length: int) -> pa.Buffer:
+    """The body uncompressed, its length checked."""
+    if codec == CODEC_NONE:
+        if body.size != raw_length:
+            raise CorruptionError(f"body of {body.size} bytes, expected {raw_length}")
+        return body
+    if codec != CODEC_LZ4:
+        raise CorruptionError(f"codec {codec}, expected {CODEC_NONE} or {CODEC_LZ4}")
+    if raw_length > min(body.size * _LZ4_RATIO_MAX, PAYLOAD_BYTES_MAX):
+        raise CorruptionError(f"{body.size} bytes of LZ4 for {raw_length} bytes")
+    try:
+        raw = pa.decompress(body, decompressed_size=raw_length, codec="lz4_raw")
+    except (pa.ArrowException, OSError) as error:
+        raise CorruptionError(f"{body.size} bytes are not LZ4: {error}") from error
+    if raw.size != raw_length:
+        raise CorruptionError(f"{raw.size} bytes in the LZ4 block, expected {raw_length}")
+    return raw
+
+
+def _decode_raw(raw: pa.Buffer, layout: _Layout, *, timestamp: int, row_count: int) -> RowChanges:
+    mask_bytes = (row_count + 7) // 8
+    message_begin = _aligned(row_count) + len(layout.mask_ids) * _aligned(mask_bytes)
+    if message_begin > raw.size:
+        raise CorruptionError(
+            f"{raw.size} bytes for {row_count} rows and {len(layout.mask_ids)} masks,"
+            f" expected at least {message_begin}"
+        )
+    ops = np.frombuffer(raw, np.uint8, row_count)
+    # bytes: for the few rows that are usual, their max() is a tenth of numpy's.
+    if max(ops.tobytes()) > CHANGE_DELETE:
+        raise CorruptionError(f"change {ops.max()}, expected 0 to {CHANGE_DELETE}")
+    is_set = {}
+    position = _aligned(row_count)
+    for column_id in layout.mask_ids:
+        bits = np.frombuffer(raw, np.uint8, mask_bytes, position)
+        is_set[column_id] = np.unpackbits(bits, count=row_count, bitorder="little").view(np.bool_)
+        position += _aligned(mask_bytes)
+    arrays = _decode_message(raw.slice(message_begin), layout.arrow_schema, row_count)
+    return RowChanges(timestamp, ops, dict(zip(layout.column_ids, arrays, strict=True)), is_set)
+
+
+def _decode_message(message: pa.Buffer, schema: pa.Schema, row_count: int) -> list[pa.Array]:
+    try:
+        batch = pa.ipc.read_record_batch(message, schema)
+        batch.validate(full=True)
+    except (pa.ArrowException, OSError, EOFError, ValueError) as error:
+        raise CorruptionError(
+            f"{message.size} bytes are no Arrow message of {len(schema)} columns: {error}"
+        ) from error
+    if batch.num_rows != row_count:
+        raise CorruptionError(f"{batch.num_rows} rows of columns, expected {row_count}")
+    # As children of one array: half the time of asking the batch for each column.
+    arrays: list[pa.Array] = batch.to_struct_array().flatten()
+    return arrays

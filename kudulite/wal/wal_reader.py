@@ -1,0 +1,178 @@
+"""Reading a tablet's write-ahead log from one position to another, or to where it ends.
+
+A bad frame is *torn* when an append may have left it: it is the last of the last segment, no frame
+begins after it, and nobody was told that it is durable. Torn frames are left out. Every other bad
+frame is corruption and refused.
+
+Threads: any. A reader that names an `end` needs no lock, because bytes before a durable end never
+change; without an `end` the caller holds the tablet's lock.
+"""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from kudulite.errors import CorruptionError, StorageError
+from kudulite.fs.file_system import read_ranges
+from kudulite.model.schema import Schema
+from kudulite.wal.format import (
+    FRAME_HEADER_BYTES,
+    SEGMENT_HEADER_BYTES,
+    SegmentHeader,
+    decode_frame,
+    decode_segment_header,
+    find_frame_header,
+)
+from kudulite.wal.record_format import RecordDecoder
+from kudulite.wal.row_changes import RowChanges
+from kudulite.wal.wal_position import WAL_BEGIN, WalPosition, list_segments, segment_path
+
+
+@dataclass(frozen=True)
+class WalTail:
+    """What was read, in the order of the log, and the position behind it."""
+
+    records: list[RowChanges]
+    end: WalPosition
+
+
+def read_wal(
+    folder: Path,
+    start: WalPosition,
+    end: WalPosition | None,
+    schema: Schema,
+    durable_end: WalPosition = WAL_BEGIN,
+) -> WalTail:
+    """The records from `start` to `end`, which are positions that a reader or writer gave.
+
+    With `end`: exactly the frames up to it, none if it is not after `start`. Without: all there
+    are, but for a torn last frame, and at least up to `durable_end`. CorruptionError names the path
+    and byte of what is not as it was written; a missing segment is corruption as well.
+    """
+    first = start.first_frame
+    if end is not None:
+        if end.first_frame <= first:
+            return WalTail([], start)
+        return _read_segments(folder, first, end.first_frame, schema)
+    segments = [segment for segment in list_segments(folder) if segment >= first.segment]
+    if segments:
+        last = WalPosition(segments[-1], -1)
+        tail = _read_segments(folder, first, last, schema, durable_end=durable_end)
+    elif start.offset > SEGMENT_HEADER_BYTES:
+        raise _missing(segment_path(folder, first.segment), f"expected up to byte {start.offset}")
+    else:
+        tail = WalTail([], start)
+    if tail.end.first_frame < durable_end.first_frame:
+        raise CorruptionError(
+            f"{segment_path(folder, tail.end.first_frame.segment)}: the log ends at byte"
+            f" {tail.end.offset}, expected at least byte {durable_end.offset} of segment"
+            f" {durable_end.segment}"
+        )
+    return tail
+
+
+def _read_segments(
+    folder: Path,
+    start: WalPosition,
+    end: WalPosition,
+    schema: Schema,
+    durable_end: WalPosition = WAL_BEGIN,
+) -> WalTail:
+    """Read from `start` to `end`, whose offset is -1 for as far as the last segment goes."""
+    decoder = RecordDecoder(schema)
+    records: list[RowChanges] = []
+    before: _Segment | None = None
+    for number in range(start.segment, end.segment + 1):
+        is_last = number == end.segment
+        limit = end.offset if is_last and end.offset >= 0 else None
+        offset = start.offset if number == start.segment else SEGMENT_HEADER_BYTES
+        segment = _read_segment(segment_path(folder, number), number, offset, limit)
+        if before is not None:
+            before.check_closed(segment)
+        torn_from = None
+        if is_last and limit is None:
+            torn_from = durable_end.offset if number == durable_end.segment else 0
+        stop = segment.read_frames(records, decoder, torn_from)
+        before = segment
+    return WalTail(records, WalPosition(end.segment, stop))
+
+
+def _missing(path: Path, expected: str) -> CorruptionError:
+    return CorruptionError(f"{path}: the WAL segment is missing, {expected}")
+
+
+@dataclass(frozen=True)
+class _Segment:
+    """A segment in memory from byte `base` on, up to where it is to be read."""
+
+    path: Path
+    header: SegmentHeader
+    base: int
+    content: bytes
+    file_length: int
+
+    def check_closed(self, following: _Segment) -> None:
+        """Raise CorruptionError unless this segment is as long as the following one says."""
+        expected = following.header.previous_length
+        if self.file_length != expected:
+            raise CorruptionError(
+                f"{self.path}: {self.file_length} bytes, expected {expected}, as"
+                f" {following.path.name} says"
+            )
+
+    def read_frames(
+        self, records: list[RowChanges], decoder: RecordDecoder, torn_from: int | None
+    ) -> int:
+        """Add the records of all frames to `records`; return the byte where the frames end.
+
+        A last frame that begins at byte `torn_from` or after it may be torn; None: none may be.
+        """
+        view = memoryview(self.content)
+        buffer = pa.py_buffer(self.content)
+        position = 0
+        while position < len(view):
+            offset = self.base + position
+            try:
+                frame_end = decode_frame(view, position, salt=self.header.salt, offset=offset)
+            except CorruptionError as error:
+                if torn_from is not None and offset >= torn_from and self._is_last(position):
+                    break
+                raise CorruptionError(f"{self.path}: {error}") from error
+            begin = position + FRAME_HEADER_BYTES
+            try:
+                records += decoder.decode_all(buffer.slice(begin, frame_end - begin))
+            except CorruptionError as error:
+                raise CorruptionError(f"{self.path}: frame at byte {offset}: {error}") from error
+            position = frame_end
+        return self.base + position
+
+    def _is_last(self, position: int) -> bool:
+        """Whether no frame begins after the one at `position`."""
+        salt = self.header.salt
+        return find_frame_header(self.content, position + 1, salt=salt, base=self.base) is None
+
+
+def _read_segment(path: Path, number: int, offset: int, limit: int | None) -> _Segment:
+    """Read a segment from byte `offset` to `limit`, or to its end; the header is checked."""
+    length = None if limit is None else limit - offset
+    try:
+        file_length, (head, content) = read_ranges(
+            path, [(0, SEGMENT_HEADER_BYTES), (offset, length)]
+        )
+    except StorageError as error:
+        if error.errno != errno.ENOENT:
+            raise
+        raise _missing(path, "but the log goes on there") from error
+    try:
+        header = decode_segment_header(head, number)
+    except CorruptionError as error:
+        raise type(error)(f"{path}: {error}") from error
+    if file_length < max(offset, limit or 0):
+        raise CorruptionError(
+            f"{path}: {file_length} bytes, expected at least {max(offset, limit or 0)}"
+        )
+    return _Segment(path, header, offset, content, file_length)
