@@ -37,8 +37,11 @@ from kudulite.client.kudu_names import (
     READ_YOUR_WRITES,
 )
 from kudulite.client.partitioning import Partitioning
+from kudulite.client.row_reader import RowBatch
 from kudulite.client.scan import Scan
 from kudulite.client.scan_token import ScanToken, pack_tokens
+from kudulite.client.scan_token_builder import ScanTokenBuilder
+from kudulite.client.scanner import Scanner
 from kudulite.client.schema_builder import ColumnSpec, SchemaBuilder
 from kudulite.client.table import Table, TableStatistics
 from kudulite.errors import (
@@ -116,8 +119,11 @@ __all__ = [
     "PartialRow",
     "Partitioning",
     "Predicate",
+    "RowBatch",
     "Scan",
     "ScanToken",
+    "ScanTokenBuilder",
+    "Scanner",
     "Schema",
     "SchemaBuilder",
     "StagedTask",

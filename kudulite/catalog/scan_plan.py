@@ -7,7 +7,7 @@ sweeps. Key ranges are cut at the first keys of row groups, where base data is c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from kudulite.catalog.manifest import Manifest, TabletEntry
@@ -17,6 +17,9 @@ from kudulite.cfile.base_data import ROW_GROUP_ROWS
 from kudulite.errors import SchemaError
 from kudulite.model.predicate import BoundPredicates, Predicate, bind_predicates
 from kudulite.rowset.scan_spec import ScanSpec
+
+# [lower, upper) as encoded keys; None is unbounded.
+KeyBounds = tuple[bytes | None, bytes | None]
 
 
 @dataclass(frozen=True)
@@ -109,6 +112,11 @@ def _overlaps(piece: ScanPiece, spec: ScanSpec) -> bool:
 
 def narrowed(spec: ScanSpec, lower: bytes | None, upper: bytes | None) -> ScanSpec:
     """Return the scan within its bounds and [lower, upper) together."""
-    lowers = [bound for bound in (spec.lower, lower) if bound is not None]
-    uppers = [bound for bound in (spec.upper, upper) if bound is not None]
-    return replace(spec, lower=max(lowers, default=None), upper=min(uppers, default=None))
+    return replace(
+        spec, lower=tightest(max, spec.lower, lower), upper=tightest(min, spec.upper, upper)
+    )
+
+
+def tightest(choose: Callable, *bounds: bytes | None) -> bytes | None:
+    """Return the tightest of several bounds by `choose` (max of lower ones, min of upper ones)."""
+    return choose((bound for bound in bounds if bound is not None), default=None)

@@ -20,6 +20,8 @@ from kudulite.client.kudu_names import (
 )
 from kudulite.client.partitioning import Partitioning
 from kudulite.client.scan_token import ScanToken
+from kudulite.client.scan_token_builder import ScanTokenBuilder
+from kudulite.client.scanner import Scanner
 from kudulite.client.table import Table
 
 __all__ = [
@@ -37,5 +39,7 @@ __all__ = [
     "Client",
     "Partitioning",
     "ScanToken",
+    "ScanTokenBuilder",
+    "Scanner",
     "Table",
 ]

@@ -15,6 +15,7 @@ import pyarrow as pa
 from kudulite.catalog.table_store import Environment, TableStore
 from kudulite.client.environment import default_environment
 from kudulite.client.partitioning import Partitioning, partitioning_of
+from kudulite.client.scan_token import ScanToken, TokenScanner
 from kudulite.client.schema_builder import SchemaBuilder
 from kudulite.client.table import Table
 from kudulite.errors import ConflictError, SchemaError, TableExistsError, TableNotFoundError
@@ -56,9 +57,10 @@ class Client:
         """Return a new schema builder."""
         return SchemaBuilder()
 
-    def list_tables(self) -> list[str]:
-        """Return the names of the tables, sorted."""
+    def list_tables(self, match_substring: str = "") -> list[str]:
+        """Return the names of the tables, sorted; of those that contain `match_substring`."""
         names = [path.name for path in self.root.iterdir() if path.is_dir()]
+        names = [name for name in names if match_substring in name]
         return sorted(n for n in names if not n.startswith(".") and self._store(n).exists())
 
     def table_exists(self, name: str) -> bool:
@@ -104,6 +106,10 @@ class Client:
         store.create(schema, partitioning.build(schema))
         self._remove_trash()
         return Table(store)
+
+    def deserialize_token_into_scanner(self, serialized_token: bytes) -> TokenScanner:
+        """Return a scanner of `ScanToken.serialize`'s bytes; only from a process that you trust."""
+        return ScanToken.from_bytes(serialized_token).into_kudu_scanner()
 
     def rename_table(self, name: str, new_name: str) -> Table:
         """Rename a table, once no commit is under way.

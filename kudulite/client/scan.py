@@ -18,11 +18,13 @@ from typing import Any
 import pyarrow as pa
 
 from kudulite.catalog.manifest import Manifest, TabletEntry
-from kudulite.catalog.scan_plan import entries_to_scan, scan_spec
+from kudulite.catalog.planned_columns import check_still_there, planned_columns
+from kudulite.catalog.scan_plan import KeyBounds, entries_to_scan, narrowed, scan_spec
 from kudulite.catalog.snapshot import choose_snapshot
 from kudulite.catalog.table_store import TableStore
 from kudulite.errors import ConflictError, OptionError
 from kudulite.model.predicate import Predicate
+from kudulite.model.schema import Column
 from kudulite.rowset.merge import merge_ordered
 from kudulite.rowset.scan_spec import ScanSpec
 from kudulite.tablet.tablet_scan import BlockRead, block_reads, count_rows, scan_ordered
@@ -43,6 +45,7 @@ class Scan:
         at: Any,
         ordered: bool,
         limit: int | None,
+        bounds: KeyBounds = (None, None),
     ) -> None:
         if limit is not None and limit < 0:
             raise OptionError(f"table {store.name!r}: limit {limit} of a scan is below 0")
@@ -50,7 +53,9 @@ class Scan:
         self._manifest: Manifest
         timestamp = choose_snapshot(store, at)
         self._manifest = store.newest()  # after settling: it shows all up to the timestamp
-        self._spec = scan_spec(store.name, self._manifest, columns, where, timestamp)
+        spec = scan_spec(store.name, self._manifest, columns, where, timestamp)
+        self._spec = narrowed(spec, *bounds)
+        self._columns = planned_columns(spec.schema, spec.names, spec.predicates.predicates)
         self._ordered = ordered
         self._limit = limit
 
@@ -63,6 +68,11 @@ class Scan:
     def schema(self) -> pa.Schema:
         """The Arrow schema of the result."""
         return _plain(self._spec.schema.arrow_schema(self._spec.names))
+
+    @property
+    def columns(self) -> list[Column]:
+        """The columns of the result, as the table had them when the scan was planned."""
+        return [self._spec.schema.column(name) for name in self._spec.names]
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Yield record batches, none empty, of at most a row group each."""
@@ -111,6 +121,10 @@ class Scan:
             raise ConflictError(
                 f"table {self._store.name!r} was deleted and created again after the scan was made"
             )
+        if manifest.schema is not self._manifest.schema:
+            check_still_there(self._store.name, self._columns, manifest.schema)
+            if manifest.schema.names != self._manifest.schema.names:
+                return list(manifest.tablets)  # the predicates have names from before a rename
         return entries_to_scan(manifest, self._spec.predicates)
 
     def _unordered_batches(self) -> Iterator[pa.RecordBatch]:

@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from kudulite.catalog.scan_plan import narrowed, plan_pieces, scan_spec
+from kudulite.catalog.manifest import TabletEntry
+from kudulite.catalog.planned_columns import ColumnIds, planned_columns, schema_as_planned
+from kudulite.catalog.scan_plan import KeyBounds, narrowed, plan_pieces, scan_spec, tightest
 from kudulite.catalog.snapshot import check_not_ancient, choose_snapshot
 from kudulite.catalog.table_store import TableStore
 from kudulite.client.environment import default_environment
+from kudulite.client.row_reader import RowReader
 from kudulite.client.scan import ordered_batches, read_ahead
 from kudulite.errors import ConflictError
 from kudulite.model.predicate import Predicate
+from kudulite.model.schema import Column
+from kudulite.rowset.scan_spec import ScanSpec
 from kudulite.tablet.tablet_scan import block_reads
 
 SPLIT_BYTES_DEFAULT = 64 << 20
@@ -28,13 +33,18 @@ SPLIT_BYTES_DEFAULT = 64 << 20
 
 @dataclass(frozen=True)
 class ScanToken:
-    """One piece of a scan. `size_bytes` and `row_count_estimate` are of base data on disk."""
+    """One piece of a scan. `size_bytes` and `row_count_estimate` are of base data on disk.
+
+    `column_ids` are what the names meant when the scan was planned: a column that is renamed later
+    is still read under its old name.
+    """
 
     folder: str
     table_id: str
     tablet_id: str
     columns: tuple[str, ...]
     where: tuple[Predicate, ...]
+    column_ids: ColumnIds
     timestamp: int
     lower: bytes | None
     upper: bytes | None
@@ -45,9 +55,19 @@ class ScanToken:
     def open(self) -> Iterator[pa.RecordBatch]:
         """Yield the piece's rows, in the order of `columns`; in key order if the scan is ordered.
 
-        Raises ConflictError when the table was deleted and created again, TimestampError when the
-        ancient history mark has passed the token.
+        Raises ConflictError when the table was deleted and created again, or a column of the scan
+        was dropped, TimestampError when the ancient history mark has passed the token.
         """
+        store, entry, spec = self._plan()
+        if self.ordered:
+            return ordered_batches(store, [entry], spec)
+        return read_ahead(block_reads(store.tablet(entry), spec))
+
+    def into_kudu_scanner(self) -> TokenScanner:
+        """Return a scanner of the piece, in kudu-python's words."""
+        return TokenScanner(self)
+
+    def _plan(self) -> tuple[TableStore, TabletEntry, ScanSpec]:
         store = TableStore(Path(self.folder), default_environment())
         manifest = store.newest()
         entry = next((e for e in manifest.tablets if e.id == self.tablet_id), None)
@@ -57,15 +77,18 @@ class ScanToken:
                 " was deleted, or created again; scan again"
             )
         check_not_ancient(store, manifest, self.timestamp)
+        schema = schema_as_planned(store.name, self.column_ids, manifest.schema)
+        manifest = replace(manifest, schema=schema)
         spec = scan_spec(store.name, manifest, self.columns, self.where, self.timestamp)
-        spec = narrowed(spec, self.lower, self.upper)
-        if self.ordered:
-            return ordered_batches(store, [entry], spec)
-        return read_ahead(block_reads(store.tablet(entry), spec))
+        return store, entry, narrowed(spec, self.lower, self.upper)
 
     def to_bytes(self) -> bytes:
         """Return the token as bytes, for whoever cannot pickle it himself."""
         return pickle.dumps(self)
+
+    def serialize(self) -> bytes:
+        """Do as `to_bytes`, in kudu-python's words."""
+        return self.to_bytes()
 
     @staticmethod
     def from_bytes(content: bytes) -> ScanToken:
@@ -76,6 +99,23 @@ class ScanToken:
         return token
 
 
+class TokenScanner(RowReader):
+    """The rows of one token batch by batch; made by `ScanToken.into_kudu_scanner`."""
+
+    def __init__(self, token: ScanToken) -> None:
+        super().__init__()
+        self._token = token
+        self._spec: ScanSpec | None = None
+
+    def _open_batches(self) -> Iterator[pa.RecordBatch]:
+        return self._token.open()
+
+    def _projected(self) -> Sequence[Column]:
+        if self._spec is None:
+            self._spec = self._token._plan()[2]
+        return [self._spec.schema.column(name) for name in self._spec.names]
+
+
 def make_tokens(
     store: TableStore,
     *,
@@ -84,11 +124,13 @@ def make_tokens(
     at: Any,
     ordered: bool,
     split_size_bytes: int | None,
+    bounds: KeyBounds = (None, None),
 ) -> list[ScanToken]:
     """Plan a scan and return its tokens, tablets in order and key ranges ascending in each."""
     timestamp = choose_snapshot(store, at)
     manifest = store.newest()
-    spec = scan_spec(store.name, manifest, columns, where, timestamp)
+    spec = narrowed(scan_spec(store.name, manifest, columns, where, timestamp), *bounds)
+    column_ids = planned_columns(manifest.schema, spec.names, where)
     pieces = plan_pieces(store, manifest, spec, split_size_bytes or SPLIT_BYTES_DEFAULT)
     return [
         ScanToken(
@@ -97,9 +139,10 @@ def make_tokens(
             tablet_id=piece.tablet_id,
             columns=spec.names,
             where=tuple(where),
+            column_ids=column_ids,
             timestamp=timestamp,
-            lower=piece.lower,
-            upper=piece.upper,
+            lower=tightest(max, bounds[0], piece.lower),
+            upper=tightest(min, bounds[1], piece.upper),
             ordered=ordered,
             size_bytes=piece.size_bytes,
             row_count_estimate=piece.row_count,

@@ -31,6 +31,7 @@ from kudulite.catalog.sweep import (
 from kudulite.catalog.table_store import TableStore
 from kudulite.client.arrow_input import arrow_batches
 from kudulite.client.bulk_write import BulkWrite, WriteResult
+from kudulite.client.kudu_table import KuduTable
 from kudulite.client.lookup import KeyLookup
 from kudulite.client.scan import Scan
 from kudulite.client.scan_token import ScanToken, make_tokens
@@ -60,7 +61,7 @@ class TableStatistics:
     bytes_on_disk: int
 
 
-class Table:
+class Table(KuduTable):
     """One table; made by `Client.table`, `Client.create_table` and `open_table`."""
 
     def __init__(self, store: TableStore) -> None:
@@ -121,15 +122,16 @@ class Table:
             bytes_on_disk=sum(entry.bytes_on_disk for entry in manifest.tablets),
         )
 
-    def __getitem__(self, column: str) -> ColumnExpression:
+    def __getitem__(self, column: str | int) -> ColumnExpression:
         """Return a column to compare: `table["host"] == "a"`. Raises ColumnNotFoundError."""
-        names = self.schema.names
-        if column not in names:
-            listed = ", ".join(names)
+        schema = self.schema
+        try:
+            return ColumnExpression(schema[column].name)
+        except ColumnNotFoundError:
+            listed = ", ".join(schema.names)
             raise ColumnNotFoundError(
                 f"table {self.name!r} has no column {column!r}; its columns are {listed}"
-            )
-        return ColumnExpression(column)
+            ) from None
 
     # -- writing whole batches
 

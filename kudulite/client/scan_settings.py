@@ -1,0 +1,172 @@
+"""ScanSettings: what a scanner or a builder of scan tokens is told before it begins, in
+kudu-python's words.
+
+Every setter returns the object itself. Columns and values are checked when they are set, against
+the schema that the table had when the object was made.
+
+Differences from kudu-python: a snapshot is inclusive and may also be ISO text or a HybridTime; a
+scan that is given a snapshot needs no read mode; reading the latest state always shows one's own
+writes; a bound needs the leading key columns only. Settings about servers are accepted and mean
+nothing here: replica selection, cache blocks, timeouts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Self
+
+from kudulite.catalog.scan_plan import KeyBounds, tightest
+from kudulite.catalog.table_store import TableStore
+from kudulite.client.kudu_names import (
+    READ_AT_SNAPSHOT,
+    READ_MODES,
+    REPLICA_SELECTIONS,
+    checked_choice,
+)
+from kudulite.client.row_reader import BATCH_BYTES_DEFAULT
+from kudulite.errors import OptionError, SchemaError, TimestampError, UsageError
+from kudulite.model.encoded_key import encode_key_prefix
+from kudulite.model.partial_row import PartialRow
+from kudulite.model.predicate import Predicate, bind_predicates
+from kudulite.model.schema import Column, Schema
+
+
+class ScanSettings:
+    """The settings of a scan of one table."""
+
+    def __init__(self, store: TableStore) -> None:
+        self._store = store
+        self._schema: Schema = store.newest().schema
+        self._names: list[str] = self._schema.names
+        self._predicates: list[Predicate] = []
+        self._read_mode: str | None = None
+        self._snapshot: Any = None
+        self._ordered = False
+        self._bounds: KeyBounds = (None, None)
+        self._batch_bytes = BATCH_BYTES_DEFAULT
+
+    def _check_may_change(self) -> None:
+        """Raise UsageError when it is too late; a scanner overrides this."""
+
+    def _projected(self) -> Sequence[Column]:
+        return [self._schema.column(name) for name in self._names]
+
+    def set_projected_column_names(self, names: str | Sequence[str]) -> Self:
+        """Set the columns to read; none of them means rows without cells."""
+        self._check_may_change()
+        given = [names] if isinstance(names, str) else list(names)
+        for name in given:
+            self._schema.column(name)
+        self._names = given
+        return self
+
+    def set_projected_column_indexes(self, indexes: Sequence[int]) -> Self:
+        """Set the columns to read by their numbers in the table."""
+        return self.set_projected_column_names([self._schema.at(index).name for index in indexes])
+
+    def add_predicate(self, predicate: Predicate) -> Self:
+        """Read only rows that meet the predicate, `table["column"] >= value`, and all others."""
+        self._check_may_change()
+        try:
+            bind_predicates([predicate], self._schema)
+        except SchemaError as error:
+            raise type(error)(f"table {self._store.name!r}: {error}") from error
+        self._predicates.append(predicate)
+        return self
+
+    def add_predicates(self, predicates: Iterable[Predicate]) -> Self:
+        """Read only rows that meet all of the predicates."""
+        for predicate in predicates:
+            self.add_predicate(predicate)
+        return self
+
+    def new_bound(self) -> PartialRow:
+        """Return a row whose key columns are to be set, for a bound."""
+        return self._schema.new_row()
+
+    def add_lower_bound(self, bound: PartialRow | Mapping | Sequence) -> Self:
+        """Read only keys from `bound` on; it holds all key columns, or the first of them."""
+        self._check_may_change()
+        lower, upper = self._bounds
+        self._bounds = tightest(max, lower, self._encoded(bound)), upper
+        return self
+
+    def add_exclusive_upper_bound(self, bound: PartialRow | Mapping | Sequence) -> Self:
+        """Read only keys below `bound`."""
+        self._check_may_change()
+        lower, upper = self._bounds
+        self._bounds = lower, tightest(min, upper, self._encoded(bound))
+        return self
+
+    def add_upper_bound(self, bound: PartialRow | Mapping | Sequence) -> Self:
+        """Do as `add_exclusive_upper_bound`: the name that a builder of scan tokens has for it."""
+        return self.add_exclusive_upper_bound(bound)
+
+    def set_read_mode(self, read_mode: str) -> Self:
+        """Set "latest", "snapshot" or "read_your_writes"; see READ_AT_SNAPSHOT and the others."""
+        self._check_may_change()
+        self._read_mode = checked_choice("read mode", read_mode, READ_MODES)
+        return self
+
+    def set_snapshot(self, timestamp: Any, format: str | None = None) -> Self:
+        """Read as of a moment, inclusive: datetime, ISO text, HybridTime, or text in a `format`.
+
+        Where no zone is given it is UTC. `format` is that of `datetime.strptime`.
+        """
+        self._check_may_change()
+        if format is not None:
+            try:
+                timestamp = datetime.strptime(timestamp, format)
+            except (TypeError, ValueError) as error:
+                raise TimestampError(f"{timestamp!r} is not a moment: {error}") from error
+        self._snapshot = timestamp
+        return self
+
+    def set_fault_tolerant(self) -> Self:
+        """Give the rows in key order."""
+        self._check_may_change()
+        self._ordered = True
+        return self
+
+    def set_batch_size_bytes(self, batch_size: int) -> Self:
+        """Set about how many bytes of rows a batch holds; it has one row at least."""
+        self._check_may_change()
+        if batch_size < 0:
+            raise OptionError(f"batch size of {batch_size} bytes is below 0")
+        self._batch_bytes = max(1, batch_size)
+        return self
+
+    def set_selection(self, replica_selection: str) -> Self:
+        """Do nothing but check the name: there are no replicas."""
+        checked_choice("replica selection", replica_selection, REPLICA_SELECTIONS)
+        return self
+
+    def set_cache_blocks(self, cache_blocks: bool) -> Self:
+        """Do nothing: scans leave the block cache to lookups."""
+        return self
+
+    def set_timeout_millis(self, millis: int) -> Self:
+        """Do nothing: a scan waits for nobody but the disk."""
+        return self
+
+    def _at(self) -> Any:
+        """Return the moment of the scan, None for now. Raises UsageError."""
+        if self._snapshot is not None and self._read_mode not in (None, READ_AT_SNAPSHOT):
+            raise UsageError(
+                f"table {self._store.name!r}: a scan in read mode {self._read_mode!r} was given a"
+                f" snapshot; set_read_mode({READ_AT_SNAPSHOT!r}), or leave the snapshot out"
+            )
+        return self._snapshot
+
+    def _encoded(self, bound: PartialRow | Mapping | Sequence) -> bytes | None:
+        """Return a bound as an encoded key prefix, None when no column of it is set."""
+        row = bound if isinstance(bound, PartialRow) else self._schema.new_row(bound)
+        names = self._schema.key_names
+        if set(row) != set(names[: len(row)]):
+            raise SchemaError(
+                f"table {self._store.name!r}: a bound has the columns {', '.join(row)}; expected"
+                f" the primary key ({', '.join(names)}) or the first columns of it"
+            )
+        values = [row[name] for name in names[: len(row)]]
+        return encode_key_prefix(values, self._schema.key_types) if values else None
