@@ -44,6 +44,7 @@ from kudulite.client.scan_token_builder import ScanTokenBuilder
 from kudulite.client.scanner import Scanner
 from kudulite.client.schema_builder import ColumnSpec, SchemaBuilder
 from kudulite.client.table import Table, TableStatistics
+from kudulite.client.table_alterer import TableAlterer
 from kudulite.errors import (
     KuduBadStatus,
     KuduException,
@@ -129,6 +130,7 @@ __all__ = [
     "StagedTask",
     "SweepResult",
     "Table",
+    "TableAlterer",
     "TableStatistics",
     "WriteResult",
     "binary",

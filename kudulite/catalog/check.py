@@ -256,9 +256,10 @@ class _RowSetCheck:
         schema = self.check.manifest.schema
         columns = [c for i in column_ids if (c := schema.column_by_id(i)) is not None]
         names = [column.name for column in columns]
+        stored_names = [file.name_by_id[column.id] for column in columns]
         for group in range(file.row_group_count):
             start, stop = file.row_group_rows(group)
-            rows = file.read([group], names)
+            rows = file.read([group], stored_names).rename_columns(names)
             for column in columns:
                 self._expect(
                     column.nullable or rows.column(column.name).null_count == 0,

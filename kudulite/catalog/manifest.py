@@ -71,7 +71,8 @@ class Manifest:
     """One version of a table; `tablets` in the partition schema's order.
 
     `applications` maps an application id to the highest version committed for it. `commit_id` is
-    the id of the write that made this version.
+    the id of the write that made this version. `history_start` is a moment before which nothing
+    can be read even if the retention allows it: where the history began when it was made longer.
     """
 
     table_id: str
@@ -83,6 +84,7 @@ class Manifest:
     commit_id: str
     applications: Mapping[str, int] = field(default_factory=dict)
     history_seconds: int = HISTORY_SECONDS_DEFAULT
+    history_start: int = 0
 
     @property
     def timestamp(self) -> int:
@@ -102,6 +104,7 @@ class Manifest:
             "tablets": [tablet.to_json() for tablet in self.tablets],
             "applications": dict(self.applications),
             "history_seconds": self.history_seconds,
+            "history_start": self.history_start,
         }
         line = json.dumps(body, separators=(",", ":")).encode()
         return line + b'\n{"crc32":%d}\n' % zlib.crc32(line)
@@ -144,4 +147,5 @@ def _from_body(body: dict[str, Any]) -> Manifest:
         commit_id=body["commit_id"],
         applications=body["applications"],
         history_seconds=body["history_seconds"],
+        history_start=body.get("history_start", 0),  # absent where it was never altered
     )

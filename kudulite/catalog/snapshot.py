@@ -39,7 +39,7 @@ def choose_snapshot(store: TableStore, at: Any) -> int:
     now = _present(store, manifest, ids)
     timestamp = now if at is None else checked_timestamp(store, manifest, parse_timestamp(at), now)
     try:
-        settle(store, ids, timestamp)
+        _settle_all(store, ids, timestamp)
     except StorageError as error:
         if error.errno not in _NOT_WRITABLE:
             raise
@@ -90,7 +90,20 @@ def ancient_history_mark(store: TableStore, manifest: Manifest) -> int:
     The newest state is no history: the mark is never after the newest commit.
     """
     age = manifest.history_seconds * 1_000_000 << LOGICAL_BITS
-    return max(0, min(store.environment.clock.now() - age, manifest.timestamp))
+    mark = min(store.environment.clock.now() - age, manifest.timestamp)
+    return max(0, manifest.history_start, mark)
+
+
+def _settle_all(store: TableStore, ids: list[str], timestamp: int) -> None:
+    """Settle a time in `ids`, and in the tablets that an alteration added meanwhile.
+
+    Tablets that are added later begin with the highest `last` of all others.
+    """
+    settled: set[str] = set()
+    while left := [tablet_id for tablet_id in ids if tablet_id not in settled]:
+        settle(store, left, timestamp)
+        settled.update(left)
+        ids = [tablet.id for tablet in store.newest().tablets]
 
 
 def settle(store: TableStore, tablet_ids: Iterable[str], timestamp: int) -> None:

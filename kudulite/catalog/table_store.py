@@ -174,11 +174,21 @@ class TableStore:
         path = self.tablet_folder(tablet_id) / LOCK_NAME
         return TabletLock(path, self.environment.lock_timeout_seconds, is_shared=is_shared)
 
-    def lock_all(self, stack: ExitStack, work: str) -> Manifest:
-        """Take the locks of all tablets into `stack`; return the version they then have."""
-        for entry in sorted(self.newest().tablets, key=lambda entry: entry.id):
-            stack.enter_context(self.lock(entry.id)).announce(work)
-        return self.newest()
+    def lock_all(self, stack: ExitStack, work: str) -> dict[str, TabletLock]:
+        """Take the locks of all tablets into `stack`; return them by tablet id.
+
+        While they are held no commit is under way, and nobody alters the table.
+        """
+        while True:
+            ids = sorted(entry.id for entry in self.newest().tablets)
+            with ExitStack() as taken:
+                locks = {tablet_id: taken.enter_context(self.lock(tablet_id)) for tablet_id in ids}
+                for lock in locks.values():
+                    lock.announce(work)
+                # An alteration that was waited for may have added or dropped tablets.
+                if ids == sorted(entry.id for entry in self.newest().tablets):
+                    stack.enter_context(taken.pop_all())
+                    return locks
 
     def last_timestamp(self, tablet_id: str) -> int:
         """Return the highest timestamp used or settled in a tablet, read without its lock."""
@@ -193,7 +203,7 @@ class TableStore:
         file_system = self.environment.file_system
         for name in (MANIFEST_FOLDER, TABLET_FOLDER, STAGING_FOLDER):
             file_system.make_directory(self.folder / name, parents=True)
-        entries = tuple(self._create_tablet(place) for place in partition.tablets())
+        entries = tuple(self.create_tablet(place) for place in partition.tablets())
         file_system.sync_directory(self.folder / TABLET_FOLDER)
         file_system.sync_directory(self.folder)
         file_system.sync_directory(self.folder.parent)
@@ -212,7 +222,8 @@ class TableStore:
             raise TableExistsError(f"table {self.name!r} was just created by another process")
         return manifest
 
-    def _create_tablet(self, place: TabletPartition) -> TabletEntry:
+    def create_tablet(self, place: TabletPartition) -> TabletEntry:
+        """Make an empty tablet, durable but for its folder's name; seen by nobody yet."""
         tablet_id = uuid.uuid4().hex
         folder = self.tablet_folder(tablet_id)
         file_system = self.environment.file_system

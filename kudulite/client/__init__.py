@@ -23,6 +23,7 @@ from kudulite.client.scan_token import ScanToken
 from kudulite.client.scan_token_builder import ScanTokenBuilder
 from kudulite.client.scanner import Scanner
 from kudulite.client.table import Table
+from kudulite.client.table_alterer import TableAlterer
 
 __all__ = [
     "CLOSEST_REPLICA",
@@ -42,4 +43,5 @@ __all__ = [
     "ScanTokenBuilder",
     "Scanner",
     "Table",
+    "TableAlterer",
 ]

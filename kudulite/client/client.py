@@ -18,10 +18,11 @@ from kudulite.client.partitioning import Partitioning, partitioning_of
 from kudulite.client.scan_token import ScanToken, TokenScanner
 from kudulite.client.schema_builder import SchemaBuilder
 from kudulite.client.table import Table
-from kudulite.errors import ConflictError, SchemaError, TableExistsError, TableNotFoundError
+from kudulite.client.table_alterer import TableAlterer
+from kudulite.client.table_name import rename_table, table_folder
+from kudulite.errors import ConflictError, SchemaError, TableNotFoundError
 from kudulite.model.schema import Schema, schema_from_arrow
 
-NAME_BYTES_MAX = 200
 TRASH_PREFIX = ".deleted-"
 
 
@@ -116,14 +117,11 @@ class Client:
 
         Raises TableNotFoundError, TableExistsError, LockTimeoutError.
         """
-        source, target = self.table(name), self._store(new_name)
-        with ExitStack() as stack:
-            self._store(name).lock_all(stack, f"renaming of {name!r}")
-            if target.folder.exists():
-                raise TableExistsError(f"cannot rename {name!r}: {new_name!r} is in {self.root}")
-            self._environment.file_system.rename(source.path, target.folder)
-        self._environment.file_system.sync_directory(self.root)
-        return Table(target)
+        return Table(rename_table(self.table(name)._store, new_name))
+
+    def new_table_alterer(self, table: Table) -> TableAlterer:
+        """Return an alterer of the table: columns, range partitions, name, retention."""
+        return TableAlterer(table)
 
     def delete_table(self, name: str, *, if_version: int | None = None) -> None:
         """Delete a table with all its history, once no commit is under way.
@@ -135,7 +133,8 @@ class Client:
         store = self._store(name)
         trash = self.root / f"{TRASH_PREFIX}{uuid.uuid4().hex}"
         with ExitStack() as stack:
-            version = store.lock_all(stack, f"deletion of {name!r}").version
+            store.lock_all(stack, f"deletion of {name!r}")
+            version = store.newest().version
             if if_version is not None and version != if_version:
                 raise ConflictError(
                     f"table {name!r} is at version {version}, not {if_version}; not deleted"
@@ -150,16 +149,4 @@ class Client:
             self._environment.file_system.remove_tree(path)
 
     def _store(self, name: str) -> TableStore:
-        if (
-            not isinstance(name, str)
-            or not name
-            or name.startswith(".")
-            or "/" in name
-            or "\0" in name
-            or len(name.encode()) > NAME_BYTES_MAX
-        ):
-            raise SchemaError(
-                f"table name {name!r}: a name has 1 to {NAME_BYTES_MAX} bytes, no '/', and does not"
-                " begin with a dot"
-            )
-        return TableStore(self.root / name, self._environment)
+        return TableStore(table_folder(self.root, name), self._environment)

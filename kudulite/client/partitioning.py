@@ -118,6 +118,8 @@ def range_of(
         row = _bound_tuple(given, names)
         if row is None:
             return None
+        if len(row) > len(columns):
+            raise SchemaError(f"range bound {row!r}; the range columns are {', '.join(names)}")
         pairs = zip(row, columns, strict=False)
         canonical = tuple(canonical_value(v, c.type, c.name) for v, c in pairs)
         return _half_open(canonical, types, is_upper=is_upper, kind=kind)

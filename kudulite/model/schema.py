@@ -13,7 +13,7 @@ Source: Kudu common/schema.cc; docs/schema_design.adoc, "Column encoding" for wh
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -185,6 +185,37 @@ class Schema:
         ordered += [column for column in columns if column.name not in primary_key]
         numbered = tuple(replace(column, id=i) for i, column in enumerate(ordered))
         return cls(numbered, key_count=len(primary_key), next_column_id=len(numbered))
+
+    def with_column(self, column: Column) -> Schema:
+        """The schema with a new column at the end, under an id that no column ever had."""
+        if column.name in self:
+            raise SchemaError(f"the column already exists: {column.name!r}")
+        if not column.nullable and column.read_default is None:
+            raise SchemaError(
+                f"column {column.name!r}: a NOT NULL column that is added needs a default, which"
+                " the rows that are there show"
+            )
+        added = replace(column, id=self.next_column_id)
+        return Schema((*self.columns, added), self.key_count, self.next_column_id + 1)
+
+    def without_column(self, name: str) -> Schema:
+        """The schema without a column; its id is not used again."""
+        if name in self.key_names:
+            raise SchemaError(f"cannot remove a key column: {name!r}")
+        kept = tuple(c for c in self.columns if c is not self.column(name))
+        return replace(self, columns=kept)
+
+    def with_changed(self, name: str, fields: Mapping[str, Any]) -> Schema:
+        """The schema with other `fields` of one column: its name, write default, storage, comment.
+
+        Neither its type and nullability nor its read default can change: files rely on them.
+        """
+        old = self.column(name)
+        new = replace(old, **fields)
+        if new.name != name and new.name in self:
+            raise SchemaError(f"cannot rename {name!r}: the column already exists: {new.name!r}")
+        assert (new.id, new.type, new.nullable) == (old.id, old.type, old.nullable)
+        return replace(self, columns=tuple(new if c is old else c for c in self.columns))
 
     @cached_property
     def names(self) -> list[str]:

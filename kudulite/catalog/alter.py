@@ -1,0 +1,242 @@
+"""Alteration of a table: another schema, other range partitions or another retention, in one new
+version.
+
+    1  take the locks of all tablets      no commit is under way, none can begin
+    2  empty the tablets' logs            their records have the schema of their time
+    3  make the new version's parts       schema, partitioning; folders of added tablets
+    4  put-if-absent of the next manifest the alteration
+
+No row is rewritten. Files hold columns by id, and an id is never used twice, so a scan reads what
+it finds of its columns, and the read default of a column that a file lacks. Moments of the past are
+read with the newest schema. Writes that were prepared against the old one are refused at their
+commit.
+
+Invariants: (1) an added tablet's `last` is at or above that of every other, so that a moment that
+was settled before holds in it too; (2) a tablet is dropped only if it never had a row, because the
+past of a dropped range could not be read.
+
+Source: Kudu docs/design-docs/schema-change.md.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kudulite.catalog.manifest import Manifest, TabletEntry
+from kudulite.catalog.partition import PartitionSchema, RangePartition
+from kudulite.catalog.snapshot import ancient_history_mark
+from kudulite.catalog.table_store import TableStore
+from kudulite.errors import (
+    ConflictError,
+    KuduliteError,
+    NotSupportedError,
+    SchemaError,
+    UsageError,
+)
+from kudulite.fs.lock import TabletLock
+from kudulite.model.schema import Column, Schema
+
+# Only commits that change no tablet can take a number meanwhile.
+PUBLISH_ATTEMPTS_MAX = 1000
+
+
+@dataclass(frozen=True)
+class TableDraft:
+    """What may be altered; each method returns another draft. Raises SchemaError."""
+
+    schema: Schema
+    range_columns: tuple[str, ...]
+    ranges: tuple[RangePartition, ...]
+    history_seconds: int
+
+    @staticmethod
+    def of(manifest: Manifest) -> TableDraft:
+        """Return the draft of a version as it is."""
+        partition = manifest.partition
+        columns, ranges = partition.range_columns, partition.ranges
+        return TableDraft(manifest.schema, columns, ranges, manifest.history_seconds)
+
+    def add_column(self, column: Column) -> TableDraft:
+        """Add a column; rows that are there show its default."""
+        return replace(self, schema=self.schema.with_column(column))
+
+    def drop_column(self, name: str) -> TableDraft:
+        """Drop a column, also from what is read of the past."""
+        return replace(self, schema=self.schema.without_column(name))
+
+    def change_column(self, name: str, fields: Mapping[str, Any]) -> TableDraft:
+        """Set `fields` of a column: name, write_default, encoding, compression, comment."""
+        schema = self.schema.with_changed(name, fields)
+        new_name = fields.get("name", name)
+        columns = tuple(new_name if column == name else column for column in self.range_columns)
+        return replace(self, schema=schema, range_columns=columns)
+
+    def add_range(self, added: RangePartition) -> TableDraft:
+        """Add a range, which must not overlap with another."""
+        return replace(self, ranges=(*self.ranges, added))
+
+    def drop_range(self, dropped: RangePartition) -> TableDraft:
+        """Drop a range, given by its exact bounds."""
+        if dropped not in self.ranges:
+            raise SchemaError(
+                f"no range partition to drop from {dropped.lower} to {dropped.upper}: the bounds"
+                " must be those of an existing one"
+            )
+        return replace(self, ranges=tuple(r for r in self.ranges if r != dropped))
+
+    def keep_history(self, seconds: int) -> TableDraft:
+        """Set how long the past stays readable."""
+        if seconds < 0:
+            raise UsageError(f"a history of {seconds} seconds is below 0")
+        return replace(self, history_seconds=int(seconds))
+
+
+Step = Callable[[TableDraft], TableDraft]
+
+
+def alter_table(store: TableStore, steps: Sequence[Step]) -> Manifest:
+    """Publish the version that `steps` make of the newest, all or none of them.
+
+    Raises SchemaError, NotSupportedError, LockTimeoutError, StorageError, ConflictError.
+    """
+    with ExitStack() as stack:
+        locks = store.lock_all(stack, "alteration")
+        # THE CALL SITE for the flush of row writes: rowsets take over what the logs hold, and what
+        # is published with that is the version that is altered.
+        _check_logs_are_empty(store, locks)
+        newest = store.newest()
+        draft = TableDraft.of(newest)
+        try:
+            for step in steps:
+                draft = step(draft)
+            partition = _partition_of(draft, newest)
+        except SchemaError as error:
+            raise type(error)(f"table {store.name!r}: {error}") from error
+        _check_dropped(store, newest, draft)
+        tablets = _Tablets(store, newest, locks)
+        try:
+            return _publish(store, newest, draft, partition, tablets.of(partition))
+        except BaseException:
+            tablets.undo()
+            raise
+
+
+def _check_logs_are_empty(store: TableStore, locks: Mapping[str, TabletLock]) -> None:
+    """Raise NotSupportedError where a tablet has a log."""
+    if any(lock.wal_end != (0, 0) for lock in locks.values()):
+        raise NotSupportedError(
+            f"table {store.name!r}: there are row writes that are not flushed; flush the table and"
+            " alter it then"
+        )
+
+
+def _partition_of(draft: TableDraft, old: Manifest) -> PartitionSchema:
+    """Return the partitioning of a draft: its ranges, and hash columns under their new names."""
+    if not draft.ranges:
+        raise SchemaError("cannot drop the last range partition; add another in the same step")
+    ranges = draft.ranges
+    if not draft.range_columns:
+        if ranges != old.partition.ranges:
+            raise SchemaError("the table has no range partition columns, so it has no ranges")
+        ranges = ()
+    dimensions = []
+    for dimension in old.partition.hash_dimensions:
+        ids = [old.schema.column(name).id for name in dimension.columns]
+        names = tuple(c.name for i in ids if (c := draft.schema.column_by_id(i)) is not None)
+        dimensions.append(replace(dimension, columns=names))
+    return PartitionSchema.build(draft.schema, dimensions, draft.range_columns, ranges)
+
+
+def _check_dropped(store: TableStore, old: Manifest, draft: TableDraft) -> None:
+    """Raise NotSupportedError for a dropped range whose tablets have, or had, rows."""
+    for entry in old.tablets:
+        number = entry.partition.range_index
+        has_rows = bool(store.tablet(entry).superblock.rowsets)
+        if old.partition.ranges[number] not in draft.ranges and has_rows:
+            raise NotSupportedError(
+                f"table {store.name!r}: dropping range partition"
+                f" {old.partition.describe_range(number)} is not supported yet: it has or had rows,"
+                " whose past must stay readable; delete its rows instead"
+            )
+
+
+@dataclass
+class _Tablets:
+    """The tablets of the new version: those that stay, and new empty ones."""
+
+    store: TableStore
+    old: Manifest
+    locks: Mapping[str, TabletLock]
+    _created: tuple[TabletEntry, ...] = ()
+
+    def of(self, partition: PartitionSchema) -> tuple[TabletEntry, ...]:
+        """Return the entries in the order of `partition`; tablets are told apart by place."""
+        ranges = self.old.partition.ranges
+        known = {
+            (ranges[e.partition.range_index], e.partition.buckets): e for e in self.old.tablets
+        }
+        entries = []
+        for place in partition.tablets():
+            entry = known.get((partition.ranges[place.range_index], place.buckets))
+            if entry is None:
+                entry = self.store.create_tablet(place)
+                self._created += (entry,)
+            entries.append(replace(entry, partition=place))
+        self._settle_created()
+        return tuple(entries)
+
+    def _settle_created(self) -> None:
+        if not self._created:
+            return
+        stamps = [lock.last_timestamp for lock in self.locks.values()]
+        last = max(self.store.environment.clock.now(), self.old.timestamp, *stamps)
+        for entry in self._created:
+            with self.store.lock(entry.id) as lock:
+                lock.lift_last_timestamp(last)
+        folder = self.store.tablet_folder(self._created[0].id).parent
+        self.store.environment.file_system.sync_directory(folder)
+
+    def undo(self) -> None:
+        """Remove what was created, after an alteration that did not come to be."""
+        # What cannot be removed is a tablet of no version, which the sweep removes.
+        with suppress(KuduliteError):
+            listed = {entry.id for entry in self.store.newest().tablets}
+            for entry in self._created:
+                if entry.id not in listed:
+                    folder = self.store.tablet_folder(entry.id)
+                    self.store.environment.file_system.remove_tree(folder)
+
+
+def _publish(
+    store: TableStore,
+    newest: Manifest,
+    draft: TableDraft,
+    partition: PartitionSchema,
+    tablets: tuple[TabletEntry, ...],
+) -> Manifest:
+    start = newest.history_start
+    if draft.history_seconds > newest.history_seconds:
+        # What was before the mark may be gone already: a longer retention begins here.
+        start = ancient_history_mark(store, newest)
+    for _ in range(PUBLISH_ATTEMPTS_MAX):
+        manifest = replace(
+            newest,
+            version=newest.version + 1,
+            commit_id=uuid.uuid4().hex,
+            schema=draft.schema,
+            partition=partition,
+            tablets=tablets,
+            history_seconds=draft.history_seconds,
+            history_start=start,
+        )
+        if store.publish(manifest):
+            return manifest
+        newest = store.newest()
+    raise ConflictError(
+        f"table {store.name!r}: {PUBLISH_ATTEMPTS_MAX} other versions were published meanwhile;"
+        " alter it again"
+    )

@@ -1,0 +1,167 @@
+"""Table alterer, in kudu-python's words: collects steps, and applies them in one new version.
+
+    alterer = client.new_table_alterer(table)
+    alterer.add_column("city", kudu.string, default="")
+    alterer.alter_column("host", rename_to="machine").comment("where it was measured")
+    table = alterer.drop_column("note").alter()
+
+Steps apply in the order in which they were given, so a later one uses the names that earlier ones
+made. The table's new name, if any, is set last: a crash in between leaves the altered table under
+its old name.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kudulite.catalog.alter import Step, TableDraft, alter_table
+from kudulite.client.kudu_names import EXCLUSIVE_BOUND, INCLUSIVE_BOUND
+from kudulite.client.partitioning import range_of
+from kudulite.client.schema_builder import ColumnSpec
+from kudulite.client.table import Table
+from kudulite.client.table_name import rename_table, table_folder
+from kudulite.errors import NotSupportedError, UsageError
+from kudulite.model.types import ColumnType
+
+_FIXED = ("type", "nullable", "precision", "scale", "length")
+
+
+class TableAlterer:
+    """Alters one table; made by `Client.new_table_alterer`."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._steps: list[Step] = []
+        self._new_name: str | None = None
+
+    def rename(self, table_name: str) -> TableAlterer:
+        """Give the table another name."""
+        table_folder(self._table.path.parent, table_name)
+        self._new_name = table_name
+        return self
+
+    def add_column(
+        self,
+        name: str,
+        type_: ColumnType | str | None = None,
+        nullable: bool | None = None,
+        compression: str | None = None,
+        encoding: str | None = None,
+        default: Any = None,
+    ) -> ColumnSpec:
+        """Add a column, nullable unless said otherwise; returns its spec to refine.
+
+        Rows that are there show the default, for ever; one that is NOT NULL needs a default.
+        """
+        options = {
+            "type": type_,
+            "nullable": nullable,
+            "compression": compression,
+            "encoding": encoding,
+            "default": default,
+        }
+        spec = ColumnSpec(name, options)
+        self._steps.append(lambda draft: draft.add_column(spec.build()))
+        return spec
+
+    def alter_column(self, name: str, rename_to: str | None = None) -> ColumnSpec:
+        """Change a column by the spec that is returned.
+
+        Its name, and what inserts store that leave the cell unset; encoding and compression of
+        files that are written later; its comment. Type and nullability are fixed.
+        """
+        spec = ColumnSpec(name, {})
+        if rename_to is not None:
+            spec.rename(rename_to)
+        self._steps.append(lambda draft: _changed(draft, spec))
+        return spec
+
+    def drop_column(self, name: str) -> TableAlterer:
+        """Drop a column that is not part of the key, also from what is read of the past."""
+        self._steps.append(lambda draft: draft.drop_column(name))
+        return self
+
+    def add_range_partition(
+        self,
+        lower_bound: Any = None,
+        upper_bound: Any = None,
+        lower_bound_type: str = INCLUSIVE_BOUND,
+        upper_bound_type: str = EXCLUSIVE_BOUND,
+    ) -> TableAlterer:
+        """Add an empty range; bounds are given as to `Partitioning.add_range_partition`."""
+        given = (lower_bound, upper_bound, lower_bound_type, upper_bound_type)
+
+        def step(draft: TableDraft) -> TableDraft:
+            columns = [draft.schema.column(name) for name in draft.range_columns]
+            return draft.add_range(range_of(columns, *given))
+
+        self._steps.append(step)
+        return self
+
+    def drop_range_partition(
+        self,
+        lower_bound: Any = None,
+        upper_bound: Any = None,
+        lower_bound_type: str = INCLUSIVE_BOUND,
+        upper_bound_type: str = EXCLUSIVE_BOUND,
+    ) -> TableAlterer:
+        """Drop a range by its exact bounds; only one that never had a row, until a later version.
+
+        `alter` raises NotSupportedError for any other.
+        """
+        given = (lower_bound, upper_bound, lower_bound_type, upper_bound_type)
+
+        def step(draft: TableDraft) -> TableDraft:
+            columns = [draft.schema.column(name) for name in draft.range_columns]
+            return draft.drop_range(range_of(columns, *given))
+
+        self._steps.append(step)
+        return self
+
+    def set_history_retention(self, seconds: int) -> TableAlterer:
+        """Set for how many seconds the past stays readable, from now on."""
+        self._steps.append(lambda draft: draft.keep_history(seconds))
+        return self
+
+    def set_owner(self, new_owner: str) -> TableAlterer:
+        """Raise NotSupportedError: files have owners, tables have not."""
+        raise NotSupportedError(f"table {self._table.name!r}: a table has no owner; see chown")
+
+    def set_comment(self, new_comment: str) -> TableAlterer:
+        """Raise NotSupportedError: columns have comments, tables have not."""
+        raise NotSupportedError(f"table {self._table.name!r}: only columns have comments")
+
+    def alter(self) -> Table:
+        """Apply the steps, all or none, and return the table.
+
+        Waits for commits that are under way. Raises SchemaError, NotSupportedError,
+        TableExistsError, LockTimeoutError.
+        """
+        if not self._steps and self._new_name is None:
+            raise UsageError(f"table {self._table.name!r}: no alter steps provided")
+        store = self._table._store
+        if self._steps:
+            alter_table(store, self._steps)
+            self._steps = []
+        if self._new_name is not None:
+            store, self._new_name = rename_table(store, self._new_name), None
+        return Table(store)
+
+
+def _changed(draft: TableDraft, spec: ColumnSpec) -> TableDraft:
+    """Return the draft with what the spec says of an existing column."""
+    options = {name: value for name, value in spec.options.items() if value is not None}
+    fixed = [name for name in _FIXED if name in options]
+    if fixed or spec.is_primary_key:
+        raise NotSupportedError(
+            f"column {spec.name!r}: its {(fixed or ['primary key'])[0]} cannot be altered; add a"
+            " column, copy the values, and drop this one"
+        )
+    names = {"rename": "name", "default": "write_default"}
+    options_known = ("rename", "default", "encoding", "compression", "comment")
+    fields = {names.get(name, name): options[name] for name in options_known if name in options}
+    if options.get("remove_default"):
+        fields["write_default"] = None
+    if not fields:
+        raise UsageError(f"column {spec.name!r}: no alter steps provided")
+    return draft.change_column(spec.name, fields)

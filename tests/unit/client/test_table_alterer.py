@@ -1,0 +1,347 @@
+"""Altered tables: every way of reading shows old rows through the new schema."""
+
+import pickle
+import random
+
+import pyarrow as pa
+import pytest
+from core_tables import CoreTables, ManualClock
+
+import kudulite as kudu
+from kudulite.client.client import Client
+from kudulite.client.table import Table
+from kudulite.errors import (
+    ColumnNotFoundError,
+    ConflictError,
+    KuduliteError,
+    NotSupportedError,
+    SchemaError,
+    TableExistsError,
+    TimestampError,
+    UsageError,
+)
+
+
+@pytest.fixture
+def client(core: CoreTables) -> Client:
+    """A client with table t (a, b | v, n): hash on a, ranges on b from 0 to 100; 20 rows."""
+    client = core.client()
+    builder = kudu.schema_builder()
+    for name in ("a", "b"):
+        builder.add_column(name, kudu.int32, nullable=False)
+    builder.add_column("v", kudu.string)
+    builder.add_column("n", kudu.int64, nullable=False, default=7)
+    builder.set_primary_keys(["a", "b"])
+    part = kudu.Partitioning().add_hash_partitions("a", 2).set_range_partition_columns("b")
+    part.add_range_partition(0, 50).add_range_partition(50, 100)
+    table = client.create_table("t", builder.build(), part)
+    table.insert([{"a": i, "b": 5 * i, "v": f"v{i}"} for i in range(20)])
+    table.update([{"a": 3, "b": 15, "v": "changed"}])
+    return client
+
+
+def every_reading(table: Table, at: int | None = None) -> list[dict]:
+    """The rows as dicts; all ways of reading are compared."""
+    rows = sorted(table.scan(at=at).to_pylist(), key=lambda row: tuple(row.values())[:2])
+    keys = [tuple(row[name] for name in table.schema.key_names) for row in rows]
+    assert table.scan(at=at, ordered=True).to_pylist() == rows
+    assert [table.get(key, at=at) for key in keys] == rows
+    assert table.get_many(keys, at=at).to_pylist() == rows
+    tokens = pickle.loads(pickle.dumps(table.scan_tokens(at=at, split_size_bytes=1)))
+    of_tokens = [row for token in tokens for batch in token.open() for row in batch.to_pylist()]
+    assert sorted(of_tokens, key=lambda row: tuple(row.values())[:2]) == rows
+    for column in table.schema.value_columns:
+        for value in list({row[column.name] for row in rows})[:4]:
+            name = column.name
+            test = table[name].is_null() if value is None else table[name] == value
+            found = table.scan(where=test, at=at, ordered=True).to_pylist()
+            assert found == [row for row in rows if row[name] == value]
+            assert table.scan(where=test, at=at).count() == len(found)
+    assert table.check().raise_if_bad()
+    return rows
+
+
+def test_an_added_column_shows_its_default_in_old_rows(client: Client):
+    """For ever: a later change of the default is for later inserts."""
+    table = client.table("t")
+    before = table.current_timestamp()
+    alterer = client.new_table_alterer(table)
+    alterer.add_column("city", kudu.string, default="Oslo")
+    alterer.add_column("score").type(kudu.int8).nullable(False).default(-1)
+    alterer.add_column("free", "double")
+    table = alterer.alter()
+    table.insert([{"a": 1, "b": 0}])
+    alterer = client.new_table_alterer(table)
+    alterer.alter_column("city").remove_default()
+    alterer.alter_column("score").default(5)
+    table = alterer.alter()
+    table.insert([{"a": 2, "b": 0}])
+    rows = every_reading(table)
+    assert (rows[0]["city"], rows[0]["score"], rows[0]["free"]) == ("Oslo", -1, None)
+    assert [row["city"] for row in rows if row["b"] == 0] == ["Oslo", "Oslo", None]
+    assert [row["score"] for row in rows if row["b"] == 0] == [-1, -1, 5]
+    assert {row["city"] for row in every_reading(table, before)} == {"Oslo"}
+    table.update([{"a": 0, "b": 0, "city": None, "score": 0}])
+    assert every_reading(table)[0] == {
+        "a": 0, "b": 0, "v": "v0", "n": 7, "city": None, "score": 0, "free": None,
+    }  # fmt: skip
+
+
+def test_a_dropped_column_that_is_added_again_starts_anew(client: Client):
+    """Neither base data nor deltas nor the past give the old values back."""
+    table = client.table("t")
+    before = table.current_timestamp()
+    for kind in (kudu.string, kudu.int16):
+        table = client.new_table_alterer(table).drop_column("v").alter()
+        with pytest.raises(KeyError):
+            table["v"]
+        assert "v" not in every_reading(table)[0]
+        alterer = client.new_table_alterer(table)
+        alterer.add_column("v", kind)
+        table = alterer.alter()
+        assert {row["v"] for row in every_reading(table) + every_reading(table, before)} == {None}
+        table.update([{"a": 4, "b": 20, "v": "4" if kind == kudu.string else 4}])
+    assert [row["v"] for row in every_reading(table) if row["v"] is not None] == [4]
+
+
+def test_columns_and_the_table_are_renamed(client: Client):
+    """Key columns too, which hash and range partitions follow; names may be swapped."""
+    table = client.table("t")
+    rows = every_reading(table)
+    alterer = client.new_table_alterer(table)
+    alterer.alter_column("a", rename_to="x")
+    alterer.alter_column("b").rename("a")
+    alterer.alter_column("x", rename_to="b")
+    alterer.alter_column("v", "w").comment("text").encoding("plain").compression("lz4")
+    table = alterer.rename("u").alter()
+    assert (table.name, client.list_tables()) == ("u", ["u"])
+    names = {"a": "b", "b": "a", "v": "w", "n": "n"}
+    assert every_reading(table) == [{names[k]: v for k, v in row.items()} for row in rows]
+    column = table.schema["w"]
+    assert (column.comment, column.encoding, column.compression) == ("text", "plain", "lz4")
+    table.upsert([{"b": 1, "a": 5, "w": "new"}, {"b": 1, "a": 99, "w": "other"}])
+    assert table.get((1, 5))["w"] == "new"
+    assert table.scan(where=[table["a"] >= 95]).count() == 2
+
+
+def test_scans_that_were_planned_before_keep_their_columns(client: Client):
+    """Under the old names; a column that was dropped is an error, never another one's values."""
+    table = client.table("t")
+    expected = sorted(table.scan(["v", "a"]).to_pylist(), key=lambda row: row["a"])
+    plans = [{"columns": ["v", "a"]}, {"columns": ["v"], "where": [table["b"] < 50]}]
+    scans = [table.scan(**plan) for plan in plans]
+    tokens = [table.scan_tokens(**plan) for plan in plans]
+    alterer = client.new_table_alterer(table)
+    alterer.alter_column("v", "w")
+    alterer.alter_column("a", "v_old")
+    alterer.alter_column("b", "a")
+    alterer.add_column("v", kudu.int64, default=1)
+    table = alterer.alter()
+
+    def read(parts: list) -> list[dict]:
+        return [row for token in parts for batch in token.open() for row in batch.to_pylist()]
+
+    for found in (scans[0].to_pylist(), read(tokens[0])):
+        assert sorted(found, key=lambda row: row["a"]) == expected
+    for found in (scans[1].to_pylist(), read(tokens[1])):
+        assert sorted(row["v"] for row in found) == sorted(row["v"] for row in expected[:10])
+    table = client.new_table_alterer(table).drop_column("w").alter()
+    for use in (scans[0].to_arrow, scans[1].count, lambda: read(tokens[0])):
+        with pytest.raises(ConflictError, match="table 't': column 'v' was dropped after"):
+            use()
+
+
+def test_a_range_that_is_added_takes_rows(client: Client):
+    """Between the others too; keys outside all ranges are still refused."""
+    table = client.table("t")
+    before, tokens = table.current_timestamp(), table.scan_tokens()
+    alterer = client.new_table_alterer(table)
+    alterer.add_range_partition({"b": 150}, {"b": 160}, upper_bound_type=kudu.INCLUSIVE_BOUND)
+    alterer.add_range_partition(upper_bound=0)
+    table = alterer.alter()
+    assert [table.partition_schema.describe_range(i) for i in range(4)] == [
+        "b: [-∞, 0)", "b: [0, 50)", "b: [50, 100)", "b: [150, 161)",
+    ]  # fmt: skip
+    table.insert([{"a": a, "b": b} for a in (1, 2) for b in (-5, 160)])
+    with pytest.raises(kudu.KuduException, match="no range partition covers"):
+        table.insert([{"a": 1, "b": 161}])
+    assert len(every_reading(table)) == 24
+    assert len(every_reading(table, before)) == 20
+    assert sum(b.num_rows for token in tokens for b in token.open()) == 20
+    for lower, upper in ((90, 120), (0, 50), (None, None)):
+        with pytest.raises(SchemaError, match="table 't': range partitions .* overlap"):
+            client.new_table_alterer(table).add_range_partition(lower, upper).alter()
+
+
+def test_only_a_range_that_never_had_rows_is_dropped(client: Client):
+    """The past of any other must stay readable."""
+    table = client.table("t")
+    table = client.new_table_alterer(table).add_range_partition(200, 300).alter()
+    tablets = table.tablet_count
+    table = client.new_table_alterer(table).drop_range_partition(200, 300).alter()
+    assert (tablets, table.tablet_count) == (6, 4)
+    assert len(every_reading(table)) == 20
+    table.delete([{"a": i, "b": 5 * i} for i in range(10)])
+    with pytest.raises(NotSupportedError, match=r"b: \[0, 50\) is not supported yet"):
+        client.new_table_alterer(table).drop_range_partition(0, 50).alter()
+    with pytest.raises(SchemaError, match="no range partition to drop"):
+        client.new_table_alterer(table).drop_range_partition(0, 40).alter()
+
+
+def test_an_unbounded_range_is_replaced_in_one_step(core: CoreTables):
+    """As kudu-python programs do that make their ranges later."""
+    builder = kudu.schema_builder()
+    builder.add_column("k", kudu.int64).primary_key()
+    part = kudu.Partitioning().set_range_partition_columns(["k"])
+    client = core.client()
+    table = client.create_table("t", builder.build(), part)
+    alterer = client.new_table_alterer(table).drop_range_partition()
+    table = alterer.add_range_partition({"k": 0}, {"k": 100}).alter()
+    table.insert([{"k": 99}])
+    with pytest.raises(SchemaError, match="cannot drop the last range partition"):
+        client.new_table_alterer(table).drop_range_partition(0, 100).alter()
+
+
+def test_a_write_that_was_prepared_before_is_refused(client: Client):
+    """Also when nothing but a default changed: its inserts may have used it."""
+    table = client.table("t")
+    row = {"a": 1, "b": 1, "v": "x", "n": 1}
+    batch = pa.RecordBatch.from_pylist([row], table.arrow_schema)
+    write = table.new_bulk_write()
+    staged = write.stage([batch])
+    alterer = client.new_table_alterer(table)
+    alterer.alter_column("n").default(8)
+    alterer.alter()
+    with pytest.raises(ConflictError, match="the schema was altered during a write"):
+        write.commit([staged])
+    write.abort()
+
+
+def test_a_longer_history_begins_when_it_is_asked_for(core: CoreTables):
+    """What was before the mark may be gone already."""
+    clock = ManualClock()
+    client = core.client(clock=clock)
+    table = client.create_table("t", pa.schema([("k", pa.int64())]), primary_key="k")
+    table.insert([{"k": 1}])
+    clock.microseconds += 10_000_000
+    middle = table.insert([{"k": 2}]).timestamp
+    clock.microseconds += 10_000_000
+    table.insert([{"k": 3}])
+    table = client.new_table_alterer(table).set_history_retention(15).alter()
+    assert table.scan(at=middle).count() == 2
+    clock.microseconds += 10_000_000
+    table = client.new_table_alterer(table).set_history_retention(3600).alter()
+    with pytest.raises(TimestampError, match="before the ancient history mark"):
+        table.scan(at=middle)
+    clock.microseconds += 10_000_000
+    assert table.scan(at=clock.microseconds - 20_000_000).count() == 3
+
+
+WRONG = [
+    (lambda a: a.add_column("v", "int8"), SchemaError, "the column already exists: 'v'"),
+    (lambda a: a.add_column("x", "int8", False), SchemaError, "needs a default"),
+    (lambda a: a.add_column("x"), SchemaError, "column 'x' has no type"),
+    (lambda a: a.add_column("x", "int8", default=300), SchemaError, "column 'x': 300"),
+    (lambda a: a.drop_column("a"), SchemaError, "cannot remove a key column: 'a'"),
+    (lambda a: a.drop_column("x"), ColumnNotFoundError, "no column 'x'"),
+    (lambda a: a.alter_column("x", "y"), ColumnNotFoundError, "no column 'x'"),
+    (lambda a: a.alter_column("v", "b"), SchemaError, "cannot rename 'v': the column already"),
+    (lambda a: a.alter_column("v"), UsageError, "no alter steps provided"),
+    (lambda a: a.alter_column("v").type("int8"), NotSupportedError, "its type cannot be altered"),
+    (lambda a: a.alter_column("v").nullable(False), NotSupportedError, "its nullable cannot"),
+    (lambda a: a.alter_column("v").encoding("rle"), SchemaError, "invalid encoding"),
+    (lambda a: a.set_history_retention(-1), UsageError, "-1 seconds is below 0"),
+    (lambda a: a.add_range_partition((1, 2)), SchemaError, "the range columns are b"),
+    (lambda a: a.add_range_partition({"a": 1}), SchemaError, "names column 'a'; range columns are"),
+    (lambda a: a, UsageError, "no alter steps provided"),
+    (lambda a: a.set_owner("x"), NotSupportedError, "no owner"),
+    (lambda a: a.set_comment("x"), NotSupportedError, "only columns have comments"),
+    (lambda a: a.rename("a/b"), SchemaError, "table name 'a/b'"),
+]
+
+
+@pytest.mark.parametrize(("step", "kind", "problem"), WRONG, ids=[p for *_, p in WRONG])
+def test_a_wrong_step_changes_nothing(step, kind, problem, client: Client):
+    """Nor do the right steps before it."""
+    table = client.table("t")
+    before = table.version, table.schema
+    alterer = client.new_table_alterer(table)
+    if kind is not UsageError:
+        alterer.drop_column("n")
+    with pytest.raises(kind, match=problem) as caught:
+        step(alterer)
+        alterer.alter()
+    assert isinstance(caught.value, KuduliteError)
+    assert (table.version, table.schema) == before
+    assert len(list((table.path / "tablet").iterdir())) == table.tablet_count
+
+
+def test_a_name_that_is_taken_is_refused_after_the_steps(client: Client):
+    """The table keeps its name."""
+    table = client.table("t")
+    client.create_table("u", pa.schema([("k", pa.int64())]), primary_key="k")
+    with pytest.raises(TableExistsError, match="cannot rename 't': 'u' is in"):
+        client.new_table_alterer(table).rename("u").alter()
+    assert client.list_tables() == ["t", "u"]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_alterations_between_writes(client: Client, seed: int):
+    """Rows by column id, in a dictionary, are what the table shows now and at every past moment."""
+    rng = random.Random(seed)
+    table = client.table("t")
+    rows: dict[tuple, dict[int, object]] = {}  # cells by column id; one that is absent: default
+    for row in table.scan().to_pylist():
+        cells = {table.schema[name].id: value for name, value in row.items()}
+        rows[row["a"], row["b"]] = cells
+    moments = []
+    for number in range(20):
+        choice = rng.choice(["add", "drop", "rename", "default", "write", "write", "write"])
+        values = [column.name for column in table.schema.value_columns]
+        alterer = client.new_table_alterer(table)
+        if choice == "add":
+            name = rng.choice([n for n in "pqrsv" if n not in table.schema] or [f"z{number}"])
+            alterer.add_column(name, kudu.int64, default=rng.choice([None, number]))
+            table = alterer.alter()
+        elif choice == "drop" and values:
+            table = alterer.drop_column(rng.choice(values)).alter()
+        elif choice == "rename" and values:
+            name = rng.choice([n for n in "pqrsv" if n not in table.schema] or [f"y{number}"])
+            alterer.alter_column(rng.choice(values), rename_to=name)
+            table = alterer.alter()
+        elif choice == "default" and "n" in table.schema:
+            alterer.alter_column("n").default(number)
+            table = alterer.alter()
+        elif choice == "write":
+            write_random(rng, table, rows)
+        moments.append((table.current_timestamp(), {key: dict(c) for key, c in rows.items()}))
+    moments.append((None, rows))
+    for at, past in rng.sample(moments, 2) + moments[-1:]:
+        expected = sorted(past.items())
+        found = every_reading(table, at)
+        assert found == [shown(table, cells) for _, cells in expected]
+
+
+def write_random(rng: random.Random, table: Table, rows: dict) -> None:
+    """Delete a row, and upsert three with random columns, in the table and the model."""
+    gone = rng.choice(sorted(rows))
+    table.delete([{"a": gone[0], "b": gone[1]}])
+    del rows[gone]
+    values = table.schema.value_columns
+    columns = rng.sample(values, rng.randint(0, len(values)))
+    for _ in range(3):
+        key = rng.randrange(5), rng.randrange(100)
+        row = {"a": key[0], "b": key[1]}
+        for column in columns:
+            row[column.name] = rng.randrange(9)
+            if str(column.type) == "string":
+                row[column.name] = str(row[column.name])
+        table.upsert([row])
+        if key not in rows:
+            rows[key] = {column.id: column.write_default for column in values}
+        rows[key] |= {table.schema[name].id: value for name, value in row.items()}
+
+
+def shown(table: Table, cells: dict) -> dict:
+    """Cells by id as a row of the table's present schema."""
+    return {column.name: cells.get(column.id, column.read_default) for column in table.schema}
