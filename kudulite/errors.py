@@ -58,10 +58,11 @@ class TimestampError(UsageError):
 
 
 class RowError(KuduliteError, ValueError):
-    """Rows of a write that the table cannot take; the whole write had no effect.
+    """Rows of a write that the table cannot take.
 
-    `reason` is one of the REASON_ constants, `row_count` how many rows failed for it, `keys` the
-    first few of their primary keys as tuples.
+    A batch had no effect then; of a session's flush all other rows are applied. `reason` is one of
+    the REASON_ constants, `row_count` how many rows failed for it, `keys` the first few of their
+    primary keys as tuples.
     """
 
     REASON_ALREADY_PRESENT = "key already present"
