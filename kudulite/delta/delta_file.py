@@ -1,6 +1,7 @@
 """DeltaFile: changes to the rows of one DiskRowSet, in one Arrow IPC file.
 
-    file     := Arrow IPC file, one record batch, lz4 buffers, sorted by (rowid, timestamp)
+    file     := Arrow IPC file, one record batch, lz4 buffers
+                sorted by (rowid, timestamp): REDO ascending, UNDO newest first within a row
     columns  := rowid:uint32  [timestamp:uint64]  op:uint8  then per changed column id N:
                 vN: the new values   [sN: bool, which rows set it]
     metadata := {"format_version": "1"} on the schema
@@ -8,6 +9,10 @@
 `timestamp` is left out where the whole file has one, which then stands in its `DeltaFileMeta` (it
 is known only at commit, after the file is written). `sN` is left out where every row sets the
 column.
+
+REDO takes base data forward. UNDO takes it back: of the changes after a moment, from newest to
+oldest, an UPDATE sets the values from before, a DELETE says that the row was not there before, and
+a REINSERT carries the whole row that a delete took away.
 
 Invariants: (1) a file is never changed; (2) without `timestamp` a rowid stands at most once;
 (3) a DELETE row sets no column.
@@ -52,9 +57,10 @@ class DeltaColumn:
 
 @dataclass(frozen=True)
 class DeltaRows:
-    """n changes: `rowids` int64[n] ascending, `ops` uint8[n], columns by id, n values each.
+    """n changes: `rowids` int64[n], `ops` uint8[n], columns by id, n values each.
 
-    `timestamps` is uint64[n], or None when all share one.
+    `timestamps` is uint64[n], or None when all share one. Rows of a file ascend by row id; those of
+    a DeltaMemStore are in order of time.
     """
 
     rowids: np.ndarray
@@ -115,6 +121,7 @@ class DeltaFileMeta:
 def write_delta_file(sink: Sink, rows: DeltaRows) -> DeltaFileMeta:
     """Write `rows` to `sink`, make them durable, and return the file's entry, not yet stamped."""
     assert len(rows.rowids) > 0
+    assert (rows.rowids[1:] >= rows.rowids[:-1]).all(), "rows of a file ascend by row id"
     arrays: list[pa.Array] = [pa.array(rows.rowids.astype(np.uint32))]
     names = ["rowid"]
     if rows.timestamps is not None:

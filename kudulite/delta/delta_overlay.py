@@ -152,10 +152,13 @@ class DeltaOverlay:
             self._memory = memory
             self._sources = [_Visible(memory, snapshot_timestamp, False)]
 
-    def with_memory(self, memory: DeltaMemSnapshot) -> DeltaOverlay:
-        """Return this overlay of files with a DeltaMemStore on top; folds of files are shared."""
+    def with_memory(self, memory: DeltaMemSnapshot, snapshot_timestamp: int) -> DeltaOverlay:
+        """Return this overlay of files with a DeltaMemStore on top; folds of files are shared.
+
+        The files may have been folded for another moment at which they look the same.
+        """
         assert self._memory is None, "there is one DeltaMemStore to a rowset"
-        overlay = DeltaOverlay((), self._timestamp, memory=memory)
+        overlay = DeltaOverlay((), snapshot_timestamp, memory=memory)
         if overlay.is_empty:
             return self
         overlay._below = None if self.is_empty else self
@@ -188,6 +191,8 @@ class DeltaOverlay:
 
     def _fold_liveness(self) -> tuple[np.ndarray, np.ndarray | None]:
         """Return the rows that this layer decides on and which of them are dead; None: all."""
+        if self._below is None and not any(v.source.meta.delete_count for v in self._sources):
+            return np.empty(0, np.int64), None  # nothing is dead that a REINSERT could revive
         parts = []
         for visible in self._sources:
             source = visible.source

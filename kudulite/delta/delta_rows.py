@@ -44,6 +44,17 @@ def take_rows(rows: DeltaRows, at: np.ndarray) -> DeltaRows:
     return DeltaRows(rows.rowids[at], rows.ops[at], columns, stamps)
 
 
+def without_unset(rows: DeltaRows) -> DeltaRows:
+    """Return the same rows without the columns that none of them sets; masks that say all go."""
+    columns = {}
+    for column_id, column in rows.columns.items():
+        if column.is_set is None or column.is_set.all():
+            columns[column_id] = DeltaColumn(column.values)
+        elif column.is_set.any():
+            columns[column_id] = column
+    return DeltaRows(rows.rowids, rows.ops, columns, rows.timestamps)
+
+
 def sort_rows(rows: DeltaRows) -> DeltaRows:
     """Return rows that come in order of time by row id, each row's own still in order of time."""
     if len(rows.rowids) < 2 or (rows.rowids[1:] >= rows.rowids[:-1]).all():

@@ -97,13 +97,15 @@ class DiskRowSet:
             return self._deltas.overlay(timestamp)
         if timestamp >= self._dms.meta.timestamp_max and timestamp >= self._deltas.timestamp_max:
             if self._overlay_latest is None:
-                self._overlay_latest = self._deltas.overlay(timestamp).with_memory(self._dms)
+                self._overlay_latest = self._fold(self._dms, timestamp)
             return self._overlay_latest
         recent = self._overlay_recent
         if recent is None or recent[0] != timestamp:
-            overlay = self._deltas.overlay(timestamp).with_memory(self._dms)
-            recent = self._overlay_recent = (timestamp, overlay)
+            recent = self._overlay_recent = (timestamp, self._fold(self._dms, timestamp))
         return recent[1]
+
+    def _fold(self, dms: DeltaMemSnapshot, timestamp: int) -> DeltaOverlay:
+        return self._deltas.overlay(timestamp).with_memory(dms, timestamp)
 
     def live_row_count(self, timestamp: int) -> int:
         """Number of rows that a snapshot sees, from deltas alone."""

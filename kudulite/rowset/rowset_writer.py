@@ -1,20 +1,25 @@
-"""Writes sorted rows as new DiskRowSets: base data, key index, bloom filter.
+"""Writes sorted rows as new DiskRowSets: base data, key index, bloom filter, deltas.
 
 Rows roll over to another rowset at `ROWSET_ROWS_MAX` rows or `ROWSET_BYTES_MAX` Arrow bytes, always
-at a row group's border, so that rowsets of one call have disjoint key ranges.
+at a row group's border, so that rowsets of one call have disjoint key ranges. Deltas of the rows go
+with them, into files of each rowset.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
 from kudulite.cfile.base_data import ROW_GROUP_ROWS, write_base_data
 from kudulite.cfile.bloom import write_bloom
 from kudulite.cfile.key_index import write_key_index
+from kudulite.delta.delta_file import DeltaFileMeta, DeltaRows, write_delta_file
+from kudulite.delta.delta_rows import slice_rows, take_rows, without_unset
 from kudulite.fs.file_system import FileRef, FileSystem
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Schema
@@ -24,20 +29,84 @@ ROWSET_ROWS_MAX = 1 << 20
 ROWSET_BYTES_MAX = 256 << 20
 
 
+@dataclass(frozen=True)
+class RowHistory:
+    """When n rows were inserted (uint64[n]), and the deltas beside their newest image.
+
+    Row ids count over all n rows. `undo` is newest first within a row, every row's insert in it;
+    both have timestamps of their own.
+    """
+
+    insert_timestamps: np.ndarray
+    undo: DeltaRows | None = None
+    redo: DeltaRows | None = None
+
+    def cut(self, start: int, stop: int) -> RowHistory:
+        """Return the history of rows start..stop, their row ids from 0."""
+        return RowHistory(
+            self.insert_timestamps[start:stop],
+            _rows_between(self.undo, start, stop),
+            _rows_between(self.redo, start, stop),
+        )
+
+
 def write_rowsets(
-    file_system: FileSystem, folder: Path, schema: Schema, keys: KeyArray, rows: pa.Table
+    file_system: FileSystem,
+    folder: Path,
+    schema: Schema,
+    keys: KeyArray,
+    rows: pa.Table,
+    history: RowHistory | None = None,
 ) -> Iterator[RowSetMeta]:
     """Write `rows` (all columns, strictly ascending `keys`) to new rowsets under `folder`.
 
-    Yields each rowset's entry when its files and its folder are durable; the name of the rowset in
-    `folder` is for the caller to make durable. Raises StorageError.
+    Without a `history` the rows are those of one commit, which stamps them later. Yields each
+    rowset's entry when its files and its folder are durable; the name of the rowset in `folder` is
+    for the caller to make durable. Raises StorageError.
     """
     assert len(keys) == rows.num_rows
     step = _rows_per_rowset(rows)
     for start in range(0, rows.num_rows, step):
         stop = min(start + step, rows.num_rows)
         part = rows.slice(start, stop - start)
-        yield _write_rowset(file_system, folder, schema, keys.slice(start, stop), part)
+        meta = _write_rowset(file_system, folder, schema, keys.slice(start, stop), part)
+        if history is not None:
+            meta = _write_history(file_system, folder / meta.id, meta, history.cut(start, stop))
+        file_system.sync_directory(folder / meta.id)
+        yield meta
+
+
+def _rows_between(rows: DeltaRows | None, start: int, stop: int) -> DeltaRows | None:
+    if rows is None:
+        return None
+    low, high = np.searchsorted(rows.rowids, [start, stop]).tolist()
+    found = slice_rows(rows, low, high)
+    return replace(found, rowids=found.rowids - start)
+
+
+def _write_history(
+    file_system: FileSystem, target: Path, meta: RowSetMeta, history: RowHistory
+) -> RowSetMeta:
+    inserted = int(history.insert_timestamps.min())
+    undo, redo = history.undo, history.redo
+    if undo is not None and undo.timestamps is not None:
+        # The rowset as a whole is not there before its first insert: nothing takes that back.
+        undo = take_rows(undo, np.flatnonzero(undo.timestamps > inserted))
+    return replace(
+        meta,
+        insert_timestamp=inserted,
+        undo=_write_deltas(file_system, target, "undo", undo),
+        redo=_write_deltas(file_system, target, "redo", redo),
+    )
+
+
+def _write_deltas(
+    file_system: FileSystem, target: Path, kind: str, rows: DeltaRows | None
+) -> tuple[DeltaFileMeta, ...]:
+    if rows is None or not len(rows.rowids):
+        return ()
+    with file_system.open_sink(target / f"{kind}-{uuid.uuid4().hex}.arrow") as sink:
+        return (write_delta_file(sink, without_unset(rows)),)
 
 
 def _rows_per_rowset(rows: pa.Table) -> int:
@@ -59,7 +128,6 @@ def _write_rowset(
         write_key_index(sink, keys)
         key_index = sink.finish()
     bloom = _write_bloom(file_system, target, keys)
-    file_system.sync_directory(target)
     return RowSetMeta(
         id=rowset_id,
         row_count=rows.num_rows,

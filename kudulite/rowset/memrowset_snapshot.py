@@ -1,0 +1,263 @@
+"""What a MemRowSet held at one moment, read as a DiskRowSet is.
+
+    blocks     positions in key order, whose row ids are slots in order of arrival
+    a value    the newest change of the slot that sets the column, up to the timestamp
+
+Arrays are joined, sorted and folded when they are asked for, and kept. A point read does none of
+that: it follows one row's changes.
+
+Threads: any number may read; what is made twice is equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from kudulite.cfile.base_data import ROW_GROUP_ROWS
+from kudulite.delta.delta_file import OP_DELETE
+from kudulite.delta.delta_mem_store import DeltaMemSnapshot
+from kudulite.delta.delta_overlay import DeltaOverlay
+from kudulite.delta.scatter import select
+from kudulite.model.encoded_key import key_width
+from kudulite.model.key_array import KeyArray
+from kudulite.model.schema import Column, Schema
+from kudulite.rowset.rowset import Block, ScannedRows, cell_value, constant, record_batch
+from kudulite.rowset.scan_spec import ScanSpec
+from kudulite.rowset.sorted_keys import SortedKeys
+
+# Looking so many keys up one by one costs less than putting one more in order.
+_PROBES_PER_SORTED_ROW = 1 / 16
+
+
+@dataclass(frozen=True)
+class KeyChunk:
+    """Keys of the slots start, start + 1, … and when each was first inserted."""
+
+    start: int
+    keys: list[bytes] | KeyArray
+    timestamps: np.ndarray
+
+
+class OrderHint:
+    """The longest order of keys that any snapshot of a MemRowSet made: the next one grows it.
+
+    Threads: any; the reference is replaced, and a lost one costs a sort.
+    """
+
+    def __init__(self) -> None:
+        self.sorted: SortedKeys | None = None
+
+
+class MemRowSetSnapshot:
+    """The first rows and changes of a MemRowSet, immutable."""
+
+    def __init__(
+        self,
+        *,
+        schema: Schema,
+        slots: Mapping[bytes, int],
+        key_chunks: Sequence[KeyChunk],
+        slot_count: int,
+        changes: DeltaMemSnapshot,
+        key_bounds: tuple[bytes, bytes],
+        timestamp_bounds: tuple[int, int],
+        order: OrderHint,
+    ) -> None:
+        """`slots` and `key_chunks` may hold more than `slot_count`, which is passed over."""
+        self.schema = schema
+        self.changes = changes
+        self.row_count = slot_count
+        self.key_min, self.key_max = key_bounds
+        self.timestamp_min, self.timestamp_max = timestamp_bounds
+        self._slots = slots
+        self._key_chunks = key_chunks
+        self._key_width = key_width(schema.key_types)
+        self._order = order
+        self._overlay_latest: DeltaOverlay | None = None
+        self._overlay_recent: tuple[int, DeltaOverlay] | None = None
+
+    def is_visible(self, timestamp: int) -> bool:
+        """Whether a snapshot at `timestamp` (inclusive) may see any row."""
+        return self.row_count > 0 and self.timestamp_min <= timestamp
+
+    def overlay(self, timestamp: int) -> DeltaOverlay:
+        """Return the fold of the changes up to `timestamp`; of rows inserted later it is silent."""
+        if timestamp >= self.timestamp_max:
+            if self._overlay_latest is None:
+                self._overlay_latest = DeltaOverlay((), timestamp, memory=self.changes)
+            return self._overlay_latest
+        recent = self._overlay_recent
+        if recent is None or recent[0] != timestamp:
+            overlay = DeltaOverlay((), timestamp, memory=self.changes)
+            recent = self._overlay_recent = (timestamp, overlay)
+        return recent[1]
+
+    def live_row_count(self, timestamp: int) -> int:
+        """Number of rows that a snapshot sees."""
+        return self._inserted_count(timestamp) - len(self.overlay(timestamp).deleted)
+
+    @cached_property
+    def insert_timestamps(self) -> np.ndarray:
+        """uint64[row_count]: when each slot's key was first inserted, never falling."""
+        parts = [chunk.timestamps for chunk in self._key_chunks if chunk.start < self.row_count]
+        return np.concatenate([*parts, np.empty(0, np.uint64)])[: self.row_count]
+
+    @cached_property
+    def sorted_keys(self) -> SortedKeys:
+        """All keys in order, with their slots."""
+        hint = self._order.sorted
+        if hint is not None and len(hint) >= self.row_count:
+            return hint.first(self.row_count)
+        known = 0 if hint is None else len(hint)
+        newer = self._keys_from(known)
+        result = SortedKeys.of(newer) if hint is None else hint.grown(newer)
+        self._order.sorted = result
+        return result
+
+    def _keys_from(self, start: int) -> KeyArray:
+        """Return the keys of the slots start … row_count - 1, in order of slots."""
+        parts = []
+        for chunk in self._key_chunks:
+            first = max(0, start - chunk.start)
+            stop = min(len(chunk.keys), self.row_count - chunk.start)
+            if first < stop:
+                keys = chunk.keys
+                cut = keys.slice(first, stop) if isinstance(keys, KeyArray) else keys[first:stop]
+                parts.append(KeyChunk(0, cut, chunk.timestamps))
+        return _joined_keys(parts, self._key_width)
+
+    def _inserted_count(self, timestamp: int) -> int:
+        """Return how many rows were ever inserted up to a moment: those of the first slots."""
+        if timestamp >= self.timestamp_max:
+            return self.row_count
+        return int(np.searchsorted(self.insert_timestamps, np.uint64(timestamp), "right"))
+
+    # -- lookups by key
+
+    def find(self, keys: KeyArray, timestamp: int) -> np.ndarray:
+        """Return int64[n]: the slots of ascending `keys` live at `timestamp`, else -1."""
+        if len(keys) < self.row_count * _PROBES_PER_SORTED_ROW:
+            found = [self.find_one(key, keys.width, timestamp) for key in keys]
+            return np.array(found, np.int64)
+        order = self.sorted_keys
+        places = order.keys.find(keys)
+        slots = np.where(places >= 0, order.rowids[places], -1) if len(order) else places
+        slots[slots >= self._inserted_count(timestamp)] = -1
+        overlay = self.overlay(timestamp)
+        if len(overlay.deleted):
+            slots[(slots >= 0) & overlay.is_deleted(slots)] = -1
+        return slots
+
+    def find_one(self, key: bytes, width: int | None, timestamp: int) -> int:
+        """Return the slot of `key` if it is live at `timestamp`, else -1; `width` is not used."""
+        slot = self._slots.get(key, -1)
+        if slot < 0:
+            return -1
+        op = self.changes.newest_op(slot, timestamp)
+        return -1 if op is None or op == OP_DELETE else slot
+
+    def read_rows(
+        self, rowids: np.ndarray, columns: Sequence[Column], timestamp: int
+    ) -> list[pa.Array]:
+        """Return each column's values of int64[n] slots in any order, as of `timestamp`."""
+        overlay = self.overlay(timestamp)
+        return [_values(column, rowids, overlay) for column in columns]
+
+    def read_row(self, rowid: int, columns: Sequence[Column], timestamp: int) -> list[object]:
+        """Return one row's cells as Python values, as of `timestamp`."""
+        cells = []
+        for column in columns:
+            cell = self.changes.newest_cell(rowid, column.id, timestamp)
+            cells.append(column.read_default if cell is None else cell_value(cell, column))
+        return cells
+
+    # -- scans
+
+    def blocks(self, spec: ScanSpec) -> Iterator[Block]:
+        """Yield the blocks with a key inside the bounds, in key order."""
+        if not self.is_visible(spec.timestamp):
+            return
+        start, stop, keys = 0, self.row_count, self.sorted_keys.keys
+        if spec.lower is not None and spec.lower > self.key_min:
+            start = keys.locate(spec.lower, "left")
+        if spec.upper is not None and spec.upper <= self.key_max:
+            stop = keys.locate(spec.upper, "left")
+        for number, first in enumerate(range(start, stop, ROW_GROUP_ROWS)):
+            yield Block(number, first, min(first + ROW_GROUP_ROWS, stop))
+
+    def read_block(self, block: Block, spec: ScanSpec) -> ScannedRows | None:
+        """Return the matching live rows of a block, in key order, or None when there are none."""
+        overlay = self.overlay(spec.timestamp)
+        slots = self.sorted_keys.rowids[block.start : block.stop]
+        positions = self._live_positions(slots, overlay, spec.timestamp)
+        if positions is not None:
+            slots = slots[positions]
+        known: dict[str, pa.Array] = {}
+        selected = None
+        if len(slots) and spec.predicates.columns:
+            names = spec.predicates.columns
+            known = {n: _values(spec.schema.column(n), slots, overlay) for n in names}
+            matches = spec.predicates.evaluate(pa.RecordBatch.from_pydict(known))
+            if not matches.all():
+                selected = np.flatnonzero(matches)
+                slots = slots[selected]
+                positions = selected if positions is None else positions[selected]
+        if not len(slots):
+            return None
+        arrays = [
+            select(known[name], selected)
+            if name in known
+            else _values(spec.schema.column(name), slots, overlay)
+            for name in spec.names
+        ]
+        batch = record_batch(arrays, spec.schema.arrow_schema(spec.names), len(slots))
+        return ScannedRows(batch, self._keys_of(block, positions) if spec.with_keys else None)
+
+    def _live_positions(
+        self, slots: np.ndarray, overlay: DeltaOverlay, timestamp: int
+    ) -> np.ndarray | None:
+        """Return int64[m]: which of the slots are live at a moment; None when all are."""
+        inserted_count = self._inserted_count(timestamp)
+        is_all = inserted_count == self.row_count
+        if is_all and not len(overlay.deleted):
+            return None
+        live = slots < inserted_count
+        if len(overlay.deleted):
+            live &= ~overlay.is_deleted(slots)
+        return None if live.all() else np.flatnonzero(live)
+
+    def _keys_of(self, block: Block, positions: np.ndarray | None) -> KeyArray:
+        keys = self.sorted_keys.keys.slice(block.start, block.stop)
+        return keys if positions is None else keys.take(positions)
+
+
+def _values(column: Column, slots: np.ndarray, overlay: DeltaOverlay) -> pa.Array:
+    # What no change sets is of a row that is older than the column.
+    return overlay.apply_rows(constant(column, len(slots)), column.id, slots)
+
+
+def join_keys(chunks: Sequence[KeyChunk], width: int | None) -> KeyChunk:
+    """Return one chunk of neighbours."""
+    stamps = np.concatenate([chunk.timestamps for chunk in chunks])
+    return KeyChunk(chunks[0].start, _joined_keys(chunks, width), stamps)
+
+
+def _joined_keys(chunks: Sequence[KeyChunk], width: int | None) -> KeyArray:
+    parts: list[KeyArray] = []
+    run: list[bytes] = []  # keys as bytes, not in an array yet
+    for chunk in chunks:
+        if isinstance(chunk.keys, KeyArray):
+            if run:
+                parts.append(KeyArray.from_bytes(run, width))
+                run = []
+            parts.append(chunk.keys)
+        else:
+            run += chunk.keys
+    if run or not parts:
+        parts.append(KeyArray.from_bytes(run, width))
+    return KeyArray.concat(parts)

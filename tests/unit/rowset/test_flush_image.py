@@ -1,0 +1,189 @@
+"""A flushed MemRowSet reads on disk as it did in memory, at every moment, by every way."""
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from row_histories import (
+    Change,
+    Versions,
+    apply_changes,
+    check_reads,
+    columns_of,
+    extend,
+    in_batches,
+    make_schema,
+    new_versions,
+)
+
+from kudulite.cfile.block_cache import BlockCache
+from kudulite.delta.delta_file import (
+    OP_DELETE,
+    OP_REINSERT,
+    OP_UPDATE,
+    DeltaColumn,
+    DeltaRows,
+    write_delta_file,
+)
+from kudulite.delta.delta_mem_store import DeltaMemStore
+from kudulite.fs.file_system import FileSystem
+from kudulite.model.encoded_key import key_width
+from kudulite.rowset import rowset_writer
+from kudulite.rowset.disk_rowset import DiskRowSet
+from kudulite.rowset.flush_image import flush_image
+from kudulite.rowset.memrowset import MemRowSet
+from kudulite.rowset.rowset_meta import RowSetMeta
+from kudulite.rowset.rowset_writer import RowHistory, write_rowsets
+from kudulite.wal.row_changes import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
+
+_OP_OF_CHANGE = {CHANGE_UPDATE: OP_UPDATE, CHANGE_DELETE: OP_DELETE}
+
+
+def in_memory(versions: Versions) -> MemRowSet:
+    """A MemRowSet with all changes, applied in one call."""
+    memory = MemRowSet(versions.schema)
+    apply_changes(memory, versions, versions.changes)
+    return memory
+
+
+def flushed(memory: MemRowSet, folder: Path, rows_max: int) -> list[RowSetMeta]:
+    """Write a MemRowSet to rowsets of at most so many rows."""
+    image = flush_image(memory.snapshot())
+    history = RowHistory(image.insert_timestamps, image.undo, image.redo)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rowset_writer, "ROW_GROUP_ROWS", rows_max)
+        patch.setattr(rowset_writer, "ROWSET_ROWS_MAX", rows_max)
+        metas = list(
+            write_rowsets(FileSystem(), folder, memory.schema, image.keys, image.rows, history)
+        )
+    assert all(RowSetMeta.from_json(meta.to_json()) == meta for meta in metas)
+    for meta in metas:
+        assert {path.name for path in (folder / meta.id).iterdir()} == set(meta.file_names)
+    return metas
+
+
+def opened(metas: list[RowSetMeta], folder: Path) -> list[DiskRowSet]:
+    """The rowsets, each with its own cache."""
+    return [DiskRowSet(meta, folder / meta.id, BlockCache(1 << 20)) for meta in metas]
+
+
+@settings(max_examples=40, deadline=None)
+@given(new_versions(), st.sampled_from([1, 2, 100]))
+def test_a_flushed_memrowset_reads_the_same_at_every_moment(versions: Versions, rows_max: int):
+    """Base, UNDO and REDO show what memory showed, cut into rowsets anywhere."""
+    memory = in_memory(versions)
+    with tempfile.TemporaryDirectory() as name:
+        metas = flushed(memory, Path(name), rows_max)
+        assert sum(meta.live_row_count for meta in metas) == len(versions.at(1 << 60))
+        assert max(meta.timestamp_max for meta in metas) == memory.timestamp_max
+        rowsets = opened(metas, Path(name))
+        for moment in versions.moments():
+            check_reads(rowsets, versions, moment)
+
+
+@settings(max_examples=40, deadline=None)
+@given(new_versions(max_size=15), st.data())
+def test_changes_in_memory_and_in_redo_files_lie_on_top_of_flushed_rows(versions: Versions, data):
+    """A DeltaMemStore, flushed to a REDO file at any time and followed by another, reads alike."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        metas = flushed(in_memory(versions), folder, data.draw(st.sampled_from([1, 2, 100])))
+        rowsets = opened(metas, folder)
+        on_disk = {change.key for change in versions.changes}
+        stores = [DeltaMemStore() for _ in rowsets]
+        for _ in range(data.draw(st.integers(1, 2))):
+            changes = extend(data.draw, versions, 0, 8, live_only=on_disk)
+            for batch in in_batches(data.draw, changes):
+                for rowset, store in zip(rowsets, stores, strict=True):
+                    store.append(delta_rows(rowset, versions, batch))
+            on_top = [r.with_dms(s.snapshot()) for r, s in zip(rowsets, stores, strict=True)]
+            for moment in versions.moments():
+                check_reads(on_top, versions, moment)
+            if data.draw(st.booleans()):
+                metas = [
+                    redo_flushed(meta, store, folder)
+                    for meta, store in zip(metas, stores, strict=True)
+                ]
+                rowsets, stores = opened(metas, folder), [DeltaMemStore() for _ in metas]
+                for moment in versions.moments():
+                    check_reads(rowsets, versions, moment)
+
+
+def delta_rows(rowset: DiskRowSet, versions: Versions, changes: list[Change]) -> DeltaRows:
+    """Those of the changes whose keys are in the rowset, by row id."""
+    placed = [
+        (rowid, change)
+        for change in changes
+        if (rowid := rowset.key_index.find_one(versions.encoded(change.key))) >= 0
+    ]
+    own = [change for _, change in placed]
+    columns, is_set = columns_of(versions.schema, own, with_keys=False)
+    return DeltaRows(
+        rowids=np.array([rowid for rowid, _ in placed], np.int64),
+        ops=np.array([_OP_OF_CHANGE[change.op] for change in own], np.uint8),
+        columns={c: DeltaColumn(values, is_set.get(c)) for c, values in columns.items()},
+        timestamps=np.array([change.timestamp for change in own], np.uint64),
+    )
+
+
+def redo_flushed(meta: RowSetMeta, store: DeltaMemStore, folder: Path) -> RowSetMeta:
+    """The rowset with its changes in memory as one more REDO file."""
+    if not store.row_count:
+        return meta
+    path = folder / meta.id / f"redo-{len(meta.redo)}.arrow"
+    with FileSystem().open_sink(path) as sink:
+        return meta.with_redo((write_delta_file(sink, store.to_rows()),))
+
+
+def test_three_lives_leave_the_undo_that_kudu_leaves():
+    """UNDO is newest first: SET, DELETE, REINSERT, SET, DELETE, REINSERT, DELETE."""
+    schema = make_schema("int64")
+    lives = [
+        Change(1, (7,), CHANGE_INSERT, {"a": 1, "s": "x", "b": True}),
+        Change(11, (7,), CHANGE_DELETE, {}),
+        Change(21, (7,), CHANGE_INSERT, {"a": 2, "s": None, "b": None}),
+        Change(31, (7,), CHANGE_UPDATE, {"a": 3}),
+        Change(41, (7,), CHANGE_DELETE, {}),
+        Change(51, (7,), CHANGE_INSERT, {"a": 4, "s": "y", "b": False}),
+        Change(61, (7,), CHANGE_UPDATE, {"s": "z"}),
+    ]
+    image = flush_image(in_memory(Versions(schema, [(7,)], lives)).snapshot())
+    assert image.rows.to_pylist() == [{"k0": 7, "a": 4, "s": "z", "b": False}]
+    assert image.redo is None
+    undo = image.undo
+    assert undo is not None
+    assert undo.timestamps.tolist() == [61, 51, 41, 31, 21, 11, 1]
+    names = {OP_UPDATE: "set", OP_DELETE: "delete", OP_REINSERT: "reinsert"}
+    assert [names[op] for op in undo.ops.tolist()] == [
+        *("set", "delete", "reinsert", "set", "delete", "reinsert", "delete")
+    ]
+    a, s = (undo.columns[schema.column(name).id] for name in ("a", "s"))
+    assert a.values.to_pylist() == [None, None, 3, 2, None, 1, None]
+    assert a.is_set.tolist() == [False, False, True, True, False, True, False]
+    assert s.values.to_pylist() == ["y", None, None, None, None, "x", None]
+    assert s.is_set.tolist() == [True, False, True, False, False, True, False]
+
+
+def test_a_row_that_is_dead_at_the_end_keeps_its_last_image_and_one_redo_delete(tmp_path):
+    """The DELETE stays REDO; a rowset of one commit's inserts needs no UNDO for them."""
+    versions = Versions(make_schema("string"), [("a",), ("b",)])
+    values = {"a": 1, "s": "x", "b": None}
+    versions.changes = [
+        Change(5, ("a",), CHANGE_INSERT, values),
+        Change(5, ("b",), CHANGE_INSERT, values),
+        Change(8, ("a",), CHANGE_DELETE, {}),
+    ]
+    (meta,) = flushed(in_memory(versions), tmp_path, 100)
+    assert (meta.row_count, meta.live_row_count, meta.insert_timestamp) == (2, 1, 5)
+    assert meta.undo == ()
+    assert [(delta.row_count, delta.delete_count) for delta in meta.redo] == [(1, 1)]
+
+
+def test_the_image_of_an_empty_memrowset_is_empty():
+    """Nothing to flush is no special case."""
+    image = flush_image(MemRowSet(make_schema("string")).snapshot())
+    assert (len(image.keys), image.rows.num_rows, image.undo, image.redo) == (0, 0, None, None)
+    assert image.keys.width == key_width(make_schema("string").key_types)
