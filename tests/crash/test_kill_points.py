@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from core_tables import CoreTables, environment, files_below, stored
 from killing_file_system import KilledError, KillingFileSystem
@@ -52,6 +53,23 @@ def filled(client: Client) -> None:
     table.update([{"k": k, "v": k + 1} for k in range(12)])
 
 
+def bounded(client: Client) -> None:
+    """A table of two tablets with rows, which takes no key of 100 or above."""
+    schema = pa.schema([("k", pa.int32()), ("v", pa.int32())])
+    ranges = {"columns": ["k"], "bounds": [[None, 100]]}
+    table = client.create_table(
+        "t", schema, primary_key="k", hash_partitions=[(["k"], 2)], range_partitions=ranges
+    )
+    table.insert(BASE)
+
+
+def alter(client: Client) -> None:
+    """Two more tablets, and another default."""
+    alterer = client.new_table_alterer(client.table("t")).add_range_partition(100, None)
+    alterer.alter_column("v").default(7)
+    alterer.alter()
+
+
 def empty(client: Client) -> None:
     """No table."""
 
@@ -65,6 +83,7 @@ CASES: dict[str, tuple[Callable[[Client], None], Callable[[Client], object]]] = 
     "create": (empty, create),
     "delete": (filled, lambda client: client.delete_table("t")),
     "rename": (filled, lambda client: client.rename_table("t", "u")),
+    "alter": (bounded, alter),
 }
 
 

@@ -168,3 +168,36 @@ def test_a_damaged_stored_schema_is_corruption():
     for damage in ({"columns": [{}]}, {"key_count": 2}, {"columns": None}):
         with pytest.raises(CorruptionError):
             Schema.from_json(stored | damage)
+
+
+def test_a_schema_is_read_as_in_kudu_python():
+    """By name and number, from the end too, and in a loop."""
+    schema = Schema.build([key("b"), key("a"), Column(-1, "v", t.decimal(5, 2))], ["a", "b"])
+    assert (len(schema), schema.names) == (3, ["a", "b", "v"])
+    assert (schema.primary_keys(), schema.primary_key_indices()) == (["a", "b"], [0, 1])
+    assert [column.name for column in schema] == schema.names
+    assert schema[-1] is schema.at(2) is schema["v"] is schema.columns[2]
+    assert (schema["v"].type_attributes.precision, schema["v"].type_attributes.scale) == (5, 2)
+    assert (schema["v"].type.name, schema["v"].nullable, schema["v"].mutable) == (
+        "decimal", True, True,
+    )  # fmt: skip
+    for absent in (3, -4):
+        with pytest.raises(IndexError, match=f"no column {absent}; columns: a, b, v"):
+            schema[absent]
+    with pytest.raises(KeyError, match="^no column 'x'; columns: a, b, v"):
+        schema["x"]
+
+
+def test_schemas_are_equal_whatever_their_ids_are():
+    """Names, types, defaults, storage and the key count."""
+    columns = [key(), Column(-1, "v", t.string), Column(-1, "w", t.string, comment="c")]
+    schema = Schema.build(columns, ["k"])
+    again = Schema.build(columns[:2], ["k"]).with_column(Column(9, "x", t.string))
+    again = again.without_column("x").with_column(columns[2])
+    assert again != schema
+    assert schema.equals(again)
+    assert again["w"].id == 3
+    for other in (again.without_column("w"), again.with_changed("w", {"name": "y"}), None):
+        assert not schema.equals(other)
+    assert not schema[1].equals(schema[2])
+    assert not schema[1].equals("v")

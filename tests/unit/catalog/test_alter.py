@@ -1,0 +1,127 @@
+"""Alterations beside writers and readers of other processes, and what is left when they fail."""
+
+import threading
+
+import pyarrow as pa
+import pytest
+from core_tables import CoreTables, ManualClock, environment
+
+import kudulite as kudu
+from kudulite.catalog.alter import TableDraft, alter_table
+from kudulite.catalog.partition import RangePartition
+from kudulite.catalog.table_store import TableStore
+from kudulite.client.client import Client
+from kudulite.client.table import Table
+from kudulite.errors import ConflictError, LockTimeoutError, NotSupportedError
+
+
+def make_table(client: Client) -> Table:
+    """Table t (k | v) with the range 0 to 100 and a row."""
+    builder = kudu.schema_builder()
+    builder.add_column("k", kudu.int64).primary_key()
+    builder.add_column("v", kudu.int64)
+    part = kudu.Partitioning().set_range_partition_columns("k").add_range_partition(0, 100)
+    table = client.create_table("t", builder.build(), part)
+    table.insert([{"k": 1, "v": 1}])
+    return table
+
+
+def add_range(draft: TableDraft) -> TableDraft:
+    """One more range, above the other."""
+    return draft.add_range(RangePartition((100,), (200,)))
+
+
+def test_an_added_tablet_begins_after_all_that_was_settled(core: CoreTables):
+    """A moment that was read before the alteration shows no row of the new tablet later, even when
+    the writer's clock is behind the reader's."""
+    ahead, behind = ManualClock(1_700_000_060_000_000), ManualClock()
+    table = make_table(core.client(clock=ahead))
+    moment = table.current_timestamp()
+    store = TableStore(table.path, environment(clock=behind))
+    alter_table(store, [add_range])
+    late = core.client(clock=behind).table("t")
+    assert late.insert([{"k": 150}]).timestamp > moment
+    assert table.scan(at=moment).count() == 1
+
+
+def test_a_plan_settles_tablets_that_are_added_meanwhile(core: CoreTables, monkeypatch):
+    """Between its look at the tablets and the lifting of their `last`."""
+    clock = ManualClock()
+    table = make_table(core.client(clock=clock))
+    other = TableStore(table.path, environment(clock=ManualClock(clock.microseconds - 10**6)))
+    clock.microseconds += 10**6
+    reader = core.client(clock=clock).table("t")
+    original = TableStore.last_timestamp
+    altered = []
+
+    def alter_first(store: TableStore, tablet_id: str) -> int:
+        if store is reader._store and not altered:
+            altered.append(True)
+            alter_table(other, [add_range])
+        return original(store, tablet_id)
+
+    monkeypatch.setattr(TableStore, "last_timestamp", alter_first)
+    moment = reader.current_timestamp()
+    monkeypatch.undo()
+    stamps = [other.last_timestamp(entry.id) for entry in other.newest().tablets]
+    assert (len(stamps), min(stamps)) == (2, moment)
+
+
+def test_a_lock_on_all_tablets_sees_those_added_while_it_waited(core: CoreTables):
+    """Who renames, deletes or alters then holds the locks of the newest version."""
+    table = make_table(core.client())
+    first, second = (TableStore(table.path, environment()) for _ in range(2))
+    assert second.newest().version == 2
+    started, found = threading.Event(), []
+
+    def alter_too() -> None:
+        started.set()
+        found.append(alter_table(second, [lambda d: d.add_range(RangePartition((200,), None))]))
+
+    thread = threading.Thread(target=alter_too)
+
+    def wait_inside(draft: TableDraft) -> TableDraft:
+        thread.start()
+        started.wait()
+        return add_range(draft)
+
+    alter_table(first, [wait_inside])
+    thread.join()
+    assert len(found[0].tablets) == 3
+    assert [table.insert([{"k": k}]).inserted for k in (150, 250)] == [1, 1]
+
+
+def test_alterations_wait_for_a_lock_and_give_up(core: CoreTables):
+    """As every writer does, naming the holder."""
+    table = make_table(core.client())
+    entry = table._store.newest().tablets[0]
+    with table._store.lock(entry.id) as lock:
+        lock.announce("a test")
+        store = TableStore(table.path, environment(lock_timeout_seconds=0.01))
+        with pytest.raises(LockTimeoutError, match="held by a test"):
+            alter_table(store, [add_range])
+
+
+def test_a_table_with_row_writes_that_are_not_flushed_is_not_altered(core: CoreTables):
+    """Their records have the schema of their time."""
+    table = make_table(core.client())
+    entry = table._store.newest().tablets[0]
+    with table._store.lock(entry.id) as lock:
+        lock.set_wal_end(1, 100)
+    with pytest.raises(NotSupportedError, match="row writes that are not flushed"):
+        alter_table(table._store, [add_range])
+    with table._store.lock(entry.id) as lock:
+        lock.set_wal_end(0, 0, may_fall=True)
+
+
+def test_a_write_to_a_tablet_that_was_dropped_is_refused(core: CoreTables):
+    """It says that the table was altered."""
+    client = core.client()
+    table = make_table(client)
+    alter_table(table._store, [add_range])
+    write = table.new_bulk_write()
+    staged = write.stage([pa.RecordBatch.from_pylist([{"k": 150, "v": 1}], table.arrow_schema)])
+    alter_table(table._store, [lambda draft: draft.drop_range(RangePartition((100,), (200,)))])
+    with pytest.raises(ConflictError, match="altered during a write"):
+        write.commit([staged])
+    write.abort()
