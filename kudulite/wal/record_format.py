@@ -57,16 +57,14 @@ def encode_record(changes: RowChanges) -> bytes:
     assert row_count > 0
     assert 0 <= changes.timestamp <= _TIMESTAMP_MAX
     assert changes.is_set.keys() <= changes.columns.keys()
-    raw_parts = [changes.ops.tobytes(), _PADDING[row_count % ALIGNMENT_BYTES]]
-    assert len(raw_parts[0]) == row_count, "ops are uint8"
-    entries = []
-    for column_id in changes.columns:
-        mask = changes.is_set.get(column_id)
-        entries.append(column_id * 2 + (mask is not None))
-        if mask is not None:
-            assert len(mask) == row_count
-            bits = np.packbits(mask, bitorder="little").tobytes()
-            raw_parts += (bits, _PADDING[len(bits) % ALIGNMENT_BYTES])
+    ops = changes.ops.tobytes()
+    assert len(ops) == row_count, "ops are uint8"
+    raw_parts = [ops, _PADDING[row_count % ALIGNMENT_BYTES]]
+    entries = [column_id * 2 + (column_id in changes.is_set) for column_id in changes.columns]
+    if changes.is_set:
+        masks = [changes.is_set[i] for i in changes.columns if i in changes.is_set]
+        assert all(len(mask) == row_count for mask in masks)
+        raw_parts.append(_encode_masks(masks))
     arrays = list(changes.columns.values())
     batch = pa.RecordBatch.from_arrays(arrays, names=_names(len(arrays)))
     assert batch.num_rows == row_count
@@ -82,6 +80,13 @@ def encode_record(changes: RowChanges) -> bytes:
     layout = struct.pack(f"<{len(entries)}I", *entries)
     pad = _PADDING[(len(fixed) + len(layout)) % ALIGNMENT_BYTES]
     return b"".join((fixed, layout, pad, body, _PADDING[len(body) % ALIGNMENT_BYTES]))
+
+
+def _encode_masks(masks: Sequence[np.ndarray]) -> bytes:
+    bits = np.packbits(masks, axis=1, bitorder="little")
+    padded = np.zeros((len(masks), _aligned(bits.shape[1])), np.uint8)
+    padded[:, : bits.shape[1]] = bits
+    return padded.tobytes()
 
 
 @functools.cache
@@ -108,7 +113,7 @@ class _Layout:
 
 
 class RecordDecoder:
-    """Decodes the records of one table; keeps the layouts it met, so one thread at a time.
+    """Decodes the records of one table, in any thread; keeps the layouts that it met.
 
     Arrays of an uncompressed record are views of the buffer that it was decoded from.
     """
@@ -196,8 +201,9 @@ def _raw_body(body: pa.Buffer, codec: int, raw_length: int) -> pa.Buffer:
 
 
 def _decode_raw(raw: pa.Buffer, layout: _Layout, *, timestamp: int, row_count: int) -> RowChanges:
-    mask_bytes = (row_count + 7) // 8
-    message_begin = _aligned(row_count) + len(layout.mask_ids) * _aligned(mask_bytes)
+    masks_begin = _aligned(row_count)
+    mask_bytes = _aligned((row_count + 7) // 8)
+    message_begin = masks_begin + len(layout.mask_ids) * mask_bytes
     if message_begin > raw.size:
         raise CorruptionError(
             f"{raw.size} bytes for {row_count} rows and {len(layout.mask_ids)} masks,"
@@ -207,12 +213,12 @@ def _decode_raw(raw: pa.Buffer, layout: _Layout, *, timestamp: int, row_count: i
     # bytes: for the few rows that are usual, their max() is a tenth of numpy's.
     if max(ops.tobytes()) > CHANGE_DELETE:
         raise CorruptionError(f"change {ops.max()}, expected 0 to {CHANGE_DELETE}")
-    is_set = {}
-    position = _aligned(row_count)
-    for column_id in layout.mask_ids:
-        bits = np.frombuffer(raw, np.uint8, mask_bytes, position)
-        is_set[column_id] = np.unpackbits(bits, count=row_count, bitorder="little").view(np.bool_)
-        position += _aligned(mask_bytes)
+    is_set: dict[int, np.ndarray] = {}
+    if layout.mask_ids:
+        bits = np.frombuffer(raw, np.uint8, message_begin - masks_begin, masks_begin)
+        bits = bits.reshape(len(layout.mask_ids), mask_bytes)
+        masks = np.unpackbits(bits, axis=1, count=row_count, bitorder="little").view(np.bool_)
+        is_set = dict(zip(layout.mask_ids, masks, strict=True))
     arrays = _decode_message(raw.slice(message_begin), layout.arrow_schema, row_count)
     return RowChanges(timestamp, ops, dict(zip(layout.column_ids, arrays, strict=True)), is_set)
 

@@ -6,6 +6,7 @@ Positions are ordered as the log is. (0, 0) is a log that has no segment yet; th
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,7 +59,7 @@ def segment_path(folder: Path, segment: int) -> Path:
 def list_segments(folder: Path) -> list[int]:
     """Return the numbers of the segments that are there, ascending; none without a folder."""
     try:
-        names = [path.name for path in folder.iterdir()]
+        names = os.listdir(folder)
     except FileNotFoundError:
         return []
     return sorted(int(match[1]) for name in names if (match := _SEGMENT_NAME.fullmatch(name)))

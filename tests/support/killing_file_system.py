@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kudulite.errors import StorageError
-from kudulite.fs.file_system import FileSystem
+from kudulite.fs.file_system import AppendFile, FileSystem
 
 
 class KilledError(BaseException):
@@ -37,6 +37,36 @@ class KillingFileSystem(FileSystem):
             raise KilledError(f"{operation} {path}")
 
 
+class TearingFileSystem(KillingFileSystem):
+    """Where the last step is an append, `part` (0 to 1) of its bytes reach the file before it."""
+
+    def __init__(self, steps: int, part: float) -> None:
+        super().__init__(steps)
+        self._part = part
+
+    def open_append(self, path: Path) -> AppendFile:
+        """Open a file that can be torn."""
+        return _TornFile(self, path, self._part)
+
+
+class _TornFile(AppendFile):
+    def __init__(self, file_system: TearingFileSystem, path: Path, part: float) -> None:
+        super().__init__(file_system, path)
+        self._part = part
+        self._is_torn = False
+
+    def append(self, content: bytes, offset: int) -> None:
+        """Append, or die after a part."""
+        try:
+            super().append(content, offset)
+        except KilledError:
+            if not self._is_torn:
+                length = max(1, int(len(content) * self._part))
+                os.pwrite(self._descriptor, content[:length], offset)
+            self._is_torn = True
+            raise
+
+
 class FailingFileSystem(FileSystem):
     """Refuses one durable step, number `step` from 0, with a disk error, after `meanwhile` ran."""
 
@@ -49,3 +79,31 @@ class FailingFileSystem(FileSystem):
         if next(self._left) == 0:
             self._meanwhile()
             raise StorageError(errno.EIO, f"cannot {operation} {path}: the disk has a bad day")
+
+
+class HalfFileSystem(FileSystem):
+    """Writes only a part of what is appended, then raises `error`; whole again when that is None.
+
+    `part` says how much of it: from 0 for nothing to 1 for all.
+    """
+
+    def __init__(self, error: BaseException | None, part: float = 0.5) -> None:
+        self.error = error
+        self.part = part
+
+    def open_append(self, path: Path) -> AppendFile:
+        """Open a file whose appends stop half way."""
+        return _HalfFile(self, path)
+
+
+class _HalfFile(AppendFile):
+    """An AppendFile whose double says when it stops."""
+
+    def _write(self, rest: memoryview, offset: int) -> int:
+        double = self._file_system
+        assert isinstance(double, HalfFileSystem)
+        if double.error is not None:
+            super()._write(rest[: int(len(rest) * double.part)], offset)
+            raise double.error
+        # Short writes are legal, and the rest follows.
+        return super()._write(rest[: max(1, len(rest) // 3)], offset)

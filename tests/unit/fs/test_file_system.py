@@ -5,10 +5,10 @@ import zlib
 from pathlib import Path
 
 import pytest
-from killing_file_system import KilledError, KillingFileSystem
+from killing_file_system import HalfFileSystem, KilledError, KillingFileSystem
 
 from kudulite.errors import CorruptionError, StorageError
-from kudulite.fs.file_system import FileRef, FileSystem, verify_file
+from kudulite.fs.file_system import FileRef, FileSystem, read_ranges, verify_file
 
 
 def test_a_finished_sink_describes_its_file(tmp_path: Path):
@@ -81,3 +81,65 @@ def test_a_missing_file_is_a_storage_error_with_its_path(tmp_path: Path):
     """Not corruption: somebody removed it."""
     with pytest.raises(StorageError, match=r"cannot read .*/gone: it does not exist"):
         verify_file(tmp_path / "gone", FileRef("gone", 1, 1))
+
+
+def test_an_append_file_grows_and_is_cut_back(tmp_path: Path):
+    """Only what exists is opened; the size is the file's, whoever changed it."""
+    path = tmp_path / "log"
+    with pytest.raises(StorageError, match=r"cannot open .*/log: it does not exist"):
+        FileSystem().open_append(path)
+    path.write_bytes(b"head")
+    with FileSystem().open_append(path) as file, FileSystem().open_append(path) as other:
+        file.append(b"12345678", 4)
+        file.sync()
+        assert path.read_bytes() == b"head12345678"
+        assert file.size() == other.size() == 12
+        other.cut(6)
+        assert file.size() == 6
+        assert file.read(2, 100) == b"ad12"
+        assert file.read(100, 2) == b""
+        file.close()
+
+
+def test_a_double_can_stop_each_step_of_an_append_file(tmp_path: Path):
+    """append, truncate and fsync are durable steps; nothing of a stopped one happens."""
+    path = tmp_path / "log"
+    path.write_bytes(b"head")
+    with KillingFileSystem(0).open_append(path) as file:
+        for step in (lambda: file.append(b"x", 4), lambda: file.cut(1), file.sync):
+            with pytest.raises(KilledError):
+                step()
+    assert path.read_bytes() == b"head"
+    counting = KillingFileSystem()
+    with counting.open_append(path) as file:
+        file.append(b"x", 4)
+        file.cut(4)
+        file.sync()
+    assert counting.count == 3
+
+
+def test_an_append_that_fails_half_way_is_a_storage_error(tmp_path: Path):
+    """With the path and what to do; short writes alone are no failure."""
+    path = tmp_path / "log"
+    path.write_bytes(b"")
+    disk = HalfFileSystem(None)
+    with disk.open_append(path) as file:
+        file.append(b"0123456789", 0)
+        disk.error = OSError(errno.ENOSPC, "full")
+        with pytest.raises(
+            StorageError, match=r"append to .*/log: No space .*; free some"
+        ) as caught:
+            file.append(b"abcdef", 10)
+    assert caught.value.errno == errno.ENOSPC
+    assert path.read_bytes() == b"0123456789abc"
+
+
+def test_ranges_of_a_file_are_read_at_one_opening(tmp_path: Path):
+    """Shorter where the file ends; without a length all that is left."""
+    path = tmp_path / "a"
+    path.write_bytes(b"0123456789")
+    ranges = [(0, 2), (8, 5), (7, None), (10, None), (99, 3)]
+    assert read_ranges(path, ranges) == (10, [b"01", b"89", b"789", b"", b""])
+    with pytest.raises(StorageError, match=r"cannot read .*/gone: it does not exist") as caught:
+        read_ranges(tmp_path / "gone", [(0, 1)])
+    assert caught.value.errno == errno.ENOENT

@@ -8,7 +8,12 @@ from pathlib import Path
 import pytest
 
 from kudulite.errors import FormatVersionError, LockTimeoutError, StorageError
-from kudulite.fs.lock import TabletLock, create_lock_file, read_last_timestamp
+from kudulite.fs.lock import (
+    TabletLock,
+    create_lock_file,
+    read_last_timestamp,
+    read_lock_file,
+)
 
 HOLDER = """
 import sys
@@ -93,3 +98,62 @@ def test_a_lock_file_of_a_newer_format_is_refused(path: Path):
     path.write_bytes(b"KLCK\x09" + path.read_bytes()[5:])
     with pytest.raises(FormatVersionError, match=r"lock: lock file of version 9, known: 1"):
         read_last_timestamp(path)
+
+
+def test_the_end_of_the_log_is_kept_beside_last(path: Path):
+    """Read with the lock and without; announcing does not touch it."""
+    assert read_lock_file(path) == (0, (0, 0))
+    with TabletLock(path, 0) as lock:
+        assert lock.wal_end == (0, 0)
+        lock.set_wal_end(3, 1 << 40)
+        lock.announce("x" * 1000)
+        lock.lift_last_timestamp(9)
+        assert lock.wal_end == (3, 1 << 40)
+        assert len(lock.holder()) == 200
+    assert read_lock_file(path) == (9, (3, 1 << 40))
+    with TabletLock(path, 0, is_shared=True) as lock:
+        assert lock.wal_end == (3, 1 << 40)
+
+
+def test_the_end_of_the_log_falls_only_when_told(path: Path):
+    """By our own mistake it never does."""
+    with TabletLock(path, 0) as lock:
+        lock.set_wal_end(2, 40)
+        for end in ((1, 500), (2, 39)):
+            with pytest.raises(AssertionError):
+                lock.set_wal_end(*end)
+        lock.set_wal_end(1, 500, may_fall=True)
+        assert lock.wal_end == (1, 500)
+
+
+def test_a_lock_file_without_the_end_of_the_log_gets_one(path: Path):
+    """Older files stop behind the holder."""
+    path.write_bytes(path.read_bytes()[:220])
+    assert read_lock_file(path) == (0, (0, 0))
+    with TabletLock(path, 0) as lock:
+        assert lock.wal_end == (0, 0)
+        lock.set_wal_end(1, 64)
+    assert read_lock_file(path) == (0, (1, 64))
+
+
+@pytest.mark.parametrize("offset", range(220, 240))
+def test_a_torn_end_of_the_log_is_not_known(path: Path, offset: int):
+    """Any flipped byte, or one that is missing; `last` is still there, and the holder mends it."""
+    with TabletLock(path, 0) as lock:
+        lock.set_wal_end(1, 64)
+        lock.lift_last_timestamp(5)
+    content = bytearray(path.read_bytes())
+    content[offset] ^= 0x10
+    for torn in (bytes(content), bytes(content[: max(offset, 221)])):
+        path.write_bytes(torn)
+        assert read_lock_file(path) == (5, None)
+        with TabletLock(path, 0) as lock:
+            assert lock.wal_end == (0, 0)
+    with TabletLock(path, 0) as lock:
+        lock.set_wal_end(1, 80)
+    assert read_lock_file(path) == (5, (1, 80))
+
+
+def test_no_lock_file_means_no_log(tmp_path: Path):
+    """As for `last`."""
+    assert read_lock_file(tmp_path / "lock") == (0, (0, 0))

@@ -1,0 +1,332 @@
+"""Appending: durable steps, torn tails cut off, failures taken back, several writers in turn."""
+
+import errno
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from killing_file_system import (
+    FailingFileSystem,
+    HalfFileSystem,
+    KilledError,
+    KillingFileSystem,
+)
+from wal_changes import TWO_COLUMNS, inserts
+
+from kudulite.errors import CorruptionError, StorageError
+from kudulite.fs.file_system import FileSystem
+from kudulite.fs.lock import TabletLock, create_lock_file, read_lock_file
+from kudulite.wal.format import SEGMENT_HEADER_BYTES
+from kudulite.wal.wal_position import WAL_BEGIN, WalPosition, list_segments, segment_path
+from kudulite.wal.wal_reader import read_wal
+from kudulite.wal.wal_writer import WalWriter
+
+HEAD = SEGMENT_HEADER_BYTES
+
+
+class RecordingFileSystem(FileSystem):
+    """Notes each durable step."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[str, str]] = []
+
+    def before(self, operation: str, path: Path) -> None:
+        """Note it."""
+        self.steps.append((operation, "segment" if "." in path.name else path.name))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where a log may be made."""
+    return tmp_path / "wal"
+
+
+def stamps(folder: Path, start: WalPosition = WAL_BEGIN) -> list[int]:
+    """Timestamps of all records."""
+    return [r.timestamp for r in read_wal(folder, start, None, TWO_COLUMNS).records]
+
+
+def one(timestamp: int) -> list:
+    """The records of a small append."""
+    return [inserts(timestamp, [timestamp])]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """All files of a log."""
+    return {path.name: path.read_bytes() for path in folder.glob("*")}
+
+
+def test_an_append_is_one_write_and_one_fsync(folder: Path):
+    """The first makes folder and segment, each name durable before a frame is."""
+    steps = RecordingFileSystem()
+    with WalWriter(steps, folder) as writer:
+        writer.append(one(1))
+        made = [("create", "segment"), ("fsync", "segment"), ("link", "segment"), ("fsync", "wal")]
+        append = [("append", "segment"), ("fsync", "segment")]
+        assert steps.steps == [("fsync", folder.parent.name), *made, *append]
+        steps.steps.clear()
+        writer.append(one(2))
+        assert steps.steps == append
+        steps.steps.clear()
+        writer.roll()
+        assert steps.steps == made
+
+
+def test_segments_roll_at_their_size_and_when_told(folder: Path):
+    """A frame never spans two; one that is larger than a segment has its own."""
+    with WalWriter(FileSystem(), folder, segment_bytes_max=1000) as writer:
+        assert writer.roll() == WalPosition(1, HEAD)
+        ends = [writer.append(one(timestamp)) for timestamp in range(1, 8)]
+        assert all(end.offset <= 1000 for end in ends)
+        count = ends[-1].segment
+        assert count > 2
+        large = [inserts(8, range(1, 5000))]
+        assert writer.append(large).segment == count + 1
+        assert writer.append(large).segment == count + 2
+        assert writer.roll() == writer.roll() == WalPosition(count + 3, HEAD)
+        assert writer.end == WalPosition(count + 3, HEAD)
+        writer.append(one(9))
+    assert list_segments(folder) == list(range(1, count + 4))
+    assert stamps(folder) == [1, 2, 3, 4, 5, 6, 7, 8, 8, 9]
+
+
+@pytest.mark.parametrize("tail", [b"x", bytes(4096), b"KLWF" + bytes(12), b"KLWF\xff\xff\xff\xff"])
+def test_a_torn_tail_is_cut_off_before_the_next_append(folder: Path, tail: bytes):
+    """By a new writer and by one that was there; durably, and by roll as well."""
+    with WalWriter(FileSystem(), folder) as writer:
+        end = writer.append(one(1))
+    path = segment_path(folder, 1)
+    for act in ("append", "roll"):
+        with path.open("ab") as file:
+            file.write(tail)
+        steps = RecordingFileSystem()
+        with WalWriter(steps, folder, end) as writer:
+            assert not writer.is_current
+            assert read_wal(folder, end, None, TWO_COLUMNS).end == end
+            end = writer.append(one(2)) if act == "append" else writer.roll()
+            assert writer.is_current
+        assert steps.steps[:2] == [("truncate", "segment"), ("fsync", "segment")]
+    assert stamps(folder) == [1, 2]
+
+
+@pytest.mark.parametrize("part", [0, 0.1, 0.5, 0.9, 1])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_a_write_that_fails_leaves_the_log_as_it_was(folder: Path, code: int, part: float):
+    """Whatever part of the frame was written; the next append goes where it would have gone."""
+    disk = HalfFileSystem(None, part)
+    with WalWriter(disk, folder) as writer:
+        end = writer.append(one(1))
+        before = contents(folder)
+        disk.error = OSError(code, "no")
+        with pytest.raises(StorageError, match=rf"cannot append to {segment_path(folder, 1)}") as e:
+            writer.append(one(2))
+        assert e.value.errno == code
+        assert ("free some space" in str(e.value)) == (code == errno.ENOSPC)
+        assert contents(folder) == before
+        assert writer.end == end
+        assert writer.is_current
+        disk.error = None
+        writer.append(one(3))
+    assert stamps(folder) == [1, 3]
+
+
+def test_short_writes_are_completed(folder: Path):
+    """The kernel may take a part of the bytes only."""
+    with WalWriter(HalfFileSystem(None), folder) as writer:
+        writer.append([inserts(1, range(1000))])
+    assert stamps(folder) == [1]
+
+
+@pytest.mark.parametrize("segment_bytes_max", [1000, 1 << 20])
+def test_a_disk_error_at_any_step_loses_and_adds_nothing(folder: Path, segment_bytes_max: int):
+    """All steps of four appends in turn, rolls among them: refused ones are not there."""
+    for step in range(100):
+        here = folder.with_name(f"wal-{step}")
+        disk, written, failed = FailingFileSystem(step), [], False
+        with WalWriter(disk, here, segment_bytes_max=segment_bytes_max) as writer:
+            for timestamp in range(1, 9):
+                try:
+                    writer.append(one(timestamp))
+                except StorageError:
+                    failed = True
+                else:
+                    written.append(timestamp)
+                assert stamps(here) == written
+                tail = read_wal(here, WAL_BEGIN, None, TWO_COLUMNS)
+                assert tail.end >= writer.end
+        if not failed:
+            assert step > 16
+            return
+    raise AssertionError("steps without end")
+
+
+@pytest.mark.parametrize("segment_bytes_max", [1000, 1 << 20])
+def test_killed_at_any_step_every_acknowledged_append_is_there(
+    folder: Path, segment_bytes_max: int
+):
+    """The one that was going on is there whole or not at all, and the log goes on."""
+    for step in range(100):
+        here = folder.with_name(f"wal-{step}")
+        written: list[int] = []
+        disk = KillingFileSystem(step)
+        writer = WalWriter(disk, here, segment_bytes_max=segment_bytes_max)
+        try:
+            for timestamp in range(1, 9):
+                writer.append(one(timestamp))
+                written.append(timestamp)
+        except KilledError:
+            pass
+        writer.close()
+        tail = read_wal(here, WAL_BEGIN, None, TWO_COLUMNS)
+        found = [record.timestamp for record in tail.records]
+        assert found in (written, [*written, len(written) + 1])
+        with WalWriter(FileSystem(), here, tail.end, segment_bytes_max=1000) as writer:
+            for timestamp in (100, 101, 102, 103):
+                writer.append(one(timestamp))
+        assert stamps(here) == [*found, 100, 101, 102, 103]
+        if len(written) == 8:
+            return
+    raise AssertionError("steps without end")
+
+
+@pytest.mark.parametrize("part", [0, 0.01, 0.5, 0.99, 1])
+def test_killed_within_a_write_the_append_is_whole_or_not_there(folder: Path, part: float):
+    """What it left is cut off by the next."""
+    disk = HalfFileSystem(None, part)
+    writer = WalWriter(disk, folder)
+    writer.append(one(1))
+    disk.error = KilledError()
+    with pytest.raises(KilledError):
+        writer.append(one(2))
+    writer.close()
+    tail = read_wal(folder, WAL_BEGIN, None, TWO_COLUMNS)
+    found = [1, 2] if part == 1 else [1]
+    assert [record.timestamp for record in tail.records] == found
+    with WalWriter(FileSystem(), folder, tail.end) as writer:
+        writer.append(one(3))
+    assert stamps(folder) == [*found, 3]
+
+
+def test_a_failure_that_cannot_be_taken_back_says_so(folder: Path):
+    """Nothing is appended before the rest is cut off; who reads first may find the frame."""
+
+    class BadDisk(FileSystem):
+        """Refuses to fsync and to truncate while it is bad."""
+
+        is_bad = False
+
+        def before(self, operation: str, path: Path) -> None:
+            """Refuse."""
+            if self.is_bad and operation in ("fsync", "truncate"):
+                raise StorageError(errno.EIO, f"cannot {operation} {path}")
+
+    disk = BadDisk()
+    with WalWriter(disk, folder) as writer:
+        end = writer.append(one(1))
+        disk.is_bad = True
+        for timestamp in (2, 3):
+            with pytest.raises(StorageError, match=r"nor take back|cannot truncate"):
+                writer.append(one(timestamp))
+            assert writer.end == end
+            assert not writer.is_current
+        assert stamps(folder) == [1, 2]
+        disk.is_bad = False
+        writer.append(one(4))
+        assert writer.is_current
+    assert stamps(folder) == [1, 4]
+
+
+def test_writers_take_turns(folder: Path):
+    """Each sees that others appended, catches up, and goes on; over segments too."""
+    writers = [WalWriter(FileSystem(), folder, segment_bytes_max=1000) for _ in range(3)]
+    known: list[list[int]] = [[], [], []]
+    for timestamp in range(1, 40):
+        number = timestamp * timestamp % 5 % 3
+        writer = writers[number]
+        if not writer.is_current:
+            tail = read_wal(folder, writer.end, None, TWO_COLUMNS)
+            known[number] += [record.timestamp for record in tail.records]
+            writer.move_to(tail.end)
+        assert writer.is_current
+        writer.append(one(timestamp))
+        known[number].append(timestamp)
+        assert known[number] == list(range(1, timestamp + 1))
+    for writer in writers:
+        writer.close()
+    assert stamps(folder) == list(range(1, 40))
+
+
+def test_a_writer_never_cuts_off_a_frame_that_it_has_not_read(folder: Path):
+    """Our own mistake, found before it does harm."""
+    with WalWriter(FileSystem(), folder) as first, WalWriter(FileSystem(), folder) as second:
+        first.append(one(1))
+        with pytest.raises(AssertionError, match="that the writer has not read"):
+            second.append(one(2))
+    assert stamps(folder) == [1]
+
+
+def test_a_log_shorter_than_its_end_is_refused(folder: Path):
+    """Appending would leave a hole."""
+    with WalWriter(FileSystem(), folder) as writer:
+        end = writer.append(one(1))
+        os.truncate(segment_path(folder, 1), end.offset - 8)
+        assert not writer.is_current
+        message = (
+            rf"{segment_path(folder, 1)}: {end.offset - 8} bytes, expected at least {end.offset}"
+        )
+        with pytest.raises(CorruptionError, match=message):
+            writer.append(one(2))
+    (segment_path(folder, 1)).write_bytes(b"kudulwal")
+    with (
+        pytest.raises(CorruptionError, match=r"1\.log: 8 bytes, expected at least 40"),
+        WalWriter(FileSystem(), folder, end) as writer,
+    ):
+        writer.append(one(3))
+    segment_path(folder, 1).unlink()
+    with (
+        pytest.raises(StorageError, match=r"cannot open .*1\.log: it does not exist"),
+        WalWriter(FileSystem(), folder, end) as writer,
+    ):
+        writer.append(one(3))
+
+
+def test_a_writer_opens_again_after_close(folder: Path):
+    """Closing gives the descriptor back and nothing else."""
+    writer = WalWriter(FileSystem(), folder)
+    for timestamp in (1, 2, 3):
+        writer.append(one(timestamp))
+        writer.close()
+        assert writer.is_current
+    assert stamps(folder) == [1, 2, 3]
+
+
+def test_a_reader_without_the_lock_follows_the_writer(folder: Path):
+    """Up to the end in the lock file all frames are there, and all timestamps up to `last`."""
+    lock_path = folder.with_name("lock")
+    create_lock_file(lock_path)
+    count = 150
+
+    def write() -> None:
+        with WalWriter(FileSystem(), folder, segment_bytes_max=4000) as writer:
+            for timestamp in range(1, count + 1):
+                with TabletLock(lock_path, 5) as lock:
+                    end = writer.append(one(timestamp))
+                    lock.set_wal_end(end.segment, end.offset)
+                    lock.lift_last_timestamp(timestamp)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    position, found = WAL_BEGIN, []
+    while len(found) < count:
+        last, cell = read_lock_file(lock_path)
+        if cell is None:  # between the holder's bytes
+            continue
+        tail = read_wal(folder, position, WalPosition(*cell), TWO_COLUMNS)
+        found += [record.timestamp for record in tail.records]
+        position = tail.end
+        assert found == list(range(1, len(found) + 1))
+        assert len(found) >= last
+        if not thread.is_alive() and len(found) < count:
+            assert read_lock_file(lock_path)[0] == count
+    thread.join()
