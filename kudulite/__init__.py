@@ -37,12 +37,25 @@ from kudulite.client.kudu_names import (
     READ_YOUR_WRITES,
 )
 from kudulite.client.partitioning import Partitioning
+from kudulite.client.pending_errors import PendingError
+from kudulite.client.row_operations import (
+    Delete,
+    DeleteIgnore,
+    Insert,
+    InsertIgnore,
+    Update,
+    UpdateIgnore,
+    Upsert,
+    UpsertIgnore,
+    WriteOperation,
+)
 from kudulite.client.row_reader import RowBatch
 from kudulite.client.scan import Scan
 from kudulite.client.scan_token import ScanToken, pack_tokens
 from kudulite.client.scan_token_builder import ScanTokenBuilder
 from kudulite.client.scanner import Scanner
 from kudulite.client.schema_builder import ColumnSpec, SchemaBuilder
+from kudulite.client.session import Session, SessionCounters
 from kudulite.client.table import Table, TableStatistics
 from kudulite.client.table_alterer import TableAlterer
 from kudulite.errors import (
@@ -78,8 +91,8 @@ from kudulite.mvcc.hybrid_time import parse_timestamp
 __version__ = "0.1.0"
 
 schema_builder = SchemaBuilder
-# kudu-python has these two under the names of Python's own types as well.
-ColumnSchema, bool, float = Column, bool_, float_
+# kudu-python's names; the last two are those of Python's own types as well.
+ColumnSchema, KuduError, bool, float = Column, PendingError, bool_, float_
 
 __all__ = [
     "CLOSEST_REPLICA",
@@ -112,13 +125,19 @@ __all__ = [
     "ColumnSchema",
     "ColumnSpec",
     "ColumnType",
+    "Delete",
+    "DeleteIgnore",
+    "Insert",
+    "InsertIgnore",
     "KuduBadStatus",
+    "KuduError",
     "KuduException",
     "KuduInvalidArgument",
     "KuduNotFound",
     "KuduNotSupported",
     "PartialRow",
     "Partitioning",
+    "PendingError",
     "Predicate",
     "RowBatch",
     "Scan",
@@ -127,11 +146,18 @@ __all__ = [
     "Scanner",
     "Schema",
     "SchemaBuilder",
+    "Session",
+    "SessionCounters",
     "StagedTask",
     "SweepResult",
     "Table",
     "TableAlterer",
     "TableStatistics",
+    "Update",
+    "UpdateIgnore",
+    "Upsert",
+    "UpsertIgnore",
+    "WriteOperation",
     "WriteResult",
     "binary",
     "bool",

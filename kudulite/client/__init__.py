@@ -19,9 +19,20 @@ from kudulite.client.kudu_names import (
     READ_YOUR_WRITES,
 )
 from kudulite.client.partitioning import Partitioning
+from kudulite.client.row_operations import (
+    Delete,
+    DeleteIgnore,
+    Insert,
+    InsertIgnore,
+    Update,
+    UpdateIgnore,
+    Upsert,
+    UpsertIgnore,
+)
 from kudulite.client.scan_token import ScanToken
 from kudulite.client.scan_token_builder import ScanTokenBuilder
 from kudulite.client.scanner import Scanner
+from kudulite.client.session import Session
 from kudulite.client.table import Table
 from kudulite.client.table_alterer import TableAlterer
 
@@ -38,10 +49,19 @@ __all__ = [
     "READ_LATEST",
     "READ_YOUR_WRITES",
     "Client",
+    "Delete",
+    "DeleteIgnore",
+    "Insert",
+    "InsertIgnore",
     "Partitioning",
     "ScanToken",
     "ScanTokenBuilder",
     "Scanner",
+    "Session",
     "Table",
     "TableAlterer",
+    "Update",
+    "UpdateIgnore",
+    "Upsert",
+    "UpsertIgnore",
 ]

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from kudulite.client.table_alterer import TableAlterer
 from kudulite.client.table_name import rename_table, table_folder
 from kudulite.errors import ConflictError, SchemaError, TableNotFoundError
 from kudulite.model.schema import Schema, schema_from_arrow
+from kudulite.mvcc.hybrid_time import physical_microseconds
 
 TRASH_PREFIX = ".deleted-"
 
@@ -107,6 +109,22 @@ class Client:
         store.create(schema, partitioning.build(schema))
         self._remove_trash()
         return Table(store)
+
+    def latest_observed_timestamp(self) -> datetime:
+        """Return a moment that shows all that was written to the tables so far, by anybody.
+
+        For `set_snapshot` and `at=`, which are inclusive. `WriteResult.timestamp` and
+        `Table.current_timestamp` are exact, for one table.
+        """
+        latest = self._environment.clock.now()
+        for name in self.list_tables():
+            store = self._store(name)
+            manifest = store.newest()
+            stamps = [store.last_timestamp(entry.id) for entry in manifest.tablets]
+            latest = max(latest, manifest.timestamp, *stamps)
+        return datetime.fromtimestamp(0, UTC) + timedelta(
+            microseconds=physical_microseconds(latest)
+        )
 
     def deserialize_token_into_scanner(self, serialized_token: bytes) -> TokenScanner:
         """Return a scanner of `ScanToken.serialize`'s bytes; only from a process that you trust."""

@@ -1,9 +1,11 @@
 """The directory of tables: create, list, rename, delete, and handles that outlive it."""
 
+import datetime
+
 import pandas as pd
 import pyarrow as pa
 import pytest
-from core_tables import CoreTables, environment, stored
+from core_tables import CoreTables, ManualClock, environment, stored
 
 import kudulite
 from kudulite.client.client import Client
@@ -145,3 +147,18 @@ def test_corrupt_files_are_refused_by_readers(core: CoreTables, tmp_path):
         with pytest.raises(KuduliteError, match=path.name):
             reader.table("t").get(1)  # first: an open key index makes the bloom filter needless
             reader.table("t").scan(ordered=True).to_arrow()
+
+
+def test_the_latest_timestamp_shows_what_was_written(core: CoreTables):
+    """By clients whose clocks are ahead, too; it is a datetime, as in kudu-python."""
+    clock = ManualClock()
+    client = core.client(clock=clock)
+    assert client.latest_observed_timestamp() == datetime.datetime(
+        2023, 11, 14, 22, 13, 20, tzinfo=datetime.UTC
+    )
+    table = client.create_table("t", SCHEMA, primary_key="k")
+    ahead = ManualClock(clock.microseconds + 5_000_000)
+    core.client(clock=ahead).table("t").insert([{"k": 1}])
+    moment = client.latest_observed_timestamp()
+    assert moment.second == 25
+    assert table.scan(at=moment).count() == 1
