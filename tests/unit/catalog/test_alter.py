@@ -1,5 +1,6 @@
 """Alterations beside writers and readers of other processes, and what is left when they fail."""
 
+import functools
 import threading
 
 import pyarrow as pa
@@ -125,3 +126,47 @@ def test_a_write_to_a_tablet_that_was_dropped_is_refused(core: CoreTables):
     with pytest.raises(ConflictError, match="altered during a write"):
         write.commit([staged])
     write.abort()
+
+
+def test_writers_and_readers_go_on_beside_alterations(core: CoreTables):
+    """A write is applied whole or refused; a scan shows each row once."""
+    table = make_table(core.client())
+    done, attempts = threading.Event(), threading.Semaphore(0)
+    written, doubled, errors = [], [], []
+
+    def write() -> None:
+        mine = core.client().table("t")
+        for k in range(2, 100):
+            if done.is_set():
+                return
+            try:
+                mine.insert([{"k": k}])
+                written.append(k)
+            except ConflictError as error:
+                errors.append(str(error))
+            attempts.release()
+
+    def read() -> None:
+        mine = core.client().table("t")
+        while not done.is_set():
+            keys = [row["k"] for row in mine.scan(["k"]).to_pylist()]
+            doubled.extend(keys if len(keys) != len(set(keys)) else [])
+
+    threads = [threading.Thread(target=work) for work in (write, read)]
+    for thread in threads:
+        thread.start()
+    names = ["v", "w"]
+    for lower in range(100, 1100, 100):
+        assert attempts.acquire(timeout=60)
+        bounds = RangePartition((lower,), (lower + 100,))
+        change = functools.partial(
+            TableDraft.change_column, name=names[0], fields={"name": names[1]}
+        )
+        alter_table(table._store, [functools.partial(TableDraft.add_range, added=bounds), change])
+        names.reverse()
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert doubled == []
+    assert all("altered during a write" in error for error in errors)
+    assert sorted(row["k"] for row in table.scan().to_pylist()) == sorted([1, *written])

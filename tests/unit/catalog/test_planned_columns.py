@@ -1,0 +1,50 @@
+"""What a plan's columns are after the table was altered."""
+
+import pytest
+
+from kudulite.catalog.planned_columns import (
+    check_still_there,
+    planned_columns,
+    schema_as_planned,
+)
+from kudulite.errors import ConflictError
+from kudulite.model import types as t
+from kudulite.model.predicate import Predicate
+from kudulite.model.schema import Column, Schema
+
+SCHEMA = Schema.build(
+    [Column(-1, "k", t.int32, nullable=False), *(Column(-1, n, t.string) for n in "abc")], ["k"]
+)
+
+
+def test_a_plan_knows_the_ids_of_its_columns():
+    """Of the key always, of what it projects, and of what it compares."""
+    columns = planned_columns(SCHEMA, ["b"], [Predicate("c", "is_null")])
+    assert columns == (("k", 0), ("b", 2), ("c", 3))
+
+
+def test_without_a_change_the_schema_is_the_tables():
+    """Also when other columns changed."""
+    columns = planned_columns(SCHEMA, ["b"], [])
+    now = SCHEMA.without_column("a").with_changed("c", {"name": "d"})
+    assert schema_as_planned("t", columns, now) is now
+
+
+def test_renamed_columns_have_their_old_names():
+    """Even where another column has taken one of them."""
+    columns = planned_columns(SCHEMA, ["b"], [])
+    now = SCHEMA
+    for name, new_name in (("b", "x"), ("k", "b"), ("a", "k")):
+        now = now.with_changed(name, {"name": new_name})
+    planned = schema_as_planned("t", columns, now)
+    assert [(c.name, c.id) for c in planned] == [("k", 0), ("b", 2)]
+    assert planned.key_names == ["k"]
+
+
+def test_a_dropped_column_is_an_error():
+    """Also when another one of its name was added."""
+    columns = planned_columns(SCHEMA, ["b"], [])
+    now = SCHEMA.without_column("b").with_column(SCHEMA["b"])
+    with pytest.raises(ConflictError, match="table 't': column 'b' was dropped after"):
+        schema_as_planned("t", columns, now)
+    check_still_there("t", planned_columns(SCHEMA, ["a"], []), now)
