@@ -19,7 +19,6 @@ from kudulite.errors import StorageError
 from kudulite.fs.file_system import check_length
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.tablet.staged import StagedTablet
-from kudulite.tablet.superblock import Superblock
 from kudulite.tablet.tablet import ROWSET_FOLDER
 
 
@@ -54,7 +53,7 @@ class Adopter:
         self._move(entry.id, parts)
         rowsets = [self._changed(meta, parts) for meta in old.rowsets]
         rowsets += [self._stamped(meta) for part in parts for meta in part.rowsets]
-        superblock = Superblock(entry.id, tuple(rowsets))
+        superblock = replace(old, rowsets=tuple(rowsets))
         ref = self.store.write_superblock(superblock)
         self._written.append(self.store.tablet_folder(entry.id) / ref.name)
         self.store.environment.file_system.sync_directory(self.store.tablet_folder(entry.id))

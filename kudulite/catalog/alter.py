@@ -26,6 +26,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kudulite.catalog.flush import flushed_under_locks
 from kudulite.catalog.manifest import Manifest, TabletEntry
 from kudulite.catalog.partition import PartitionSchema, RangePartition
 from kudulite.catalog.snapshot import ancient_history_mark
@@ -105,10 +106,9 @@ def alter_table(store: TableStore, steps: Sequence[Step]) -> Manifest:
     """
     with ExitStack() as stack:
         locks = store.lock_all(stack, "alteration")
-        # THE CALL SITE for the flush of row writes: rowsets take over what the logs hold, and what
-        # is published with that is the version that is altered.
-        _check_logs_are_empty(store, locks)
-        newest = store.newest()
+        # Rowsets take over what the logs hold: records are only read under the schema that they
+        # were written under.
+        newest = flushed_under_locks(store, store.newest(), locks)
         draft = TableDraft.of(newest)
         try:
             for step in steps:
@@ -123,15 +123,6 @@ def alter_table(store: TableStore, steps: Sequence[Step]) -> Manifest:
         except BaseException:
             tablets.undo()
             raise
-
-
-def _check_logs_are_empty(store: TableStore, locks: Mapping[str, TabletLock]) -> None:
-    """Raise NotSupportedError where a tablet has a log."""
-    if any(lock.wal_end != (0, 0) for lock in locks.values()):
-        raise NotSupportedError(
-            f"table {store.name!r}: there are row writes that are not flushed; flush the table and"
-            " alter it then"
-        )
 
 
 def _partition_of(draft: TableDraft, old: Manifest) -> PartitionSchema:

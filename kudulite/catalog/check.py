@@ -5,9 +5,12 @@
     base data   row count; no null in NOT NULL columns; rows belong to the tablet
     key index   strictly ascending; the encoded keys of the base data; bounds as in the superblock
     bloom       contains every key
-    deltas      row ids in range and ascending; counts and moments as in the superblock; oldest
-                first; a row is deleted once and changed no more
-    tablet      each key is live in one rowset at most; nothing is newer than the entry says
+    deltas      row ids in range and ascending; counts and moments as in the superblock; REDO
+                oldest first, a row is deleted once and changed no more; UNDO newest first, each
+                row's steps lead back from alive to not inserted
+    log         every frame up to the durable end; its changes fit the rows they are for
+    tablet      each key is live in one rowset at most, MemRowSet included; nothing is newer than
+                the entry says
 
 Nothing is changed, and nothing comes from the block cache: what is checked are the bytes on disk.
 Memory is bounded by a row group and a rowset's keys. Problems are collected, not raised, so that
@@ -26,6 +29,7 @@ import pyarrow as pa
 
 from kudulite.catalog.manifest import Manifest, TabletEntry
 from kudulite.catalog.table_store import TableStore
+from kudulite.catalog.wal_tail import read_tablet
 from kudulite.cfile.base_data import BaseDataFile
 from kudulite.cfile.block_cache import BlockCache
 from kudulite.cfile.bloom import BloomFilter
@@ -35,6 +39,7 @@ from kudulite.fs.file_system import FileRef, verify_file
 from kudulite.model.encoded_key import encode_keys
 from kudulite.mvcc.hybrid_time import TIMESTAMP_MAX
 from kudulite.rowset.disk_rowset import DiskRowSet
+from kudulite.rowset.rowset import RowSet
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.tablet.tablet import ROWSET_FOLDER, Tablet
 
@@ -80,7 +85,7 @@ class CheckReport:
 
 def check_table(store: TableStore) -> CheckReport:
     """Check the newest version. Raises only where there is no readable manifest."""
-    environment = replace(store.environment, cache=BlockCache(_CACHE_BYTES))
+    environment = replace(store.environment, cache=BlockCache(_CACHE_BYTES), memories={})
     fresh = TableStore(store.folder, environment)
     check = _Check(fresh, fresh.newest())
     check.run()
@@ -91,7 +96,7 @@ def check_table(store: TableStore) -> CheckReport:
         rowset_count=check.rowset_count,
         file_count=check.file_count,
         byte_count=check.byte_count,
-        row_count=sum(entry.live_row_count for entry in check.manifest.tablets),
+        row_count=check.row_count,
         problems=tuple(check.problems),
     )
 
@@ -106,6 +111,7 @@ class _Check:
     rowset_count: int = 0
     file_count: int = 0
     byte_count: int = 0
+    row_count: int = 0
 
     def run(self) -> None:
         """Check all tablets."""
@@ -158,13 +164,16 @@ class _Check:
         rowset_ids = [meta.id for meta in metas]
         self.expect(len(set(rowset_ids)) == len(rowset_ids), f"{what}: a rowset is listed twice")
         readable = True
-        for rowset in tablet.rowsets:
+        for rowset in tablet.disk_rowsets:
             count = len(self.problems)
             folder = tablet.folder / ROWSET_FOLDER / rowset.meta.id
             with self.problems_of(str(folder)):
                 self.rowset_count += 1
                 _RowSetCheck(self, rowset, folder, index).run()
             readable &= len(self.problems) == count
+        with self.problems_of(what):
+            tablet = read_tablet(self.store, entry)  # what its log holds, on top
+            self.row_count += tablet.live_row_count
         if readable:
             self._check_keys_are_live_once(tablet)
 
@@ -179,8 +188,8 @@ class _Check:
 
     def _check_keys_are_live_once(self, tablet: Tablet) -> None:
         """Probe each rowset's live keys in the rowsets after it that overlap."""
-        position = {rowset.meta.id: at for at, rowset in enumerate(tablet.rowsets)}
-        for at, rowset in enumerate(tablet.rowsets):
+        position = {rowset: at for at, rowset in enumerate(tablet.rowsets)}
+        for rowset in tablet.disk_rowsets:
             if rowset.meta.delete_timestamp is not None:
                 continue
             overlay = rowset.overlay(TIMESTAMP_MAX)
@@ -189,16 +198,18 @@ class _Check:
                 live = overlay.selection(start, start + len(keys))
                 keys = keys if live is None else keys.take(np.flatnonzero(live))
                 for other, low, high in tablet.current.probe_ranges(keys):
-                    if position[other.meta.id] <= at:
+                    if position[other] <= position[rowset]:
                         continue
-                    rowids = other.key_index.find(keys.slice(low, high))
-                    found = rowids >= 0
-                    found[found] = ~other.overlay(TIMESTAMP_MAX).is_deleted(rowids[found])
+                    count = np.count_nonzero(other.find(keys.slice(low, high), TIMESTAMP_MAX) >= 0)
                     self.expect(
-                        not found.any(),
-                        f"tablet {tablet.id}: {np.count_nonzero(found)} keys are live in rowset"
-                        f" {rowset.meta.id} and in {other.meta.id}",
+                        count == 0,
+                        f"tablet {tablet.id}: {count} keys are live in rowset {rowset.meta.id} and"
+                        f" in {_name_of(other)}",
                     )
+
+
+def _name_of(rowset: RowSet) -> str:
+    return rowset.meta.id if isinstance(rowset, DiskRowSet) else "the MemRowSet"
 
 
 @dataclass
@@ -214,7 +225,7 @@ class _RowSetCheck:
         """Check files first; then, as they can be read, what is in them."""
         meta = self.rowset.meta
         refs = [base.ref for base in meta.base] + [meta.key_index, meta.bloom]
-        for ref in [*refs, *(delta.ref for delta in meta.redo)]:
+        for ref in [*refs, *(delta.ref for delta in (*meta.undo, *meta.redo))]:
             self.check.check_file(self.folder / ref.name, ref)
         self._check_keys(meta)
         for base in meta.base:
@@ -224,7 +235,8 @@ class _RowSetCheck:
                 f"{file.path}: {file.row_count} rows, the superblock says {meta.row_count}",
             ):
                 self._check_base(file, base.column_ids)
-        self._check_deltas(meta)
+        self._check_undo(meta)
+        self._check_redo(meta)
 
     def _expect(self, condition: bool, problem: str) -> bool:
         return self.check.expect(condition, problem)
@@ -283,7 +295,28 @@ class _RowSetCheck:
 
     # -- deltas
 
-    def _check_deltas(self, meta: RowSetMeta) -> None:
+    def _check_undo(self, meta: RowSetMeta) -> None:
+        """Check UNDO files one by one, and that walking back leads from alive to not inserted."""
+        rowids, ops = [np.empty(0, np.int64)], [np.empty(0, np.uint8)]
+        for delta in meta.undo:
+            file = DeltaFile(self.folder / delta.ref.name, delta, meta.row_count)
+            rows = file.read()
+            self._check_delta(file.path, delta, rows, is_undo=True)
+            steps = rows.ops != OP_UPDATE
+            rowids.append(rows.rowids[steps])
+            ops.append(rows.ops[steps])
+        order = np.argsort(np.concatenate(rowids), kind="stable")
+        row, is_delete = np.concatenate(rowids)[order], np.concatenate(ops)[order] == OP_DELETE
+        is_first = np.append(True, row[1:] != row[:-1])[: len(row)]
+        previous = np.append(False, is_delete[:-1])[: len(row)]
+        wrong = np.where(is_first, ~is_delete, is_delete == previous)
+        self._expect(
+            not wrong.any(),
+            f"{self.folder}: UNDO files delete or revive {np.count_nonzero(wrong)} times a row that"
+            " is so already",
+        )
+
+    def _check_redo(self, meta: RowSetMeta) -> None:
         """Check REDO files one by one, and the order and deletes over all of them."""
         deleted = np.empty(0, np.int64)
         newest = meta.insert_timestamp
@@ -309,27 +342,32 @@ class _RowSetCheck:
             f"{self.folder}: the rowset ended at {ended}, before its newest change at {newest}",
         )
 
-    def _check_delta(self, path: Path, meta: DeltaFileMeta, rows: DeltaRows) -> None:
+    def _check_delta(
+        self, path: Path, meta: DeltaFileMeta, rows: DeltaRows, *, is_undo: bool = False
+    ) -> None:
         steps = np.diff(rows.rowids)
         if rows.timestamps is None:
             ascends = (steps > 0).all()
         else:
-            ascends = ((steps > 0) | ((steps == 0) & (np.diff(rows.timestamps) >= 0))).all()
+            before, after = rows.timestamps[:-1], rows.timestamps[1:]
+            in_time = after <= before if is_undo else after >= before
+            ascends = ((steps > 0) | ((steps == 0) & in_time)).all()
             found = int(rows.timestamps.min()), int(rows.timestamps.max())
             self._expect(
                 found == (meta.timestamp_min, meta.timestamp_max),
                 f"{path}: timestamps from {found[0]} to {found[1]}, the superblock says"
                 f" {meta.timestamp_min} to {meta.timestamp_max}",
             )
-        self._expect(bool(ascends), f"{path}: row ids do not ascend")
+        self._expect(bool(ascends), f"{path}: row ids and their timestamps are not in order")
         is_delete = rows.ops == OP_DELETE
         others = ~is_delete & (rows.ops != OP_UPDATE)
+        counts = int(np.count_nonzero(is_delete)), int(np.count_nonzero(others))
         self._expect(
-            np.count_nonzero(is_delete) == meta.delete_count
-            and np.count_nonzero(others) == meta.reinsert_count == 0,
-            f"{path}: {np.count_nonzero(is_delete)} deletes and {np.count_nonzero(others)} of"
-            f" neither UPDATE nor DELETE, the superblock says {meta.delete_count} deletes",
+            counts == (meta.delete_count, meta.reinsert_count),
+            f"{path}: {counts[0]} deletes and {counts[1]} revivals, the superblock says"
+            f" {meta.delete_count} deletes and {meta.reinsert_count} revivals",
         )
+        self._expect(is_undo or not counts[1], f"{path}: a REDO file revives {counts[1]} rows")
         self._check_delta_columns(path, meta, rows, is_delete)
 
     def _check_delta_columns(

@@ -1,7 +1,7 @@
 """Commit of a bulk write: all its tablets at one timestamp, in one version, or nothing.
 
-    1  fit all parts to the newest version            no lock: this may write files
-    2  take the locks of the tablets, in id order
+    1  flush the tablets' logs, fit all parts to the newest version      no lock: files are written
+    2  take the locks of the tablets, in id order; flush what their logs still hold
     3  fit once more what has moved since 1           usually nothing
     4  timestamp = max(now, highest `last` + 1)
     5  adopt files, write superblocks                 invisible
@@ -18,9 +18,8 @@ before it leaves the table as it was.
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
@@ -33,7 +32,9 @@ from kudulite.catalog.bulk_write import (
     is_committed,
     new_part_folder,
 )
+from kudulite.catalog.flush import flush_tablet, flushed_under_locks
 from kudulite.catalog.manifest import Manifest, TabletEntry
+from kudulite.catalog.publish import publish_next
 from kudulite.catalog.stage import THREAD_COUNT, Stager
 from kudulite.catalog.table_store import TableStore
 from kudulite.errors import ConflictError, KuduliteError, TimestampError, UsageError
@@ -44,8 +45,6 @@ from kudulite.tablet.revalidate import Revalidator
 from kudulite.tablet.staged import StagedTablet
 
 Parts = dict[str, list[StagedTablet]]
-# Each lost race is another writer's success; this many in a row mean that something else is wrong.
-PUBLISH_ATTEMPTS_MAX = 1000
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,11 @@ class Commit:
         if is_committed(self.state, newest):
             return _skipped(newest)
         check_write_is_open(self.store, self.state)
-        parts = self._fit_all(self._staged_parts(), self.base, newest, is_first=True)
+        staged = self._staged_parts()
+        for tablet_id in self._touched(staged):
+            flush_tablet(self.store, tablet_id)
+        newest = self._checked_newest()
+        parts = self._fit_all(staged, self.base, newest, is_first=True)
         with ExitStack() as stack:
             locks = self._lock(stack, parts)
             return self._publish(parts, newest, locks)
@@ -84,6 +87,7 @@ class Commit:
         newest = self._checked_newest()
         if is_committed(self.state, newest):
             return _skipped(newest)
+        newest = flushed_under_locks(self.store, newest, locks)
         fit = self._fit_all(parts, fitted, newest, is_first=False)
         parts = {t: [part.without_touches() for part in found] for t, found in fit.items()}
         counts = sum((p.counts for ps in parts.values() for p in ps), WriteCounts())
@@ -115,18 +119,14 @@ class Commit:
         self, newest: Manifest, adopted: Mapping[str, TabletEntry]
     ) -> Manifest | None:
         """Publish the next version; None when the application version came in from elsewhere."""
-        for attempt in range(PUBLISH_ATTEMPTS_MAX):
-            manifest = self._next(newest, adopted)
-            if self.store.publish(manifest):
-                return manifest
-            newest = self._checked_newest()
-            if is_committed(self.state, newest):
+
+        def build(manifest: Manifest) -> Manifest | None:
+            if is_committed(self.state, manifest):
                 return None
-            time.sleep(min(0.02, 0.0005 * attempt))
-        raise ConflictError(
-            f"table {self.store.name!r}: {PUBLISH_ATTEMPTS_MAX} other versions were published"
-            " meanwhile; write again"
-        )
+            self._check_same_schema(manifest)
+            return self._next(manifest, adopted)
+
+        return publish_next(self.store, newest, build)
 
     def _may_be_published(self, *, after: int) -> bool:
         """Whether a version above `after` is this write's, or that cannot be told.
@@ -148,12 +148,15 @@ class Commit:
                 f"table {self.store.name!r} was deleted and created again during a write; write"
                 " again to the new one"
             )
+        self._check_same_schema(newest)
+        return newest
+
+    def _check_same_schema(self, newest: Manifest) -> None:
         if newest.schema != self.base.schema or newest.partition != self.base.partition:
             raise ConflictError(
                 f"table {self.store.name!r}: the schema was altered during a write (version"
                 f" {self.base.version} to {newest.version}); write again"
             )
-        return newest
 
     def _next(self, newest: Manifest, adopted: Mapping[str, TabletEntry]) -> Manifest:
         applications = dict(newest.applications)
@@ -235,16 +238,19 @@ class Commit:
 
         A part that is empty stays so, but rows that are resolved at commit may come out otherwise.
         """
-        touched: Iterable[str] = [t for t, ps in parts.items() if not all(p.is_empty for p in ps)]
-        if self.state.is_resolved_at_commit:
-            touched = parts
-        if self.state.spec.is_overwrite:
-            touched = [entry.id for entry in self.base.tablets]
         locks = {}
-        for tablet_id in sorted(touched):
+        for tablet_id in self._touched(parts):
             locks[tablet_id] = stack.enter_context(self.store.lock(tablet_id))
             locks[tablet_id].announce(f"commit of write {self.state.write_id}")
         return locks
+
+    def _touched(self, parts: Parts) -> list[str]:
+        """Return the tablets that may change, in the order of their locks."""
+        if self.state.spec.is_overwrite:
+            return sorted(entry.id for entry in self.base.tablets)
+        if self.state.is_resolved_at_commit:
+            return sorted(parts)
+        return sorted(t for t, ps in parts.items() if not all(p.is_empty for p in ps))
 
     def _timestamp(self, newest: Manifest, locks: Mapping[str, TabletLock]) -> int:
         stamps = {entry.id: entry.timestamp for entry in newest.tablets}

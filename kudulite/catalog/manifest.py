@@ -91,6 +91,10 @@ class Manifest:
         """The highest commit timestamp, or that of the creation."""
         return max(self.created, max(tablet.timestamp for tablet in self.tablets))
 
+    def entry(self, tablet_id: str) -> TabletEntry | None:
+        """Return a tablet's entry, None where this version does not have it."""
+        return next((entry for entry in self.tablets if entry.id == tablet_id), None)
+
     def encode(self) -> bytes:
         """Return the file's content."""
         body = {

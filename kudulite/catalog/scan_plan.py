@@ -13,13 +13,18 @@ from dataclasses import dataclass, replace
 from kudulite.catalog.manifest import Manifest, TabletEntry
 from kudulite.catalog.pruning import tablets_to_scan
 from kudulite.catalog.table_store import TableStore
+from kudulite.catalog.wal_tail import read_tablet
 from kudulite.cfile.base_data import ROW_GROUP_ROWS
 from kudulite.errors import SchemaError
 from kudulite.model.predicate import BoundPredicates, Predicate, bind_predicates
+from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.scan_spec import ScanSpec
 
 # [lower, upper) as encoded keys; None is unbounded.
 KeyBounds = tuple[bytes | None, bytes | None]
+
+# A guess of what a row of a MemRowSet will take on disk.
+MEMORY_ROW_BYTES = 64
 
 
 @dataclass(frozen=True)
@@ -78,10 +83,14 @@ def _tablet_pieces(
     store: TableStore, entry: TabletEntry, spec: ScanSpec, split_bytes: int
 ) -> list[ScanPiece]:
     """Sweep the first keys of all row groups in key order; cut where a piece is large enough."""
-    tablet = store.tablet(entry)
+    tablet = read_tablet(store, entry)
     share = max(1, len(set(spec.names) | set(spec.predicates.columns))) / len(spec.schema.columns)
     groups: list[tuple[bytes, int, int]] = []
     for rowset in tablet.visible(spec.timestamp).overlapping(spec.lower, spec.upper):
+        if not isinstance(rowset, DiskRowSet):
+            rows = rowset.live_row_count(spec.timestamp)
+            groups.append((rowset.key_min, rows * MEMORY_ROW_BYTES, rows))
+            continue
         group_count = -(-rowset.meta.row_count // ROW_GROUP_ROWS)
         size = int(rowset.meta.base_bytes * share) // group_count + 1
         rows = rowset.meta.row_count // group_count

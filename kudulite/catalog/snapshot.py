@@ -18,6 +18,7 @@ from typing import Any
 
 from kudulite.catalog.manifest import Manifest
 from kudulite.catalog.table_store import TableStore
+from kudulite.catalog.wal_tail import make_durable
 from kudulite.errors import StorageError, TimestampError
 from kudulite.mvcc.hybrid_time import (
     LOGICAL_BITS,
@@ -112,4 +113,7 @@ def settle(store: TableStore, tablet_ids: Iterable[str], timestamp: int) -> None
         if store.last_timestamp(tablet_id) < timestamp:
             with store.lock(tablet_id) as lock:
                 lock.announce("snapshot")
+                entry = store.newest().entry(tablet_id)
+                if entry is not None:
+                    make_durable(store, entry, lock)
                 lock.lift_last_timestamp(timestamp)

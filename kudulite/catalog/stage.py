@@ -77,7 +77,7 @@ class Stager:
                 continue
             rows = self.checked_rows(chunk)
             codes = self._operation_codes(chunk)
-            self._check_nulls(rows, codes)
+            self.check_nulls(rows, codes)
             if self.state.is_resolved_at_commit:
                 operations += self._stage_operations(rows, codes)
             else:
@@ -129,7 +129,7 @@ class Stager:
             ) from error
         return np.array(codes, dtype=np.uint8)[encoded.indices.to_numpy()]
 
-    def _check_nulls(self, rows: pa.Table, codes: np.ndarray) -> None:
+    def check_nulls(self, rows: pa.Table, codes: np.ndarray) -> None:
         """Refuse nulls in key columns, and in NOT NULL columns of rows that would store them."""
         spec = self.state.spec
         for name in rows.column_names:

@@ -4,6 +4,7 @@
                        hours before its first task writes
     versions           superseded for longer than the grace time
     files of tablets   that no remaining version refers to
+    log segments       that all remaining versions have flushed
     tablets            of a creation that was killed, or lost to another one
 
 A version that a staging folder pins stays, with its files. Each tablet is swept under its lock, so
@@ -29,7 +30,8 @@ from kudulite.catalog.table_store import (
     TABLET_FOLDER,
     TableStore,
 )
-from kudulite.tablet.tablet import LOCK_NAME, ROWSET_FOLDER
+from kudulite.tablet.tablet import LOCK_NAME, ROWSET_FOLDER, WAL_FOLDER
+from kudulite.wal.wal_position import list_segments, segment_path
 
 GRACE_SECONDS = 3600.0
 STAGING_GRACE_SECONDS = 24 * 3600.0
@@ -108,23 +110,21 @@ def _read_versions(store: TableStore, manifests: dict[int, Manifest]) -> None:
 
 def _referenced(store: TableStore, tablet_id: str, manifests: dict[int, Manifest]) -> set[Path]:
     """Return the files of a tablet that any of the versions refers to."""
-    kept: set[Path] = {store.tablet_folder(tablet_id) / LOCK_NAME}
-    superblocks: set[str] = set()
-    for manifest in manifests.values():
-        kept |= _files_of(store, manifest, tablet_id, superblocks)
-    return kept
-
-
-def _files_of(store: TableStore, manifest: Manifest, tablet_id: str, seen: set[str]) -> set[Path]:
-    entry = next((e for e in manifest.tablets if e.id == tablet_id), None)
-    if entry is None or entry.superblock.name in seen:
-        return set()
-    seen.add(entry.superblock.name)
     folder = store.tablet_folder(tablet_id)
-    files = {folder / entry.superblock.name}
-    for meta in store.tablet(entry).superblock.rowsets:
-        files |= {folder / ROWSET_FOLDER / meta.id / name for name in meta.file_names}
-    return files
+    found = [manifest.entry(tablet_id) for manifest in manifests.values()]
+    entries = {entry.superblock.name: entry for entry in found if entry is not None}
+    kept = {folder / LOCK_NAME}
+    log_starts = []
+    for entry in entries.values():
+        superblock = store.tablet(entry).superblock
+        log_starts.append(superblock.wal_start.segment)
+        kept.add(folder / entry.superblock.name)
+        for meta in superblock.rowsets:
+            kept |= {folder / ROWSET_FOLDER / meta.id / name for name in meta.file_names}
+    for segment in list_segments(folder / WAL_FOLDER):
+        if segment >= min(log_starts, default=0):
+            kept.add(segment_path(folder / WAL_FOLDER, segment))
+    return kept
 
 
 def _unreferenced(folder: Path, kept: set[Path], grace_seconds: float) -> Iterator[Path]:

@@ -19,8 +19,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+from kudulite.catalog.background import BackgroundWork
 from kudulite.catalog.manifest import Manifest, TabletEntry, manifest_name
 from kudulite.catalog.partition import PartitionSchema, TabletPartition
+from kudulite.catalog.row_queue import RowQueue
 from kudulite.cfile.block_cache import BlockCache
 from kudulite.errors import (
     CorruptionError,
@@ -32,11 +34,14 @@ from kudulite.fs.file_system import FileRef, FileSystem, read_file
 from kudulite.fs.lock import TabletLock, create_lock_file, read_last_timestamp
 from kudulite.model.schema import Schema
 from kudulite.mvcc.hybrid_time import Clock
+from kudulite.tablet.mem_stores import MemStores
 from kudulite.tablet.superblock import Superblock
 from kudulite.tablet.tablet import LOCK_NAME, ROWSET_FOLDER, Tablet
 
 MANIFEST_FOLDER, TABLET_FOLDER, STAGING_FOLDER = "manifest", "tablet", "staging"
 HINT_NAME = "hint"
+SMALL_WRITE_ROWS_MAX = 1000
+FLUSH_BYTES = 64 << 20
 # What an opened tablet costs in the cache per rowset, beside the files that count for themselves.
 _ROWSET_BYTES = 2048
 # An opened tablet keeps its folded deltas: this many times their size in lz4 files, by experience.
@@ -51,6 +56,15 @@ class Environment:
     clock: Clock
     cache: BlockCache
     lock_timeout_seconds: float = 60.0
+    # Arrow batches up to this many rows, all of one tablet, go through its log (small_write.py).
+    small_write_rows_max: int = SMALL_WRITE_ROWS_MAX
+    # Memory of a tablet's unflushed rows from which on it is flushed.
+    flush_bytes: int = FLUSH_BYTES
+    # By (table folder, tablet id): the newest memory with its superblock's name, and who waits to
+    # write rows.
+    memories: dict[tuple[str, str], tuple[str, MemStores | None]] = field(default_factory=dict)
+    row_queues: dict[tuple[str, str], RowQueue] = field(default_factory=dict)
+    background: BackgroundWork = field(default_factory=BackgroundWork)
 
 
 @dataclass
@@ -169,10 +183,14 @@ class TableStore:
         """Return a tablet's folder."""
         return self.folder / TABLET_FOLDER / tablet_id
 
-    def lock(self, tablet_id: str, *, is_shared: bool = False) -> TabletLock:
-        """Return an acquisition of a tablet's lock, for a `with`."""
+    def lock(
+        self, tablet_id: str, *, is_shared: bool = False, timeout_seconds: float | None = None
+    ) -> TabletLock:
+        """Return an acquisition of a tablet's lock, for a `with`; None: the client's timeout."""
         path = self.tablet_folder(tablet_id) / LOCK_NAME
-        return TabletLock(path, self.environment.lock_timeout_seconds, is_shared=is_shared)
+        if timeout_seconds is None:
+            timeout_seconds = self.environment.lock_timeout_seconds
+        return TabletLock(path, timeout_seconds, is_shared=is_shared)
 
     def lock_all(self, stack: ExitStack, work: str) -> dict[str, TabletLock]:
         """Take the locks of all tablets into `stack`; return them by tablet id.

@@ -13,11 +13,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from kudulite.catalog.flush_policy import flush_below
 from kudulite.catalog.table_store import Environment, TableStore
 from kudulite.client.environment import default_environment
 from kudulite.client.partitioning import Partitioning, partitioning_of
 from kudulite.client.scan_token import ScanToken, TokenScanner
 from kudulite.client.schema_builder import SchemaBuilder
+from kudulite.client.session import Session
 from kudulite.client.table import Table
 from kudulite.client.table_alterer import TableAlterer
 from kudulite.client.table_name import rename_table, table_folder
@@ -55,6 +57,29 @@ class Client:
 
     def __repr__(self) -> str:
         return f"<kudulite client at {self.root}>"
+
+    def close(self) -> None:
+        """Flush what this process wrote row by row; the client stays usable.
+
+        Rows are durable without it. Raises LockTimeoutError, StorageError.
+        """
+        flush_below(self._environment, self.root)
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    def new_session(
+        self, flush_mode: str | int = "manual", timeout_ms: float | None = None, **options: Any
+    ) -> Session:
+        """Return a session, which writes rows one by one: "manual", "auto" or "background".
+
+        `timeout_ms` is how long a flush waits for another writer of a tablet; `options` are named
+        as the session's setters. Raises OptionError.
+        """
+        return Session(flush_mode, timeout_ms, **options)
 
     def schema_builder(self) -> SchemaBuilder:
         """Return a new schema builder."""

@@ -22,6 +22,7 @@ from kudulite.catalog.planned_columns import check_still_there, planned_columns
 from kudulite.catalog.scan_plan import KeyBounds, entries_to_scan, narrowed, scan_spec
 from kudulite.catalog.snapshot import choose_snapshot
 from kudulite.catalog.table_store import TableStore
+from kudulite.catalog.wal_tail import read_tablet
 from kudulite.errors import ConflictError, OptionError
 from kudulite.model.predicate import Predicate
 from kudulite.model.schema import Column
@@ -106,7 +107,7 @@ class Scan:
 
     def count(self) -> int:
         """Return the number of rows; without predicates no column is read."""
-        total = sum(count_rows(self._store.tablet(e), self._spec) for e in self._entries())
+        total = sum(count_rows(read_tablet(self._store, e), self._spec) for e in self._entries())
         return total if self._limit is None else min(total, self._limit)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
@@ -131,7 +132,7 @@ class Scan:
         reads = (
             read
             for entry in self._entries()
-            for read in block_reads(self._store.tablet(entry), self._spec)
+            for read in block_reads(read_tablet(self._store, entry), self._spec)
         )
         return read_ahead(reads)
 
@@ -144,7 +145,7 @@ def ordered_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of all tablets together in key order."""
     streams = [
-        scan_ordered(store.tablet(entry), replace(spec, with_keys=True)) for entry in entries
+        scan_ordered(read_tablet(store, entry), replace(spec, with_keys=True)) for entry in entries
     ]
     return (rows.batch for rows in merge_ordered(streams))
 

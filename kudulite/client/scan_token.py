@@ -19,6 +19,7 @@ from kudulite.catalog.planned_columns import ColumnIds, planned_columns, schema_
 from kudulite.catalog.scan_plan import KeyBounds, narrowed, plan_pieces, scan_spec, tightest
 from kudulite.catalog.snapshot import check_not_ancient, choose_snapshot
 from kudulite.catalog.table_store import TableStore
+from kudulite.catalog.wal_tail import read_tablet
 from kudulite.client.environment import default_environment
 from kudulite.client.row_reader import RowReader
 from kudulite.client.scan import ordered_batches, read_ahead
@@ -61,7 +62,7 @@ class ScanToken:
         store, entry, spec = self._plan()
         if self.ordered:
             return ordered_batches(store, [entry], spec)
-        return read_ahead(block_reads(store.tablet(entry), spec))
+        return read_ahead(block_reads(read_tablet(store, entry), spec))
 
     def into_kudu_scanner(self) -> TokenScanner:
         """Return a scanner of the piece, in kudu-python's words."""

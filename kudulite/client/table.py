@@ -19,7 +19,9 @@ import pyarrow as pa
 
 from kudulite.catalog.bulk_write import WriteState, begin_write
 from kudulite.catalog.check import CheckReport, check_table
+from kudulite.catalog.flush import flush_table
 from kudulite.catalog.partition import PartitionSchema
+from kudulite.catalog.row_write import RowWriter
 from kudulite.catalog.snapshot import choose_snapshot
 from kudulite.catalog.sweep import (
     GRACE_SECONDS,
@@ -29,12 +31,15 @@ from kudulite.catalog.sweep import (
     sweep_staging,
 )
 from kudulite.catalog.table_store import TableStore
+from kudulite.catalog.wal_tail import read_tablet
 from kudulite.client.arrow_input import arrow_batches
 from kudulite.client.bulk_write import BulkWrite, WriteResult
 from kudulite.client.kudu_table import KuduTable
 from kudulite.client.lookup import KeyLookup
+from kudulite.client.row_operations import RowOperations
 from kudulite.client.scan import Scan
 from kudulite.client.scan_token import ScanToken, make_tokens
+from kudulite.client.small_write import SmallWrite
 from kudulite.errors import ColumnNotFoundError, OptionError
 from kudulite.model.predicate import ColumnExpression, Predicate
 from kudulite.model.schema import Schema
@@ -61,7 +66,7 @@ class TableStatistics:
     bytes_on_disk: int
 
 
-class Table(KuduTable):
+class Table(RowOperations, KuduTable):
     """One table; made by `Client.table`, `Client.create_table` and `open_table`."""
 
     def __init__(self, store: TableStore) -> None:
@@ -111,12 +116,13 @@ class Table(KuduTable):
     def statistics(self) -> TableStatistics:
         """Figures of the newest version."""
         manifest = self._store.newest()
-        tablets = [self._store.tablet(entry) for entry in manifest.tablets]
-        rowsets = [rowset.meta for tablet in tablets for rowset in tablet.current.items]
+        tablets = [read_tablet(self._store, entry) for entry in manifest.tablets]
+        disk = [rowset.meta for tablet in tablets for rowset in tablet.disk_rowsets]
+        rowsets = [meta for meta in disk if meta.delete_timestamp is None]
         return TableStatistics(
             version=manifest.version,
             tablet_count=len(tablets),
-            live_row_count=sum(entry.live_row_count for entry in manifest.tablets),
+            live_row_count=sum(tablet.live_row_count for tablet in tablets),
             rowset_count=len(rowsets),
             redo_file_count=sum(len(meta.redo) for meta in rowsets),
             bytes_on_disk=sum(entry.bytes_on_disk for entry in manifest.tablets),
@@ -133,7 +139,11 @@ class Table(KuduTable):
                 f"table {self.name!r} has no column {column!r}; its columns are {listed}"
             ) from None
 
-    # -- writing whole batches
+    # -- writing
+
+    def row_writer(self) -> RowWriter:
+        """Return what sessions write the table's rows with."""
+        return RowWriter(self._store)
 
     def insert(self, data: Any, **options: Any) -> WriteResult:
         """Add rows; RowError if any key is there already. For `options` see `new_bulk_write`."""
@@ -217,6 +227,7 @@ class Table(KuduTable):
         before, or an older one, is skipped. Raises OptionError and SchemaError before anything is
         written.
         """
+        flush_table(self._store)  # so that the pinned version has all rows
         manifest = self._store.newest()
         spec = WriteSpec.build(
             manifest.schema,
@@ -243,6 +254,13 @@ class Table(KuduTable):
     def _write(self, operation: str, data: Any, options: dict[str, Any]) -> WriteResult:
         _check_options(self.name, options)
         names, batches = arrow_batches(data, self.schema, self.name)
+        if options.keys() <= {"ignore_null"}:
+            kind = parse_operation(operation)
+            ignore_null = options.get("ignore_null", False)
+            small = SmallWrite(self._store, kind, names, ignore_null)
+            result, batches = small.write(batches)
+            if result is not None:
+                return result
         return self._run(self.new_bulk_write(operation, columns=names, **options), batches)
 
     def _run(self, write: BulkWrite, batches: Any) -> WriteResult:
@@ -253,6 +271,13 @@ class Table(KuduTable):
             raise
 
     # -- upkeep
+
+    def flush(self) -> int:
+        """Write what the logs hold to DiskRowSets; returns how many tablets had something.
+
+        Rows are durable and visible without it; it keeps memory and logs short.
+        """
+        return flush_table(self._store)
 
     def maintain(
         self,

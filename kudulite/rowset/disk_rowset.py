@@ -73,6 +73,11 @@ class DiskRowSet:
         return other
 
     @property
+    def dms(self) -> DeltaMemSnapshot | None:
+        """The changes that are newer than all REDO files."""
+        return self._dms
+
+    @property
     def key_min(self) -> bytes:
         """The smallest encoded key."""
         return self.meta.key_min

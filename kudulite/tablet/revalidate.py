@@ -126,6 +126,7 @@ class Revalidator:
             hit[positions[positions >= 0]] = True
         if not self.resolver.spec.is_overwrite:
             for other, start, stop in now.current.probe_ranges(keys):
+                assert isinstance(other, DiskRowSet)
                 if before.rowset(other.meta.id) is None:
                     hit[start:stop] |= other.find(keys.slice(start, stop), TIMESTAMP_MAX) >= 0
         return np.flatnonzero(hit & ~rowset.overlay(TIMESTAMP_MAX).is_deleted(np.arange(len(hit))))

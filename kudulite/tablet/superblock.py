@@ -1,9 +1,13 @@
 """Superblock: one tablet's list of rowsets and files, as one JSON file that never changes.
 
-    {"format_version": 1, "tablet_id": "…", "rowsets": [rowset, …]}      rowset: see rowset_meta.py
+    {"format_version": 2, "tablet_id": "…", "wal_start": [segment, offset],
+     "rowsets": [rowset, …]}                                         rowset: see rowset_meta.py
 
-A manifest names the superblock of each tablet with its length and checksum. A commit writes a new
-superblock for each tablet that it touches; the old one stays for readers of the past.
+`wal_start`: what the write-ahead log holds before it is in the rowsets, what it holds from there on
+is not. Version 1 had no log.
+
+A manifest names the superblock of each tablet with its length and checksum. A commit or a flush
+writes a new superblock for each tablet that it touches; the old one stays for readers of the past.
 """
 
 from __future__ import annotations
@@ -13,22 +17,25 @@ from dataclasses import dataclass
 
 from kudulite.errors import CorruptionError, FormatVersionError
 from kudulite.rowset.rowset_meta import RowSetMeta
+from kudulite.wal.wal_position import WAL_BEGIN, WalPosition
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 @dataclass(frozen=True)
 class Superblock:
-    """The rowsets of one tablet at one version of the table."""
+    """The rowsets of one tablet at one version of the table, and where its log goes on."""
 
     tablet_id: str
     rowsets: tuple[RowSetMeta, ...] = ()
+    wal_start: WalPosition = WAL_BEGIN
 
     def encode(self) -> bytes:
         """Return the file's content."""
         content = {
             "format_version": FORMAT_VERSION,
             "tablet_id": self.tablet_id,
+            "wal_start": self.wal_start.to_json(),
             "rowsets": [rowset.to_json() for rowset in self.rowsets],
         }
         return json.dumps(content, separators=(",", ":")).encode()
@@ -42,12 +49,13 @@ class Superblock:
         try:
             value = json.loads(content)
             version = value["format_version"]
-            if version == FORMAT_VERSION:
+            if 1 <= version <= FORMAT_VERSION:
                 rowsets = tuple(RowSetMeta.from_json(rowset) for rowset in value["rowsets"])
-                return Superblock(value["tablet_id"], rowsets)
+                start = WalPosition.from_json(value["wal_start"]) if version > 1 else WAL_BEGIN
+                return Superblock(value["tablet_id"], rowsets, start)
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptionError(f"{source}: not a superblock: {error!r}") from error
         raise FormatVersionError(
-            f"{source}: superblock of format version {version}, known: {FORMAT_VERSION};"
+            f"{source}: superblock of format version {version}, known: 1 to {FORMAT_VERSION};"
             " upgrade kudulite to read it"
         )

@@ -1,16 +1,21 @@
 """Tablet: the rowsets of one superblock, opened for reading, with lookups by key.
 
 A `Tablet` is one version and never changes; a newer superblock is another `Tablet`, which shares
-the opened files through the cache.
+the opened files through the cache. `with_memory` gives the tablet together with what its log holds
+beyond the superblock: the DeltaMemStores on top of their DiskRowSets, and the MemRowSet as one more
+rowset, the last.
 
 Threads: any number may read.
 
-Lock order (a writer takes them top down): the tablet locks between processes, in tablet-id order
-(fs/lock.py); then the block cache's lock, a leaf. Readers take the cache's lock alone.
+Lock order (a writer takes them top down): the queue of a tablet's row writers within the process
+(catalog/row_write.py); the tablet locks between processes, in tablet-id order (fs/lock.py); the
+mutex of a tablet's memory (mem_stores.py); then the block cache's lock and the mutexes of single
+stores, leaves. Readers take only the last three.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,12 +23,17 @@ from pathlib import Path
 import numpy as np
 
 from kudulite.cfile.block_cache import BlockCache
+from kudulite.delta.delta_mem_store import DeltaMemSnapshot
 from kudulite.model.key_array import KeyArray
+from kudulite.mvcc.hybrid_time import TIMESTAMP_MAX
 from kudulite.rowset.disk_rowset import DiskRowSet
+from kudulite.rowset.memrowset import MemRowSetSnapshot
+from kudulite.rowset.rowset import RowSet
 from kudulite.rowset.rowset_tree import RowSetTree
 from kudulite.tablet.superblock import Superblock
 
 ROWSET_FOLDER = "rowset"
+WAL_FOLDER = "wal"
 LOCK_NAME = "lock"
 
 
@@ -56,26 +66,54 @@ class Tablet:
     """One tablet as one superblock describes it; `folder` is the tablet's own."""
 
     def __init__(self, superblock: Superblock, folder: Path, cache: BlockCache) -> None:
+        disk = tuple(
+            DiskRowSet(meta, folder / ROWSET_FOLDER / meta.id, cache) for meta in superblock.rowsets
+        )
+        self._assemble(superblock, folder, disk, None)
+
+    def _assemble(
+        self,
+        superblock: Superblock,
+        folder: Path,
+        disk: Sequence[DiskRowSet],
+        memrowset: MemRowSetSnapshot | None,
+    ) -> None:
         self.superblock = superblock
         self.id = superblock.tablet_id
         self.folder = folder
-        self.rowsets = tuple(
-            DiskRowSet(meta, folder / ROWSET_FOLDER / meta.id, cache) for meta in superblock.rowsets
-        )
-        self._index_of = {rowset.meta.id: index for index, rowset in enumerate(self.rowsets)}
-        current = [rowset for rowset in self.rowsets if rowset.meta.delete_timestamp is None]
-        self.current = RowSetTree(current)
+        self.disk_rowsets = tuple(disk)
+        self.memrowset = memrowset
+        self.rowsets: tuple[RowSet, ...] = self.disk_rowsets
+        current: list[RowSet] = [r for r in disk if r.meta.delete_timestamp is None]
+        if memrowset is not None:
+            self.rowsets = (*self.disk_rowsets, memrowset)
+            current.append(memrowset)
+        self._index_of = {rowset: index for index, rowset in enumerate(self.rowsets)}
+        self._disk_index = {rowset.meta.id: index for index, rowset in enumerate(disk)}
+        self.current: RowSetTree[RowSet] = RowSetTree(current)
+
+    def with_memory(
+        self, memrowset: MemRowSetSnapshot | None, deltas: Mapping[str, DeltaMemSnapshot]
+    ) -> Tablet:
+        """Return the tablet with a MemRowSet, and DeltaMemStores by rowset id, on top."""
+        tablet = Tablet.__new__(Tablet)
+        disk = [
+            rowset.with_dms(deltas[rowset.meta.id]) if rowset.meta.id in deltas else rowset
+            for rowset in self.disk_rowsets
+        ]
+        tablet._assemble(self.superblock, self.folder, disk, memrowset)
+        return tablet
 
     def rowset(self, rowset_id: str) -> DiskRowSet | None:
-        """Return a rowset by id, or None when this version does not have it."""
-        index = self._index_of.get(rowset_id)
-        return None if index is None else self.rowsets[index]
+        """Return a DiskRowSet by id, or None when this version does not have it."""
+        index = self._disk_index.get(rowset_id)
+        return None if index is None else self.disk_rowsets[index]
 
-    def visible(self, timestamp: int) -> RowSetTree[DiskRowSet]:
+    def visible(self, timestamp: int) -> RowSetTree[RowSet]:
         """Return the rowsets that a snapshot at `timestamp` sees."""
         if timestamp >= self.timestamp_max:
             return self.current
-        return RowSetTree([r for r in self.rowsets if r.meta.is_visible(timestamp)])
+        return RowSetTree([r for r in self.rowsets if r.is_visible(timestamp)])
 
     def locate(self, keys: KeyArray, timestamp: int) -> RowLocations:
         """Look up ascending `keys` at a snapshot: bounds, bloom filter, key index, deletes.
@@ -86,13 +124,13 @@ class Tablet:
         for rowset, start, stop in self.visible(timestamp).probe_ranges(keys):
             rowids = rowset.find(keys.slice(start, stop), timestamp)
             found = np.flatnonzero(rowids >= 0)
-            locations.rowset_index[start + found] = self._index_of[rowset.meta.id]
+            locations.rowset_index[start + found] = self._index_of[rowset]
             locations.rowid[start + found] = rowids[found]
         return locations
 
     def locate_one(
         self, key: bytes, width: int | None, timestamp: int
-    ) -> tuple[DiskRowSet, int] | None:
+    ) -> tuple[RowSet, int] | None:
         """Look up one key; returns its rowset and row id, or None."""
         for rowset in self.visible(timestamp).covering(key):
             rowid = rowset.find_one(key, width, timestamp)
@@ -102,14 +140,20 @@ class Tablet:
 
     @property
     def live_row_count(self) -> int:
-        """Rows of the newest state, from metadata alone."""
-        return sum(rowset.meta.live_row_count for rowset in self.rowsets)
+        """Rows of the newest state, from metadata and memory alone."""
+        live = 0 if self.memrowset is None else self.memrowset.live_row_count(TIMESTAMP_MAX)
+        for rowset in self.disk_rowsets:
+            live += rowset.meta.live_row_count
+            if rowset.dms is not None and rowset.meta.delete_timestamp is None:
+                live -= rowset.dms.meta.delete_count
+        return live
 
     @cached_property
     def timestamp_max(self) -> int:
         """The newest timestamp of any change in the tablet."""
-        newest = 0
-        for meta in self.superblock.rowsets:
-            stamps = [meta.insert_timestamp, meta.delete_timestamp or 0]
-            newest = max(newest, *stamps, *(delta.timestamp_max for delta in meta.redo))
+        newest = 0 if self.memrowset is None else self.memrowset.timestamp_max
+        for rowset in self.disk_rowsets:
+            newest = max(newest, rowset.meta.timestamp_max)
+            if rowset.dms is not None:
+                newest = max(newest, rowset.dms.meta.timestamp_max)
         return newest

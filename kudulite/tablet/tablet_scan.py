@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from kudulite.rowset.disk_rowset import Block, DiskRowSet, ScannedRows
 from kudulite.rowset.merge import OrderedStream, merge_ordered
+from kudulite.rowset.rowset import Block, RowSet, ScannedRows
 from kudulite.rowset.scan_spec import ScanSpec
 from kudulite.tablet.tablet import Tablet
 
@@ -21,7 +21,7 @@ from kudulite.tablet.tablet import Tablet
 class BlockRead:
     """One block of a scan, not read yet."""
 
-    rowset: DiskRowSet
+    rowset: RowSet
     block: Block
     spec: ScanSpec
 
@@ -53,7 +53,7 @@ def scan_ordered(tablet: Tablet, spec: ScanSpec) -> OrderedStream:
     return OrderedStream(key_min, lambda: merge_ordered(streams))
 
 
-def _rowset_stream(rowset: DiskRowSet, spec: ScanSpec) -> OrderedStream:
+def _rowset_stream(rowset: RowSet, spec: ScanSpec) -> OrderedStream:
     def read() -> Iterator[ScannedRows]:
         for block in rowset.blocks(spec):
             found = rowset.read_block(block, spec)

@@ -35,10 +35,20 @@ def environment(
     file_system: FileSystem | None = None,
     clock: Clock | None = None,
     lock_timeout_seconds: float = 20.0,
+    small_write_rows_max: int = 0,
+    **options: Any,
 ) -> Environment:
-    """An environment with a cache of its own: nothing is shared with other tests."""
+    """An environment with a cache of its own: nothing is shared with other tests.
+
+    Small Arrow batches are bulk writes like large ones unless a test says otherwise.
+    """
     return Environment(
-        file_system or FileSystem(), clock or Clock(), BlockCache(CACHE_BYTES), lock_timeout_seconds
+        file_system or FileSystem(),
+        clock or Clock(),
+        BlockCache(CACHE_BYTES),
+        lock_timeout_seconds,
+        small_write_rows_max,
+        **options,
     )
 
 

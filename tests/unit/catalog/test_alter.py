@@ -103,16 +103,18 @@ def test_alterations_wait_for_a_lock_and_give_up(core: CoreTables):
             alter_table(store, [add_range])
 
 
-def test_a_table_with_row_writes_that_are_not_flushed_is_not_altered(core: CoreTables):
-    """Their records have the schema of their time."""
-    table = make_table(core.client())
-    entry = table._store.newest().tablets[0]
-    with table._store.lock(entry.id) as lock:
-        lock.set_wal_end(1, 100)
-    with pytest.raises(NotSupportedError, match="row writes that are not flushed"):
-        alter_table(table._store, [add_range])
-    with table._store.lock(entry.id) as lock:
-        lock.set_wal_end(0, 0, may_fall=True)
+def test_row_writes_are_flushed_by_an_alteration(core: CoreTables):
+    """Their records have the schema of their time; what they wrote is read under the new one."""
+    client = core.client()
+    table = make_table(client)
+    session = client.new_session()
+    session.apply(table.new_insert({"k": 5, "v": 7}))
+    session.flush()
+    alter_table(table._store, [add_range, lambda draft: draft.change_column("v", {"name": "w"})])
+    session.apply(table.new_update({"k": 5, "w": 8}))
+    session.flush()
+    assert table.get(5)["w"] == 8
+    assert table.statistics.rowset_count == 2
 
 
 def test_a_write_to_a_tablet_that_was_dropped_is_refused(core: CoreTables):

@@ -6,7 +6,7 @@ from dataclasses import replace
 from decimal import Decimal
 
 import pytest
-from core_tables import CoreTables
+from core_tables import CoreTables, environment
 
 import kudulite
 from kudulite.catalog.manifest import Manifest, manifest_name
@@ -14,6 +14,7 @@ from kudulite.catalog.table_store import TableStore
 from kudulite.client.table import Table
 from kudulite.errors import CorruptionError, FormatVersionError
 from kudulite.tablet.superblock import Superblock
+from kudulite.wal.wal_position import WAL_BEGIN
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def table(core: CoreTables) -> Table:
 
 def newest(table: Table) -> tuple[TableStore, Manifest]:
     """A store that has seen nothing, and its newest version."""
-    store = TableStore(table.path, table._store.environment)
+    store = TableStore(table.path, environment())
     return store, store.newest()
 
 
@@ -84,9 +85,15 @@ def test_a_newer_manifest_is_refused(table):
 
 def test_a_newer_superblock_is_refused():
     """Likewise."""
-    content = b'{"format_version":2,"tablet_id":"a","rowsets":[]}'
-    with pytest.raises(FormatVersionError, match="s.json: superblock of format version 2"):
+    content = b'{"format_version":3,"tablet_id":"a","rowsets":[]}'
+    with pytest.raises(FormatVersionError, match="s.json: superblock of format version 3"):
         Superblock.decode(content, "s.json")
+
+
+def test_a_superblock_of_format_version_1_is_read():
+    """Version 1 had no log: it begins at its beginning."""
+    content = b'{"format_version":1,"tablet_id":"a","rowsets":[]}'
+    assert Superblock.decode(content, "s.json") == Superblock("a", (), WAL_BEGIN)
 
 
 @pytest.mark.parametrize(

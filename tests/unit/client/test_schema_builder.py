@@ -15,7 +15,12 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize(("given", "expected", "options"), OPTIONS, ids=str)
+def name_of(value: object) -> str:
+    """A test's id: a function by its name, not by its address."""
+    return getattr(value, "__name__", str(value))
+
+
+@pytest.mark.parametrize(("given", "expected", "options"), OPTIONS, ids=name_of)
 def test_a_type_is_a_name_or_an_object(given, expected, options):
     """With its attributes as arguments or by the spec."""
     builder = kudu.schema_builder()

@@ -1,0 +1,54 @@
+"""When memory is flushed: large, old, or far too large.
+
+    memory passes a multiple of `flush_bytes`    soon, in the background
+    first unflushed write is two minutes old     in the background
+    memory over 4 × `flush_bytes`                by the writer itself, who so waits for the disk
+
+Of several processes that write to one tablet only the one whose write passes the multiple flushes
+it for its size; the others find the new superblock. What no thread comes to flush is in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from kudulite.catalog.background import RETRY_SECONDS
+from kudulite.catalog.flush import flush_tablet
+from kudulite.catalog.table_store import Environment, TableStore
+from kudulite.errors import KuduliteError
+
+FLUSH_AGE_SECONDS = 120.0
+HARD_LIMIT_FACTOR = 4
+
+
+def flush_when_needed(store: TableStore, tablet_id: str, before: int, after: int) -> None:
+    """Arrange the flush of a tablet whose memory grew from `before` to `after` bytes.
+
+    A flush that fails is tried again later: what was written is in the log.
+    """
+    limit = store.environment.flush_bytes
+    delay_seconds = 0.0 if after // limit > before // limit else FLUSH_AGE_SECONDS
+    if after >= HARD_LIMIT_FACTOR * limit:
+        with suppress(KuduliteError):
+            flush_tablet(store, tablet_id)
+            return
+        delay_seconds = RETRY_SECONDS
+    work = partial(_flush_if_there, store, tablet_id)
+    store.environment.background.schedule((store.folder, tablet_id), work, delay_seconds)
+
+
+def flush_below(environment: Environment, root: Path) -> None:
+    """Flush now what this process wrote to the tables under `root`. Raises as a flush does."""
+    environment.background.run_now(lambda key: _is_below(key, root))
+
+
+def _is_below(key: Hashable, root: Path) -> bool:
+    return isinstance(key, tuple) and key[0].is_relative_to(root)
+
+
+def _flush_if_there(store: TableStore, tablet_id: str) -> None:
+    if store.exists():  # the table may be deleted or renamed by now
+        flush_tablet(store, tablet_id)

@@ -1,0 +1,40 @@
+"""Publishing the next version of a table: put-if-absent, again after each lost race."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from kudulite.catalog.manifest import Manifest
+from kudulite.catalog.table_store import TableStore
+from kudulite.errors import ConflictError
+
+# Each lost race is another writer's success; this many in a row mean that something else is wrong.
+PUBLISH_ATTEMPTS_MAX = 1000
+
+
+def publish_next(
+    store: TableStore, newest: Manifest, build: Callable[[Manifest], Manifest | None]
+) -> Manifest | None:
+    """Publish `build(newest)`; a lost race is tried again on the newer version.
+
+    The caller holds the locks of the tablets that `build` changes, so their entries are still
+    those of `newest`. `build` returns None to give up; so does this. Raises ConflictError when the
+    table was deleted and created again, StorageError.
+    """
+    table_id = newest.table_id
+    for attempt in range(PUBLISH_ATTEMPTS_MAX):
+        manifest = build(newest)
+        if manifest is None or store.publish(manifest):
+            return manifest
+        newest = store.newest()
+        if newest.table_id != table_id:
+            raise ConflictError(
+                f"table {store.name!r} was deleted and created again during a write; write again"
+                " to the new one"
+            )
+        time.sleep(min(0.02, 0.0005 * attempt))
+    raise ConflictError(
+        f"table {store.name!r}: {PUBLISH_ATTEMPTS_MAX} other versions were published meanwhile;"
+        " write again"
+    )

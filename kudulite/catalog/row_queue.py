@@ -1,0 +1,34 @@
+"""Group commit within a process: who waits for the same tablet is written by the first of them.
+
+    add(mine); with turn: if mine is not done yet, take_all() and write them together
+
+Threads: any. `turn` is held while writing and comes before the tablet's lock; the mutex protects
+the list and is a leaf.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class RowQueue(Generic[T]):
+    """What the threads of one process want written to one tablet."""
+
+    def __init__(self) -> None:
+        self.turn = threading.Lock()
+        self._mutex = threading.Lock()
+        self._waiting: list[T] = []
+
+    def add(self, item: T) -> None:
+        """Put an item at the end."""
+        with self._mutex:
+            self._waiting.append(item)
+
+    def take_all(self) -> list[T]:
+        """Take all waiting items, in order."""
+        with self._mutex:
+            found, self._waiting = self._waiting, []
+            return found

@@ -1,0 +1,153 @@
+"""The tail of a tablet's log, which its superblock does not cover: read into memory, and recovered.
+
+    superblock.wal_start ──── memory's `end` ──── durable end (lock file) ──── end of the file
+         in rowsets | in memory, catches up    | an append under way, or one whose writer died
+
+A reader goes up to the durable end and needs no lock. Who has the lock knows that no append is
+under way: whole frames beyond the durable end are then of a writer that died before it could say
+that they are durable. They are fsynced and count as written; a torn frame is cut off by the next
+append. So any process, after any crash, finds the same rows, and there is no owner.
+
+Invariants: (1) the durable end is lifted after the fsync and before `last`, so at a settled time T
+all records up to T lie before it; (2) memory is never ahead of the durable end.
+
+Threads: any.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from kudulite.catalog.manifest import TabletEntry
+from kudulite.catalog.table_store import TableStore
+from kudulite.errors import StorageError
+from kudulite.fs.lock import TabletLock, read_lock_file
+from kudulite.tablet.mem_stores import MemStores
+from kudulite.tablet.tablet import LOCK_NAME, WAL_FOLDER, Tablet
+from kudulite.wal.wal_position import WalPosition, segment_path
+from kudulite.wal.wal_reader import read_wal
+
+
+def read_tablet(store: TableStore, entry: TabletEntry) -> Tablet:
+    """Return a tablet with the rows of its log that are durable now; takes no lock as a rule.
+
+    Raises CorruptionError for a damaged log.
+    """
+    memory = caught_up_memory(store, entry)
+    return store.tablet(entry) if memory is None else memory.tablet()
+
+
+def caught_up_memory(store: TableStore, entry: TabletEntry) -> MemStores | None:
+    """Return the tablet's memory up to the durable end; None where the log holds nothing."""
+    is_known, memory = _known_memory(store, entry)
+    found = _durable_end(store, entry)
+    start = store.tablet(entry).superblock.wal_start
+    end = start if found is None else max(start, found)
+    if not is_known and _is_longer(store.tablet_folder(entry.id) / WAL_FOLDER, end):
+        return _recovered_by_reader(store, entry)
+    if memory is None:
+        if end == start:
+            store.environment.memories[_key(store, entry)] = entry.superblock.name, None
+            return None
+        memory = _new_memory(store, entry)
+    _catch_up(store, memory, end)
+    return memory
+
+
+def make_durable(store: TableStore, entry: TabletEntry, lock: TabletLock) -> WalPosition:
+    """Return where the tablet's log ends, everything before it durable; under the tablet's lock.
+
+    Lifts the durable end and `last` over what a writer that died has left. Raises CorruptionError,
+    StorageError.
+    """
+    start = store.tablet(entry).superblock.wal_start
+    end = max(WalPosition(*lock.wal_end), start)
+    folder = store.tablet_folder(entry.id) / WAL_FOLDER
+    if not _is_longer(folder, end):
+        return end
+    tail = read_wal(folder, end, None, store.newest().schema, durable_end=end)
+    if not tail.records:
+        return end
+    file_system = store.environment.file_system
+    for segment in range(max(end.segment, 1), tail.end.segment + 1):
+        with file_system.open_append(segment_path(folder, segment)) as file:
+            file.sync()
+    file_system.sync_directory(folder)
+    lock.set_wal_end(tail.end.segment, tail.end.offset)
+    lock.lift_last_timestamp(tail.records[-1].timestamp)
+    return tail.end
+
+
+def recover(store: TableStore, entry: TabletEntry, lock: TabletLock) -> MemStores:
+    """Return the tablet's memory with all that the log holds; the caller has the tablet's lock.
+
+    Raises CorruptionError, StorageError.
+    """
+    end = make_durable(store, entry, lock)
+    memory = _known_memory(store, entry)[1] or _new_memory(store, entry)
+    _catch_up(store, memory, end)
+    return memory
+
+
+def _recovered_by_reader(store: TableStore, entry: TabletEntry) -> MemStores:
+    """Recover under the lock, or read what is there where the lock cannot be had for writing."""
+    try:
+        with store.lock(entry.id) as lock:
+            lock.announce("recovery")
+            return recover(store, entry, lock)
+    except StorageError:
+        if os.access(store.tablet_folder(entry.id) / LOCK_NAME, os.W_OK):
+            raise
+    memory = _new_memory(store, entry)
+    with store.lock(entry.id, is_shared=True):
+        folder = memory.base.folder / WAL_FOLDER
+        tail = read_wal(folder, memory.end, None, memory.schema)
+    memory.replay(tail.records, tail.end)
+    return memory
+
+
+def _is_longer(folder: Path, end: WalPosition) -> bool:
+    """Whether there are bytes of the log behind `end`."""
+    if os.path.exists(segment_path(folder, end.segment + 1)):
+        return True
+    try:
+        return os.stat(segment_path(folder, end.segment)).st_size > end.offset
+    except FileNotFoundError:
+        return False
+
+
+def _durable_end(store: TableStore, entry: TabletEntry) -> WalPosition | None:
+    """Return the durable end that the lock file names, None where it cannot be told."""
+    _, found = read_lock_file(store.tablet_folder(entry.id) / LOCK_NAME)
+    return None if found is None else WalPosition(*found)
+
+
+def _known_memory(store: TableStore, entry: TabletEntry) -> tuple[bool, MemStores | None]:
+    """Return whether this process has looked for the log of this superblock, and its memory."""
+    name, memory = store.environment.memories.get(_key(store, entry), ("", None))
+    if name != entry.superblock.name:
+        return False, None
+    if memory is not None and memory.schema != store.newest().schema:
+        return True, None  # altered since; its log was empty then
+    return True, memory
+
+
+def _new_memory(store: TableStore, entry: TabletEntry) -> MemStores:
+    memory = MemStores(store.tablet(entry), store.newest().schema)
+    store.environment.memories[_key(store, entry)] = entry.superblock.name, memory
+    return memory
+
+
+def _key(store: TableStore, entry: TabletEntry) -> tuple[str, str]:
+    return str(store.folder), entry.id
+
+
+def _catch_up(store: TableStore, memory: MemStores, end: WalPosition) -> None:
+    """Replay the log up to `end`; the file is read before the mutex is taken."""
+    folder = memory.base.folder / WAL_FOLDER
+    while (start := memory.end).first_frame < end.first_frame:
+        tail = read_wal(folder, start, end, memory.schema)
+        with memory.mutex:
+            if memory.end == start:
+                memory.replay(tail.records, tail.end)

@@ -1,0 +1,131 @@
+"""Small Arrow batches: a few rows of one tablet go through its write-ahead log.
+
+    up to `small_write_rows_max` rows, all of one tablet     one record in the tablet's log
+    everything else                                          a bulk write (bulk_write.py)
+
+Either way the write is all or nothing, durable and visible when it returns. A bulk write makes new
+files for each tablet that it touches; a record costs one append and one fsync, but only one tablet
+can take it in one step.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from kudulite.catalog.bulk_write import WriteState
+from kudulite.catalog.manifest import Manifest
+from kudulite.catalog.row_write import RowWriter
+from kudulite.catalog.stage import Stager
+from kudulite.catalog.table_store import TableStore
+from kudulite.client.bulk_write import WriteResult
+from kudulite.model.schema import Schema
+from kudulite.tablet.operation import Operation, WriteSpec
+from kudulite.tablet.row_failure import raise_row_error
+from kudulite.tablet.row_operation import RowOperation, RowWriteResult
+
+Batches = Iterable[pa.RecordBatch | pa.Table]
+
+
+@dataclass(frozen=True)
+class SmallWrite:
+    """Writes batches of one operation if they are small enough."""
+
+    store: TableStore
+    operation: Operation
+    names: Sequence[str]
+    ignore_null: bool
+
+    def write(self, batches: Batches) -> tuple[WriteResult | None, Batches]:
+        """Return (result, batches); the result is None where they need a bulk write.
+
+        Raises RowError and SchemaError as a bulk write does; the table is then as it was.
+        """
+        rows, batches = self._collect(batches)
+        if rows is None:
+            return None, batches
+        manifest = self.store.newest()
+        spec = WriteSpec.build(
+            manifest.schema,
+            list(self.names),
+            table=self.store.name,
+            operation=self.operation,
+            ignore_null=self.ignore_null,
+        )
+        stager = Stager(self.store, WriteState("", manifest.version, "", spec), manifest)
+        checked = stager.checked_rows(rows)
+        codes = np.full(rows.num_rows, int(self.operation), dtype=np.uint8)
+        stager.check_nulls(checked, codes)
+        if not self._is_of_one_tablet(manifest, checked):
+            return None, [rows]
+        operations = self._operations(manifest.schema, checked)
+        result = RowWriter(self.store).write(operations, is_atomic=True)
+        self._raise_failures(manifest.schema, checked, result)
+        return self._result(result), []
+
+    def _collect(self, batches: Batches) -> tuple[pa.Table | None, Batches]:
+        """Take rows off `batches` up to the limit; those beyond it stay for a bulk write."""
+        limit = self.store.environment.small_write_rows_max
+        taken: list[pa.RecordBatch | pa.Table] = []
+        count = 0
+        waiting = iter(batches)
+        for batch in waiting:
+            taken.append(batch)
+            count += batch.num_rows
+            if count > limit:
+                return None, itertools.chain(taken, waiting)
+        if not count:
+            return None, taken
+        return pa.concat_tables(
+            pa.Table.from_batches([b]) if isinstance(b, pa.RecordBatch) else b for b in taken
+        ), ()
+
+    def _is_of_one_tablet(self, manifest: Manifest, rows: pa.Table) -> bool:
+        columns = {name: rows.column(name).chunk(0) for name in manifest.schema.key_names}
+        index = manifest.partition.tablet_index(columns, rows.num_rows)
+        return bool(index[0] >= 0 and (index == index[0]).all())
+
+    def _operations(self, schema: Schema, rows: pa.Table) -> list[RowOperation]:
+        columns = [_cells(rows.column(name), schema, name) for name in rows.column_names]
+        names, keys = rows.column_names, set(schema.key_names)
+        cells = (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
+        if self.ignore_null:
+            cells = (
+                {name: v for name, v in row.items() if v is not None or name in keys}
+                for row in cells
+            )
+        return [RowOperation(self.operation, row) for row in cells]
+
+    def _raise_failures(self, schema: Schema, rows: pa.Table, result: RowWriteResult) -> None:
+        if not result.failures:
+            return
+        first = result.failures[0]
+        if first.error is not None:
+            raise first.error
+        same = [f.row for f in result.failures if f.reason == first.reason]
+        raise_row_error(
+            self.store.name, self.operation.label, first.reason, rows, schema, np.array(same)
+        )
+
+    def _result(self, result: RowWriteResult) -> WriteResult:
+        counts = result.counts
+        return WriteResult(
+            timestamp=result.timestamp,
+            version=self.store.newest().version,
+            inserted=counts.inserted,
+            updated=counts.updated,
+            deleted=counts.deleted,
+            ignored=counts.ignored,
+        )
+
+
+def _cells(column: pa.ChunkedArray, schema: Schema, name: str) -> list[Any]:
+    """Return a column's cells as Python values; moments as whole microseconds."""
+    if schema.column(name).type.is_timestamp:  # Python's datetime ends with the year 9999
+        return column.cast(pa.int64()).to_pylist()
+    return column.to_pylist()

@@ -1,0 +1,274 @@
+"""What a tablet's log holds beyond its superblock, in memory: one MemRowSet and the DeltaMemStores.
+
+    change of a key that the MemRowSet has, or an INSERT    -> MemRowSet
+    UPDATE or DELETE of a row of a DiskRowSet               -> that rowset's DeltaMemStore
+
+Every process that writes to or reads from the tablet builds the same memory from the same log
+records. The stores only grow; a newer superblock starts new ones.
+
+Invariants: (1) the stores hold exactly the log from the superblock's `wal_start` up to `end`; (2) a
+key is live in one store at most; once it is in the MemRowSet, all later changes of it go there; (3)
+a row of a DiskRowSet that was deleted never comes back there.
+
+Threads: one `apply` at a time, by whoever holds the mutex; `tablet` may be called by any thread and
+gives an immutable view. Nothing is read from disk under the mutex but by a replay's lookups.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from kudulite.delta.delta_file import OP_DELETE, OP_UPDATE, DeltaColumn, DeltaRows
+from kudulite.delta.delta_mem_store import DeltaMemStore
+from kudulite.errors import CorruptionError
+from kudulite.model.encoded_key import encode_keys, key_width
+from kudulite.model.key_array import KeyArray
+from kudulite.model.schema import Schema
+from kudulite.mvcc.hybrid_time import TIMESTAMP_MAX
+from kudulite.rowset.disk_rowset import DiskRowSet
+from kudulite.rowset.memrowset import MemRowSet
+from kudulite.tablet.row_effects import RowPlayer
+from kudulite.tablet.tablet import Tablet
+from kudulite.wal.row_changes import CHANGE_DELETE, CHANGE_INSERT, RowChanges
+from kudulite.wal.wal_position import WalPosition
+from kudulite.wal.wal_writer import WalWriter
+
+# A key that is live in the MemRowSet; any other location is (rowset id, row id).
+IN_MEMROWSET = ("", -1)
+Location = tuple[str, int]
+# Fewer keys than this are looked up one by one: array operations cost more to start.
+LOCATE_ARRAY_MIN = 12
+
+
+@dataclass(frozen=True)
+class TimedChanges:
+    """n changes in order of time, `timestamps` uint64[n] ascending; otherwise as `RowChanges`."""
+
+    timestamps: np.ndarray
+    ops: np.ndarray
+    columns: Mapping[int, pa.Array]
+    is_set: Mapping[int, np.ndarray]
+
+    @staticmethod
+    def of(records: Sequence[RowChanges], schema: Schema) -> TimedChanges:
+        """Put records, in order of time, one behind the other."""
+        counts = [len(record.ops) for record in records]
+        timestamps = np.repeat(np.array([r.timestamp for r in records], np.uint64), counts)
+        ops = np.concatenate([record.ops for record in records])
+        columns, is_set = {}, {}
+        for column in schema.columns:
+            found = [record.columns.get(column.id) for record in records]
+            if all(part is None for part in found):
+                continue
+            parts = [
+                pa.nulls(count, column.type.arrow) if part is None else part
+                for part, count in zip(found, counts, strict=True)
+            ]
+            columns[column.id] = parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+            if mask := _joined_mask(column.id, records, counts):
+                is_set[column.id] = np.concatenate(mask)
+        return TimedChanges(timestamps, ops, columns, is_set)
+
+    def take(self, rows: np.ndarray) -> TimedChanges:
+        """Return some of the changes, in the order of `rows`."""
+        if len(rows) == len(self.ops):
+            return self
+        at = pa.array(rows)
+        return TimedChanges(
+            self.timestamps[rows],
+            self.ops[rows],
+            {column_id: array.take(at) for column_id, array in self.columns.items()},
+            {column_id: mask[rows] for column_id, mask in self.is_set.items()},
+        )
+
+
+def _joined_mask(
+    column_id: int, records: Sequence[RowChanges], counts: Sequence[int]
+) -> list[np.ndarray] | None:
+    """Return which rows set the column, per record; None when all do."""
+    if all(r.columns.get(column_id) is not None and column_id not in r.is_set for r in records):
+        return None
+    return [
+        r.is_set[column_id]
+        if column_id in r.is_set
+        else np.full(count, column_id in r.columns)
+        for r, count in zip(records, counts, strict=True)
+    ]
+
+
+class MemStores:
+    """The memory of one tablet on top of `base`, the tablet as its superblock says."""
+
+    def __init__(self, base: Tablet, schema: Schema) -> None:
+        self.base = base
+        self.schema = schema
+        self.player = RowPlayer(schema)
+        self.log: WalWriter | None = None  # of this process's last append, by the lock's holder
+        self.end: WalPosition = base.superblock.wal_start
+        self.mutex = threading.Lock()
+        self.timestamp_max = 0
+        self.timestamp_min = 0
+        self.row_count = 0
+        self._memrowset = MemRowSet(schema)
+        self._deltas: dict[str, DeltaMemStore] = {}
+        self._width = key_width(schema.key_types)
+        self._key_ids = [column.id for column in schema.key_columns]
+        self._value_ids = [column.id for column in schema.value_columns]
+        self._view: tuple[WalPosition, int, Tablet] = (self.end, 0, base)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory in bytes, an estimate."""
+        return self._memrowset.nbytes + sum(store.nbytes for store in self._deltas.values())
+
+    def tablet(self) -> Tablet:
+        """Return the tablet with everything that is in memory now."""
+        return self.view()[2]
+
+    def view(self) -> tuple[WalPosition, int, Tablet]:
+        """Return the log's position that memory has reached, its newest timestamp, the tablet."""
+        if self._view[0] == self.end:
+            return self._view
+        with self.mutex:
+            deltas = {rowset_id: store.snapshot() for rowset_id, store in self._deltas.items()}
+            memrowset = self._memrowset.snapshot() if self._memrowset.row_count else None
+            tablet = self.base.with_memory(memrowset, deltas)
+            self._view = (self.end, self.timestamp_max, tablet)
+            return self._view
+
+    # -- lookups
+
+    def locate(self, keys: Sequence[bytes]) -> list[Location | None]:
+        """Return where n keys (any order, repeats allowed) are live now."""
+        found: list[Location | None] = [None] * len(keys)
+        unknown = []
+        for position, key in enumerate(keys):
+            if self._memrowset.find_one(key) >= 0:
+                found[position] = IN_MEMROWSET
+            elif not self._memrowset.is_ghost(key):
+                unknown.append(position)
+        if len(unknown) < LOCATE_ARRAY_MIN:
+            for position in unknown:
+                found[position] = self._locate_on_disk(keys[position])
+        else:
+            array = KeyArray.from_bytes([keys[position] for position in unknown], self._width)
+            for position, location in zip(unknown, self._locate_all_on_disk(array), strict=True):
+                found[position] = location
+        return found
+
+    def _locate_on_disk(self, key: bytes) -> Location | None:
+        found = self.base.locate_one(key, self._width, TIMESTAMP_MAX)
+        if found is None:
+            return None
+        rowset, rowid = found
+        assert isinstance(rowset, DiskRowSet)
+        return self._unless_deleted(rowset.meta.id, rowid)
+
+    def _locate_all_on_disk(self, keys: KeyArray) -> list[Location | None]:
+        order = keys.sort_order()
+        found = self.base.locate(keys.take(order), TIMESTAMP_MAX)
+        result: list[Location | None] = [None] * len(keys)
+        ids = [rowset.meta.id for rowset in self.base.disk_rowsets]
+        hits = np.flatnonzero(found.is_found)
+        where = zip(
+            order[hits].tolist(),
+            found.rowset_index[hits].tolist(),
+            found.rowid[hits].tolist(),
+            strict=True,
+        )
+        for position, index, rowid in where:
+            result[position] = self._unless_deleted(ids[index], rowid)
+        return result
+
+    def _unless_deleted(self, rowset_id: str, rowid: int) -> Location | None:
+        store = self._deltas.get(rowset_id)
+        return None if store is not None and store.is_deleted(rowid) else (rowset_id, rowid)
+
+    # -- growing
+
+    def replay(self, records: Sequence[RowChanges], end: WalPosition) -> None:
+        """Apply records read from the log, which goes on at `end`; under the mutex.
+
+        Raises CorruptionError for a change of a row that is not there.
+        """
+        if records:
+            changes = TimedChanges.of(records, self.schema)
+            arrays = [changes.columns[column_id] for column_id in self._key_ids]
+            keys = encode_keys(arrays, self.schema.key_types)
+            try:
+                self._apply(changes, list(keys), self._targets(changes.ops, keys))
+            except ValueError as error:
+                raise CorruptionError(
+                    f"{self.base.folder}: the log does not fit the tablet: {error}"
+                ) from error
+        self.end = end
+
+    def apply(
+        self,
+        record: RowChanges,
+        keys: Sequence[bytes],
+        locations: Sequence[Location | None],
+        end: WalPosition,
+    ) -> None:
+        """Apply the record that was just appended; its `locations` were looked up here before."""
+        with self.mutex:
+            self._apply(TimedChanges.of([record], self.schema), keys, locations)
+            self.end = end
+
+    def _targets(self, ops: np.ndarray, keys: KeyArray) -> list[Location | None]:
+        """Return the location of each change of a replay; None for an INSERT."""
+        known = self._memrowset
+        inserted: set[bytes] = set()
+        targets: list[Location | None] = [None] * len(ops)
+        on_disk = []
+        for position, (op, key) in enumerate(zip(ops.tolist(), keys, strict=True)):
+            if op == CHANGE_INSERT:
+                inserted.add(key)
+            elif key in inserted or known.find_one(key) >= 0 or known.is_ghost(key):
+                targets[position] = IN_MEMROWSET
+            else:
+                on_disk.append(position)
+        if on_disk:
+            found = self._locate_all_on_disk(keys.take(np.array(on_disk)))
+            for position, location in zip(on_disk, found, strict=True):
+                if location is None:
+                    raise CorruptionError(
+                        f"{self.base.folder}: the log changes a row that is not there: encoded key"
+                        f" {keys[position].hex()}"
+                    )
+                targets[position] = location
+        return targets
+
+    def _apply(
+        self, changes: TimedChanges, keys: Sequence[bytes], targets: Sequence[Location | None]
+    ) -> None:
+        by_rowset: dict[str, list[int]] = {}
+        for position, target in enumerate(targets):
+            by_rowset.setdefault("" if target is None else target[0], []).append(position)
+        for rowset_id, positions in by_rowset.items():
+            part = changes.take(np.array(positions))
+            if rowset_id == "":
+                own = [keys[position] for position in positions]
+                self._memrowset.apply(own, part.ops, part.columns, part.is_set, part.timestamps)
+                continue
+            rowids = np.array([t[1] for p in positions if (t := targets[p])], np.int64)
+            store = self._deltas.setdefault(rowset_id, DeltaMemStore())
+            store.append(self._delta_rows(part, rowids))
+        self.row_count += len(keys)
+        self.timestamp_min = self.timestamp_min or int(changes.timestamps[0])
+        self.timestamp_max = int(changes.timestamps[-1])
+
+    def _delta_rows(self, changes: TimedChanges, rowids: np.ndarray) -> DeltaRows:
+        columns = {}
+        for column_id in self._value_ids:
+            values = changes.columns.get(column_id)
+            mask = changes.is_set.get(column_id)
+            if values is not None and (mask is None or mask.any()):
+                columns[column_id] = DeltaColumn(values, None if mask is None else mask)
+        ops = np.where(changes.ops == CHANGE_DELETE, OP_DELETE, OP_UPDATE).astype(np.uint8)
+        return DeltaRows(rowids, ops, columns, changes.timestamps)

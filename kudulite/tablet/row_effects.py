@@ -1,0 +1,169 @@
+"""Plays the operations of a flush one after the other: one change per key, and who was refused.
+
+    operation              key absent            key present
+    insert                 new row               refused: already present
+    insert_ignore          new row               ignored
+    upsert, upsert_ignore  new row               set the given columns
+    update                 refused: not found    set the given columns
+    update_ignore          ignored               set the given columns
+    delete                 refused: not found    delete
+    delete_ignore          ignored               delete
+
+A refused row leaves the others applied. Rows came one by one from a program, so a loop over them is
+right here; whole batches go through `collapse.py`, which has the same table as array operations.
+
+Invariants: (1) of a key there is at most one change, which takes what was before the flush to what
+is after it; (2) a row that was there, was deleted and inserted again is an UPDATE of all columns.
+
+Source: Kudu common/row_operations.cc, tablet.cc.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from kudulite.errors import RowError
+from kudulite.model.schema import Schema
+from kudulite.tablet.collapse import WriteCounts
+from kudulite.tablet.operation import Operation
+from kudulite.tablet.row_operation import RowOperation
+from kudulite.wal.row_changes import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE, RowChanges
+
+COUNT_INSERTED, COUNT_UPDATED, COUNT_DELETED, COUNT_IGNORED = _COUNTED = range(4)
+_INSERTS = (Operation.INSERT, Operation.INSERT_IGNORE)
+
+
+@dataclass(slots=True)
+class _Row:
+    """A key's row while the flush is played; `values` are the cells that it has set, by name."""
+
+    position: int
+    existed: bool
+    is_live: bool
+    key: dict[str, Any]
+    values: dict[str, Any] = field(default_factory=dict)
+    is_replaced: bool = False
+
+
+@dataclass(frozen=True)
+class RowEffects:
+    """What a flush does to one tablet.
+
+    `changes` has a (op, cells by name, position) per changed key, position being that of the key's
+    first operation. `outcomes` has for each operation the count that it adds to (COUNT_ constants),
+    or the RowError reason of its refusal.
+    """
+
+    changes: Sequence[tuple[int, dict[str, Any], int]]
+    outcomes: Sequence[int | str]
+
+    def counts(self, start: int, stop: int) -> WriteCounts:
+        """Return how many of the operations [start, stop) had which outcome."""
+        part = self.outcomes[start:stop]
+        return WriteCounts(*(part.count(outcome) for outcome in _COUNTED))
+
+    def refusals(self, start: int, stop: int) -> list[tuple[int, str]]:
+        """Return (position counted from `start`, reason) of the refused ones of [start, stop)."""
+        part = self.outcomes[start:stop]
+        return [(at, reason) for at, reason in enumerate(part) if isinstance(reason, str)]
+
+
+class RowPlayer:
+    """Plays flushes under one schema; immutable."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self._key_names = schema.key_names
+        values = schema.value_columns
+        self._defaults = {column.name: column.write_default for column in values}
+        self._not_null = tuple(column.name for column in values if not column.nullable)
+        self._types = {column.name: column.type.arrow for column in schema.columns}
+        self._ids = {column.name: column.id for column in schema.columns}
+
+    def play(
+        self, operations: Sequence[RowOperation], keys: Sequence[bytes], exists: Sequence[bool]
+    ) -> RowEffects:
+        """Play n operations on their encoded `keys`; `exists`: which are live before the flush."""
+        rows: dict[bytes, _Row] = {}
+        outcomes: list[int | str] = []
+        for position, (operation, key) in enumerate(zip(operations, keys, strict=True)):
+            row = rows.get(key)
+            if row is None:
+                cells = {name: operation.values[name] for name in self._key_names}
+                row = _Row(position, exists[position], exists[position], cells)
+                rows[key] = row
+            outcomes.append(self._apply(row, operation))
+        changes = [c for row in rows.values() if (c := self._change(row)) is not None]
+        return RowEffects(changes, outcomes)
+
+    def _apply(self, row: _Row, operation: RowOperation) -> int | str:
+        """Apply one operation; returns its outcome."""
+        kind = operation.operation
+        if kind >= Operation.DELETE:
+            return self._delete(row, kind)
+        is_new = not row.is_live
+        if is_new and kind >= Operation.UPDATE:
+            return COUNT_IGNORED if kind == Operation.UPDATE_IGNORE else RowError.REASON_NOT_FOUND
+        if not is_new and kind in _INSERTS:
+            is_ignored = kind == Operation.INSERT_IGNORE
+            return COUNT_IGNORED if is_ignored else RowError.REASON_ALREADY_PRESENT
+        given = {n: v for n, v in operation.values.items() if n not in row.key}
+        if refused := self._refusal(given, is_new):
+            return refused
+        if not is_new:
+            row.values.update(given)
+            return COUNT_UPDATED
+        row.is_live, row.is_replaced = True, row.existed
+        row.values = {**self._defaults, **given}
+        return COUNT_INSERTED
+
+    def _delete(self, row: _Row, kind: Operation) -> int | str:
+        if not row.is_live:
+            return COUNT_IGNORED if kind == Operation.DELETE_IGNORE else RowError.REASON_NOT_FOUND
+        row.is_live, row.is_replaced, row.values = False, False, {}
+        return COUNT_DELETED
+
+    def _refusal(self, given: dict[str, Any], is_new: bool) -> str | None:
+        if not given.keys() <= self._types.keys():  # the table was altered meanwhile
+            return RowError.REASON_INVALID
+        for name in self._not_null:
+            if name in given:
+                if given[name] is None:
+                    return RowError.REASON_NULL
+            elif is_new and self._defaults[name] is None:
+                return RowError.REASON_MISSING
+        return None
+
+    def _change(self, row: _Row) -> tuple[int, dict[str, Any], int] | None:
+        if row.is_live and not row.existed:
+            return CHANGE_INSERT, row.key | row.values, row.position
+        if row.is_live and (row.values or row.is_replaced):
+            return CHANGE_UPDATE, row.key | row.values, row.position
+        if row.existed and not row.is_live:
+            return CHANGE_DELETE, row.key, row.position
+        return None
+
+    def encode(self, effects: RowEffects, timestamp: int) -> RowChanges:
+        """Return the changes (at least one) as columns, all at `timestamp`."""
+        cells = [row for _, row, _ in effects.changes]
+        widest = max(cells, key=len)
+        used = set(widest).union(*cells) if len(cells) > 1 else widest
+        names = [name for name in self._types if name in used]
+        array = pa.array(cells, pa.struct([(name, self._types[name]) for name in names]))
+        is_set = {}
+        if any(len(row) < len(names) for row in cells):
+            for name in names[len(self._key_names) :]:
+                mask = np.array([name in row for row in cells])
+                if not mask.all():
+                    is_set[self._ids[name]] = mask
+        return RowChanges(
+            timestamp=timestamp,
+            ops=np.array([op for op, _, _ in effects.changes], dtype=np.uint8),
+            columns={self._ids[name]: array.field(at) for at, name in enumerate(names)},
+            is_set=is_set,
+        )
