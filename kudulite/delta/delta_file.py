@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -42,8 +42,7 @@ OP_UPDATE, OP_DELETE, OP_REINSERT = 0, 1, 2  # on disk: do not renumber
 TIMESTAMP_UNASSIGNED = 0
 
 
-@dataclass(frozen=True)
-class DeltaColumn:
+class DeltaColumn(NamedTuple):
     """New values of one column; `is_set` (bool[n]) says which rows have one, None means all."""
 
     values: pa.Array

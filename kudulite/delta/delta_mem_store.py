@@ -60,6 +60,7 @@ class _Chunk:
 
     start: int
     rows: DeltaRows
+    nbytes: int = 0
 
     @property
     def row_count(self) -> int:
@@ -204,7 +205,7 @@ class DeltaMemStore:
     """The changes of one rowset since its newest REDO file, in memory."""
 
     def __init__(self) -> None:
-        self._log: ChunkLog[_Chunk] = ChunkLog(_join)
+        self._log: ChunkLog[_Chunk] = ChunkLog(self._join)
         self._index = _RowIndex()
         self._row_count = 0
         self._nbytes = 0
@@ -239,11 +240,18 @@ class DeltaMemStore:
         assert stamps[0] >= self._timestamp_max, f"{stamps[0]} after {self._timestamp_max}"
         assert count == 1 or (rows.timestamps[1:] >= rows.timestamps[:-1]).all()
         self._index.append(rows.rowids.tolist(), rows.ops.tobytes(), stamps)
-        self._log.append(_Chunk(self._row_count, rows), count)
-        self._nbytes += nbytes_of(rows) + count * _INDEX_ROW_BYTES
+        nbytes = nbytes_of(rows)
+        self._nbytes += nbytes + count * _INDEX_ROW_BYTES
+        self._log.append(_Chunk(self._row_count, rows, nbytes), count)
         self._timestamp_max = stamps[-1]
         # Last: a snapshot without a count of its own must not go beyond what is there.
         self._row_count += count
+
+    def _join(self, chunks: Sequence[_Chunk]) -> _Chunk:
+        rows = concat_rows([chunk.rows for chunk in chunks])
+        nbytes = nbytes_of(rows)
+        self._nbytes += nbytes - sum(chunk.nbytes for chunk in chunks)
+        return _Chunk(chunks[0].start, rows, nbytes)
 
     def is_deleted(self, rowid: int) -> bool:
         """Whether the newest change of a row deletes it; O(1)."""
@@ -258,10 +266,6 @@ class DeltaMemStore:
     def to_rows(self) -> DeltaRows:
         """Return all changes by row id, each row's in order of time: those of a REDO file."""
         return self.snapshot().to_rows()
-
-
-def _join(chunks: Sequence[_Chunk]) -> _Chunk:
-    return _Chunk(chunks[0].start, concat_rows([chunk.rows for chunk in chunks]))
 
 
 def _cut(chunks: tuple[_Chunk, ...], row_count: int) -> tuple[_Chunk, ...]:

@@ -32,6 +32,9 @@ from kudulite.delta.delta_file import OP_DELETE, OP_UPDATE, DeltaColumn
 from kudulite.delta.delta_mem_store import DeltaMemSnapshot
 from kudulite.delta.scatter import scatter, select
 
+# A table over so many row ids per change is still cheaper than sorting the changes.
+_DENSE_FACTOR = 8
+
 
 class SourceStatistics(Protocol):
     """What is known of a source of deltas before it is opened."""
@@ -90,6 +93,17 @@ class ColumnOverlay:
     def nbytes(self) -> int:
         """Memory in bytes."""
         return self.rowids.nbytes + self.values.nbytes
+
+    def places(self, rowids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return int64[n] places of row ids in any order, and bool[n] whether they are right."""
+        first, count = int(self.rowids[0]), len(self.rowids)
+        if int(self.rowids[-1]) - first + 1 == count:  # no gaps: nothing to search
+            at = rowids - first
+            hit = (at >= 0) & (at < count)
+            return np.where(hit, at, 0), hit
+        at = np.searchsorted(self.rowids, rowids)
+        at[at == count] = 0
+        return at, self.rowids[at] == rowids
 
     def find(self, rowid: int) -> pa.Scalar | None:
         """Return one row's value, or None when it has none here."""
@@ -260,13 +274,12 @@ class DeltaOverlay:
         overlay = self._column(column_id)
         if overlay is None or not len(overlay.rowids):
             return base
-        at = np.searchsorted(overlay.rowids, rowids)
-        at[at == len(overlay.rowids)] = 0
-        positions = np.flatnonzero(overlay.rowids[at] == rowids)
+        at, hit = overlay.places(rowids)
+        if hit.all():
+            return overlay.values.take(pa.array(at))
+        positions = np.flatnonzero(hit)
         if not len(positions):
             return base
-        if len(positions) == len(rowids):
-            return overlay.values.take(pa.array(at))
         return scatter(base, positions, overlay.values.take(pa.array(at[positions])))
 
     def changes_row(self, rowid: int) -> bool:
@@ -336,6 +349,13 @@ def _newest_of_each_row(
 
 def _last_of_each_row(rowids: np.ndarray) -> np.ndarray:
     """Return int64[m]: the last position of each row id, in ascending order of row ids."""
+    if not len(rowids):
+        return np.empty(0, np.int64)
+    first, last = int(rowids.min()), int(rowids.max())
+    if last - first < _DENSE_FACTOR * len(rowids):
+        newest = np.full(last - first + 1, -1)
+        newest[rowids - first] = np.arange(len(rowids))  # of a repeated index the last one stays
+        return newest[newest >= 0]
     order = np.argsort(rowids, kind="stable")
     ordered = rowids[order]
     return order[np.append(ordered[1:] != ordered[:-1], True)]

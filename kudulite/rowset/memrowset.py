@@ -21,7 +21,7 @@ Source: Kudu memrowset.cc, tablet.md, "MemRowSet".
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -41,8 +41,7 @@ _OP_OF_CHANGE[[CHANGE_INSERT, CHANGE_UPDATE, CHANGE_DELETE]] = [OP_REINSERT, OP_
 _KEY_ROW_BYTES = 200
 
 
-@dataclass(frozen=True, slots=True)
-class _State:
+class _State(NamedTuple):
     """How much of a MemRowSet is there; replaced as a whole after each `apply`."""
 
     slot_count: int = 0
@@ -123,7 +122,7 @@ class MemRowSet:
         rowids = self._resolve(keys, ops.tolist(), fresh)
         stamps = timestamps
         if not isinstance(stamps, np.ndarray):
-            stamps = np.full(count, stamps, np.uint64)
+            stamps = np.array([stamps] * count, np.uint64)
         cells = {c: DeltaColumn(values, is_set.get(c)) for c, values in columns.items()}
         rows = DeltaRows(np.array(rowids, np.int64), _OP_OF_CHANGE[ops], cells, stamps)
         self._changes.append(rows)

@@ -12,8 +12,8 @@ Threads: any number may read; what is made twice is equal.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -34,8 +34,7 @@ from kudulite.rowset.sorted_keys import SortedKeys
 _PROBES_PER_SORTED_ROW = 1 / 16
 
 
-@dataclass(frozen=True)
-class KeyChunk:
+class KeyChunk(NamedTuple):
     """Keys of the slots start, start + 1, … and when each was first inserted."""
 
     start: int

@@ -1,6 +1,8 @@
 """A flushed MemRowSet reads on disk as it did in memory, at every moment, by every way."""
 
+import itertools
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,10 +27,12 @@ from kudulite.delta.delta_file import (
     OP_REINSERT,
     OP_UPDATE,
     DeltaColumn,
+    DeltaFile,
     DeltaRows,
     write_delta_file,
 )
 from kudulite.delta.delta_mem_store import DeltaMemStore
+from kudulite.delta.delta_rows import take_rows, without_unset
 from kudulite.fs.file_system import FileSystem
 from kudulite.model.encoded_key import key_width
 from kudulite.rowset import rowset_writer
@@ -187,3 +191,53 @@ def test_the_image_of_an_empty_memrowset_is_empty():
     image = flush_image(MemRowSet(make_schema("string")).snapshot())
     assert (len(image.keys), image.rows.num_rows, image.undo, image.redo) == (0, 0, None, None)
     assert image.keys.width == key_width(make_schema("string").key_types)
+
+
+@settings(max_examples=25, deadline=None)
+@given(new_versions(), st.lists(st.integers(10, 40), max_size=2))
+def test_undo_in_several_files_reads_as_in_one(versions: Versions, cuts: list[int]):
+    """Files are newest first, and those that a moment does not need are not even opened."""
+    with tempfile.TemporaryDirectory() as name:
+        (meta,) = flushed(in_memory(versions), Path(name), 100)
+        if not meta.undo:
+            return
+        folder = Path(name) / meta.id
+        rows = DeltaFile(folder / meta.undo[0].ref.name, meta.undo[0], meta.row_count).read()
+        bounds = [1 << 60, *sorted(cuts, reverse=True), 0]
+        metas = []
+        for number, (high, low) in enumerate(itertools.pairwise(bounds)):
+            at = np.flatnonzero((rows.timestamps <= high) & (rows.timestamps > low))
+            if len(at):
+                with FileSystem().open_sink(folder / f"undo-{number}.arrow") as sink:
+                    metas.append(write_delta_file(sink, without_unset(take_rows(rows, at))))
+        split = replace(meta, undo=tuple(metas))
+        for moment in versions.moments()[::-1]:
+            for delta in metas:
+                if delta.timestamp_max > moment:
+                    continue
+                (folder / delta.ref.name).rename(folder / "away")
+                check_reads(opened([split], Path(name)), versions, moment)
+                (folder / "away").rename(folder / delta.ref.name)
+            check_reads(opened([split], Path(name)), versions, moment)
+
+
+def test_files_are_durable_before_their_names_and_those_before_the_entry(tmp_path):
+    """A rowset that is handed out has all its files after a crash, the deltas too."""
+    versions = Versions(make_schema("string"), [("a",), ("b",)])
+    values = {"a": 1, "s": "x", "b": None}
+    versions.changes = [
+        Change(5, ("a",), CHANGE_INSERT, values),
+        Change(6, ("b",), CHANGE_INSERT, values),
+        Change(8, ("a",), CHANGE_DELETE, {}),
+    ]
+    image = flush_image(in_memory(versions).snapshot())
+    history = RowHistory(image.insert_timestamps, image.undo, image.redo)
+    steps: list[tuple[str, str]] = []
+
+    class Recording(FileSystem):
+        def before(self, operation: str, path: Path) -> None:
+            steps.append((operation, path.name.split("-")[0]))
+
+    (meta,) = write_rowsets(Recording(), tmp_path, versions.schema, image.keys, image.rows, history)
+    fsyncs = [name for operation, name in steps if operation == "fsync"]
+    assert fsyncs == ["base", "key", "bloom", "undo", "redo", meta.id]
