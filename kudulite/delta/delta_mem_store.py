@@ -42,18 +42,6 @@ from kudulite.delta.delta_rows import (
 _INDEX_ROW_BYTES = 180
 
 
-@dataclass(frozen=True)
-class DeltaStatistics:
-    """What a snapshot of a DeltaMemStore holds; named as in a DeltaFile's entry."""
-
-    timestamp_min: int
-    timestamp_max: int
-    row_count: int
-    delete_count: int
-    reinsert_count: int
-    update_counts: Mapping[int, int]
-
-
 @dataclass
 class _Chunk:
     """Rows at positions start, start + 1, …; joined lazily made values are kept."""
@@ -126,22 +114,44 @@ class DeltaMemSnapshot:
     def __len__(self) -> int:
         return self._row_count
 
+    @property
+    def meta(self) -> DeltaMemSnapshot:
+        """What the snapshot holds, enough to pass it over; named as in a DeltaFile's entry."""
+        return self
+
+    @property
+    def row_count(self) -> int:
+        """Number of changes."""
+        return self._row_count
+
+    @property
+    def timestamp_min(self) -> int:
+        """The oldest change, 0 without changes."""
+        return self._index.timestamps[0] if self._row_count else 0
+
+    @property
+    def timestamp_max(self) -> int:
+        """The newest change, 0 without changes."""
+        return self._index.timestamps[self._row_count - 1] if self._row_count else 0
+
     @cached_property
-    def meta(self) -> DeltaStatistics:
-        """What the snapshot holds, enough to pass it over."""
+    def delete_count(self) -> int:
+        """Number of DELETEs."""
+        return sum(chunk.delete_count for chunk in self._chunks)
+
+    @cached_property
+    def reinsert_count(self) -> int:
+        """Number of REINSERTs."""
+        return sum(chunk.reinsert_count for chunk in self._chunks)
+
+    @cached_property
+    def update_counts(self) -> Mapping[int, int]:
+        """How many changes set a column, by its id."""
         counts: dict[int, int] = {}
         for chunk in self._chunks:
             for column_id, count in chunk.update_counts.items():
                 counts[column_id] = counts.get(column_id, 0) + count
-        stamps = self._index.timestamps
-        return DeltaStatistics(
-            timestamp_min=stamps[0] if self._row_count else 0,
-            timestamp_max=stamps[self._row_count - 1] if self._row_count else 0,
-            row_count=self._row_count,
-            delete_count=sum(chunk.delete_count for chunk in self._chunks),
-            reinsert_count=sum(chunk.reinsert_count for chunk in self._chunks),
-            update_counts=counts,
-        )
+        return counts
 
     @cached_property
     def rowids(self) -> np.ndarray:

@@ -140,7 +140,9 @@ class MemRowSetSnapshot:
 
     def find(self, keys: KeyArray, timestamp: int) -> np.ndarray:
         """Return int64[n]: the slots of ascending `keys` live at `timestamp`, else -1."""
-        if len(keys) < self.row_count * _PROBES_PER_SORTED_ROW:
+        hint = self._order.sorted
+        is_sorted = hint is not None and len(hint) >= self.row_count
+        if not is_sorted and len(keys) < self.row_count * _PROBES_PER_SORTED_ROW:
             found = [self.find_one(key, keys.width, timestamp) for key in keys]
             return np.array(found, np.int64)
         order = self.sorted_keys
