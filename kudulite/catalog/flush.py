@@ -33,7 +33,7 @@ from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.rowset.rowset_writer import RowHistory, write_rowsets
 from kudulite.tablet.mem_stores import MemStores
 from kudulite.tablet.superblock import Superblock
-from kudulite.tablet.tablet import ROWSET_FOLDER, WAL_FOLDER, Tablet
+from kudulite.tablet.tablet import ROWSET_FOLDER, Tablet
 from kudulite.wal.wal_position import WalPosition
 from kudulite.wal.wal_writer import WalWriter
 
@@ -130,7 +130,7 @@ def _flushed_entry(
     """
     start = flushed.position
     if start == memory.end:
-        folder = memory.base.folder / WAL_FOLDER
+        folder = memory.base.wal_folder
         with WalWriter(store.environment.file_system, folder, memory.end) as log:
             start = log.roll()
         lock.set_wal_end(start.segment, start.offset)

@@ -36,7 +36,6 @@ from kudulite.tablet.collapse import WriteCounts
 from kudulite.tablet.mem_stores import LOCATE_ARRAY_MIN, MemStores
 from kudulite.tablet.row_effects import RowEffects, RowPlayer
 from kudulite.tablet.row_operation import RowOperation, RowWriteFailure, RowWriteResult
-from kudulite.tablet.tablet import WAL_FOLDER
 from kudulite.wal.wal_writer import WalWriter
 
 
@@ -166,7 +165,7 @@ class _TabletWrite:
     ) -> None:
         record = player.encode(effects, timestamp)
         if memory.log is None or memory.log.end != memory.end:
-            folder = memory.base.folder / WAL_FOLDER
+            folder = memory.base.wal_folder
             memory.log = WalWriter(self.store.environment.file_system, folder, memory.end)
         end = memory.log.append([record])
         self.lock.set_wal_end(end.segment, end.offset)

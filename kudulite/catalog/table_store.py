@@ -104,6 +104,10 @@ class TableStore:
             self._newest, self._newest_identity = known, identity
         return known
 
+    def last_seen(self) -> Manifest:
+        """Return what `newest` gave last, without looking for a newer version."""
+        return self._newest or self.newest()
+
     def at_version(self, version: int) -> Manifest:
         """Read one version. Raises CorruptionError or StorageError."""
         path = self._manifest_path(version)
@@ -183,11 +187,19 @@ class TableStore:
         """Return a tablet's folder."""
         return self.folder / TABLET_FOLDER / tablet_id
 
+    def lock_path(self, tablet_id: str) -> str:
+        """Return the path of a tablet's lock file; as text, since every row written asks."""
+        return f"{self._tablet_folder}/{tablet_id}/{LOCK_NAME}"
+
+    @cached_property
+    def _tablet_folder(self) -> str:
+        return str(self.folder / TABLET_FOLDER)
+
     def lock(
         self, tablet_id: str, *, is_shared: bool = False, timeout_seconds: float | None = None
     ) -> TabletLock:
         """Return an acquisition of a tablet's lock, for a `with`; None: the client's timeout."""
-        path = self.tablet_folder(tablet_id) / LOCK_NAME
+        path = self.lock_path(tablet_id)
         if timeout_seconds is None:
             timeout_seconds = self.environment.lock_timeout_seconds
         return TabletLock(path, timeout_seconds, is_shared=is_shared)
@@ -210,7 +222,7 @@ class TableStore:
 
     def last_timestamp(self, tablet_id: str) -> int:
         """Return the highest timestamp used or settled in a tablet, read without its lock."""
-        return read_last_timestamp(self.tablet_folder(tablet_id) / LOCK_NAME)
+        return read_last_timestamp(self.lock_path(tablet_id))
 
     # -- creating and publishing
 

@@ -24,8 +24,8 @@ from kudulite.catalog.table_store import TableStore
 from kudulite.errors import StorageError
 from kudulite.fs.lock import TabletLock, read_lock_file
 from kudulite.tablet.mem_stores import MemStores
-from kudulite.tablet.tablet import LOCK_NAME, WAL_FOLDER, Tablet
-from kudulite.wal.wal_position import WalPosition, segment_path
+from kudulite.tablet.tablet import Tablet
+from kudulite.wal.wal_position import WalPosition, segment_name, segment_path
 from kudulite.wal.wal_reader import read_wal
 
 
@@ -42,9 +42,10 @@ def caught_up_memory(store: TableStore, entry: TabletEntry) -> MemStores | None:
     """Return the tablet's memory up to the durable end; None where the log holds nothing."""
     is_known, memory = _known_memory(store, entry)
     found = _durable_end(store, entry)
-    start = store.tablet(entry).superblock.wal_start
+    base = store.tablet(entry)
+    start = base.superblock.wal_start
     end = start if found is None else max(start, found)
-    if not is_known and _is_longer(store.tablet_folder(entry.id) / WAL_FOLDER, end):
+    if not is_known and _is_longer(base.wal_folder, end):
         return _recovered_by_reader(store, entry)
     if memory is None:
         if end == start:
@@ -61,12 +62,12 @@ def make_durable(store: TableStore, entry: TabletEntry, lock: TabletLock) -> Wal
     Lifts the durable end and `last` over what a writer that died has left. Raises CorruptionError,
     StorageError.
     """
-    start = store.tablet(entry).superblock.wal_start
-    end = max(WalPosition(*lock.wal_end), start)
-    folder = store.tablet_folder(entry.id) / WAL_FOLDER
+    base = store.tablet(entry)
+    folder = base.wal_folder
+    end = max(WalPosition(*lock.wal_end), base.superblock.wal_start)
     if not _is_longer(folder, end):
         return end
-    tail = read_wal(folder, end, None, store.newest().schema, durable_end=end)
+    tail = read_wal(folder, end, None, store.last_seen().schema, durable_end=end)
     if not tail.records:
         return end
     file_system = store.environment.file_system
@@ -97,11 +98,11 @@ def _recovered_by_reader(store: TableStore, entry: TabletEntry) -> MemStores:
             lock.announce("recovery")
             return recover(store, entry, lock)
     except StorageError:
-        if os.access(store.tablet_folder(entry.id) / LOCK_NAME, os.W_OK):
+        if os.access(store.lock_path(entry.id), os.W_OK):
             raise
     memory = _new_memory(store, entry)
     with store.lock(entry.id, is_shared=True):
-        folder = memory.base.folder / WAL_FOLDER
+        folder = memory.base.wal_folder
         tail = read_wal(folder, memory.end, None, memory.schema)
     memory.replay(tail.records, tail.end)
     return memory
@@ -109,17 +110,19 @@ def _recovered_by_reader(store: TableStore, entry: TabletEntry) -> MemStores:
 
 def _is_longer(folder: Path, end: WalPosition) -> bool:
     """Whether there are bytes of the log behind `end`."""
-    if os.path.exists(segment_path(folder, end.segment + 1)):
+    # Not Paths: this is asked for every row that is written.
+    where = str(folder)
+    if os.path.exists(f"{where}/{segment_name(end.segment + 1)}"):
         return True
     try:
-        return os.stat(segment_path(folder, end.segment)).st_size > end.offset
+        return os.stat(f"{where}/{segment_name(end.segment)}").st_size > end.offset
     except FileNotFoundError:
         return False
 
 
 def _durable_end(store: TableStore, entry: TabletEntry) -> WalPosition | None:
     """Return the durable end that the lock file names, None where it cannot be told."""
-    _, found = read_lock_file(store.tablet_folder(entry.id) / LOCK_NAME)
+    _, found = read_lock_file(store.lock_path(entry.id))
     return None if found is None else WalPosition(*found)
 
 
@@ -128,13 +131,13 @@ def _known_memory(store: TableStore, entry: TabletEntry) -> tuple[bool, MemStore
     name, memory = store.environment.memories.get(_key(store, entry), ("", None))
     if name != entry.superblock.name:
         return False, None
-    if memory is not None and memory.schema != store.newest().schema:
+    if memory is not None and memory.schema != store.last_seen().schema:
         return True, None  # altered since; its log was empty then
     return True, memory
 
 
 def _new_memory(store: TableStore, entry: TabletEntry) -> MemStores:
-    memory = MemStores(store.tablet(entry), store.newest().schema)
+    memory = MemStores(store.tablet(entry), store.last_seen().schema)
     store.environment.memories[_key(store, entry)] = entry.superblock.name, memory
     return memory
 
@@ -145,7 +148,7 @@ def _key(store: TableStore, entry: TabletEntry) -> tuple[str, str]:
 
 def _catch_up(store: TableStore, memory: MemStores, end: WalPosition) -> None:
     """Replay the log up to `end`; the file is read before the mutex is taken."""
-    folder = memory.base.folder / WAL_FOLDER
+    folder = memory.base.wal_folder
     while (start := memory.end).first_frame < end.first_frame:
         tail = read_wal(folder, start, end, memory.schema)
         with memory.mutex:

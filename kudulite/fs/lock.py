@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import functools
 import os
 import resource
 import socket
@@ -65,28 +66,27 @@ def create_lock_file(path: Path) -> None:
         raise StorageError(error.errno or 0, f"cannot create {path}: {error.strerror}") from error
 
 
-def read_last_timestamp(path: Path) -> int:
+def read_last_timestamp(path: str | Path) -> int:
     """Return `last` without taking the lock (0 for a file that is not there)."""
-    try:
-        with path.open("rb", buffering=0) as file:
-            return _unpack_last(path, file.read(_HEADER.size))
-    except FileNotFoundError:
-        return 0
+    return read_lock_file(path)[0]
 
 
-def read_lock_file(path: Path) -> tuple[int, tuple[int, int] | None]:
+def read_lock_file(path: str | Path) -> tuple[int, tuple[int, int] | None]:
     """Return `last` and the log's end (segment, offset) without taking the lock.
 
     The end is None where it is torn: whoever takes the lock finds it in the log itself. Both are 0
     for a file that is not there.
     """
     try:
-        with path.open("rb", buffering=0) as file:
-            # Two reads, in this order: the holder writes the log's end first.
-            last = _unpack_last(path, os.pread(file.fileno(), _HEADER.size, 0))
-            return last, _read_wal_end(file.fileno())
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return 0, (0, 0)
+    try:
+        # Two reads, in this order: the holder writes the log's end first.
+        last = _unpack_last(path, os.pread(descriptor, _HEADER.size, 0))
+        return last, _read_wal_end(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _pack_wal_end(segment: int, offset: int) -> bytes:
@@ -107,7 +107,7 @@ def _read_wal_end(descriptor: int) -> tuple[int, int] | None:
     return None
 
 
-def _unpack_last(path: Path, header: bytes) -> int:
+def _unpack_last(path: str | Path, header: bytes) -> int:
     if len(header) < _HEADER.size:
         return 0
     magic, version, last, stored = _HEADER.unpack(header)
@@ -129,7 +129,9 @@ class TabletLock:
     file cannot be opened for writing (a read-only directory).
     """
 
-    def __init__(self, path: Path, timeout_seconds: float, *, is_shared: bool = False) -> None:
+    def __init__(
+        self, path: str | Path, timeout_seconds: float, *, is_shared: bool = False
+    ) -> None:
         self._path = path
         self._timeout_seconds = timeout_seconds
         self._is_shared = is_shared
@@ -181,7 +183,7 @@ class TabletLock:
 
     def announce(self, work: str) -> None:
         """Write who holds the lock and for what, for those who wait."""
-        text = f"{work} of process {os.getpid()} on {socket.gethostname()}".encode()
+        text = f"{work} of process {os.getpid()} on {_host_name()}".encode()
         padded = text[:_HOLDER_BYTES].ljust(_HOLDER_BYTES)
         os.pwrite(self._descriptor, padded, _HEADER.size)
 
@@ -215,7 +217,12 @@ class TabletLock:
         os.pwrite(self._descriptor, _pack_wal_end(segment, offset), _WAL_END_OFFSET)
 
 
-def _open_file(path: Path, flags: int) -> int:
+@functools.cache
+def _host_name() -> str:
+    return socket.gethostname()
+
+
+def _open_file(path: str | Path, flags: int) -> int:
     """Open a lock file; a process that has too many files open may have as many as it is allowed.
 
     A commit holds the locks of all tablets that it touches, and may need more than the usual 1024.

@@ -57,6 +57,10 @@ class TimedChanges:
     @staticmethod
     def of(records: Sequence[RowChanges], schema: Schema) -> TimedChanges:
         """Put records, in order of time, one behind the other."""
+        if len(records) == 1:
+            (record,) = records
+            stamps = np.full(len(record.ops), record.timestamp, np.uint64)
+            return TimedChanges(stamps, record.ops, record.columns, record.is_set)
         counts = [len(record.ops) for record in records]
         timestamps = np.repeat(np.array([r.timestamp for r in records], np.uint64), counts)
         ops = np.concatenate([record.ops for record in records])

@@ -84,6 +84,7 @@ class RowPlayer:
         self._not_null = tuple(column.name for column in values if not column.nullable)
         self._types = {column.name: column.type.arrow for column in schema.columns}
         self._ids = {column.name: column.id for column in schema.columns}
+        self._structs: dict[tuple[str, ...], pa.StructType] = {}
 
     def play(
         self, operations: Sequence[RowOperation], keys: Sequence[bytes], exists: Sequence[bool]
@@ -153,8 +154,10 @@ class RowPlayer:
         cells = [row for _, row, _ in effects.changes]
         widest = max(cells, key=len)
         used = set(widest).union(*cells) if len(cells) > 1 else widest
-        names = [name for name in self._types if name in used]
-        array = pa.array(cells, pa.struct([(name, self._types[name]) for name in names]))
+        names = tuple(name for name in self._types if name in used)
+        if names not in self._structs:
+            self._structs[names] = pa.struct([(name, self._types[name]) for name in names])
+        arrays = pa.array(cells, self._structs[names]).flatten()
         is_set = {}
         if any(len(row) < len(names) for row in cells):
             for name in names[len(self._key_names) :]:
@@ -164,6 +167,6 @@ class RowPlayer:
         return RowChanges(
             timestamp=timestamp,
             ops=np.array([op for op, _, _ in effects.changes], dtype=np.uint8),
-            columns={self._ids[name]: array.field(at) for at, name in enumerate(names)},
+            columns={self._ids[name]: a for name, a in zip(names, arrays, strict=True)},
             is_set=is_set,
         )

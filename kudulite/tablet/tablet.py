@@ -81,6 +81,7 @@ class Tablet:
         self.superblock = superblock
         self.id = superblock.tablet_id
         self.folder = folder
+        self.wal_folder = folder / WAL_FOLDER
         self.disk_rowsets = tuple(disk)
         self.memrowset = memrowset
         self.rowsets: tuple[RowSet, ...] = self.disk_rowsets

@@ -51,9 +51,14 @@ class WalPosition:
 WAL_BEGIN = WalPosition(0, 0)
 
 
+def segment_name(segment: int) -> str:
+    """Return the name of a segment's file."""
+    return f"{segment:020d}.log"
+
+
 def segment_path(folder: Path, segment: int) -> Path:
     """Return the file of one segment of the log in `folder`."""
-    return folder / f"{segment:020d}.log"
+    return folder / segment_name(segment)
 
 
 def list_segments(folder: Path) -> list[int]:
