@@ -68,7 +68,7 @@ def flush_tablet(store: TableStore, tablet_id: str) -> bool:
         flushed = _write_files(store, memory)
         with store.lock(tablet_id) as lock:
             lock.announce("flush")
-            if _publish(store, entry, flushed, lock):
+            if _publish(store, memory.base, flushed, lock):
                 return True
     return False
 
@@ -98,12 +98,12 @@ def flushed_under_locks(
 
 
 def _publish(
-    store: TableStore, entry: TabletEntry, flushed: _FlushedTablet, lock: TabletLock
+    store: TableStore, base: Tablet, flushed: _FlushedTablet, lock: TabletLock
 ) -> bool:
     """Publish a flush, unless the tablet has got another superblock since it was begun."""
     newest = store.newest()
-    now = newest.entry(entry.id)
-    if now is None or now.superblock != entry.superblock:
+    now = newest.entry(base.id)
+    if now is None or store.tablet(now).superblock != base.superblock:
         return False
     new = _flushed_entry(store, now, flushed, recover(store, now, lock), lock)
     commit_id = uuid.uuid4().hex

@@ -27,6 +27,14 @@ class RowQueue(Generic[T]):
         with self._mutex:
             self._waiting.append(item)
 
+    def withdraw(self, item: T) -> bool:
+        """Take an item back; False when somebody has taken it already."""
+        with self._mutex:
+            if item not in self._waiting:
+                return False
+            self._waiting.remove(item)
+            return True
+
     def take_all(self) -> list[T]:
         """Take all waiting items, in order."""
         with self._mutex:

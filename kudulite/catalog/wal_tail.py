@@ -35,13 +35,20 @@ def read_tablet(store: TableStore, entry: TabletEntry) -> Tablet:
     Raises CorruptionError for a damaged log.
     """
     memory = caught_up_memory(store, entry)
-    return store.tablet(entry) if memory is None else memory.tablet()
+    if memory is not None:
+        return memory.tablet()
+    return store.tablet(store.last_seen().entry(entry.id) or entry)
 
 
 def caught_up_memory(store: TableStore, entry: TabletEntry) -> MemStores | None:
-    """Return the tablet's memory up to the durable end; None where the log holds nothing."""
-    is_known, memory = _known_memory(store, entry)
+    """Return the tablet's memory up to the durable end; None where the log holds nothing.
+
+    That of the newest version, if `entry` is older: an alteration empties the logs, so what lies
+    between the newest `wal_start` and an end that was read before was written under its schema.
+    """
     found = _durable_end(store, entry)
+    entry = store.newest().entry(entry.id) or entry
+    is_known, memory = _known_memory(store, entry)
     base = store.tablet(entry)
     start = base.superblock.wal_start
     end = start if found is None else max(start, found)

@@ -20,15 +20,16 @@ Source: Kudu common/row_operations.cc, tablet.cc.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from kudulite.errors import RowError
+from kudulite.errors import RowError, SchemaError
 from kudulite.model.schema import Schema
+from kudulite.model.values import canonical_value
 from kudulite.tablet.collapse import WriteCounts
 from kudulite.tablet.operation import Operation
 from kudulite.tablet.row_operation import RowOperation
@@ -84,12 +85,20 @@ class RowPlayer:
         self._not_null = tuple(column.name for column in values if not column.nullable)
         self._types = {column.name: column.type.arrow for column in schema.columns}
         self._ids = {column.name: column.id for column in schema.columns}
+        self._columns = {column.name: column for column in schema.columns}
         self._structs: dict[tuple[str, ...], pa.StructType] = {}
 
     def play(
-        self, operations: Sequence[RowOperation], keys: Sequence[bytes], exists: Sequence[bool]
+        self,
+        operations: Sequence[RowOperation],
+        keys: Sequence[bytes],
+        exists: Sequence[bool],
+        misfits: Collection[int] = (),
     ) -> RowEffects:
-        """Play n operations on their encoded `keys`; `exists`: which are live before the flush."""
+        """Play n operations on their encoded `keys`; `exists`: which are live before the flush.
+
+        Those at the positions `misfits` are refused.
+        """
         rows: dict[bytes, _Row] = {}
         outcomes: list[int | str] = []
         for position, (operation, key) in enumerate(zip(operations, keys, strict=True)):
@@ -98,9 +107,30 @@ class RowPlayer:
                 cells = {name: operation.values[name] for name in self._key_names}
                 row = _Row(position, exists[position], exists[position], cells)
                 rows[key] = row
-            outcomes.append(self._apply(row, operation))
+            is_misfit = position in misfits
+            outcomes.append(RowError.REASON_INVALID if is_misfit else self._apply(row, operation))
         changes = [c for row in rows.values() if (c := self._change(row)) is not None]
         return RowEffects(changes, outcomes)
+
+    def misfits(self, operations: Sequence[RowOperation]) -> set[int]:
+        """Return the positions of operations with a value that its column cannot hold.
+
+        Values were checked when they were applied, but the table may have been altered since: a
+        column dropped, and another added under its name.
+        """
+        return {at for at, operation in enumerate(operations) if not self._fits(operation)}
+
+    def _fits(self, operation: RowOperation) -> bool:
+        for name, value in operation.values.items():
+            column = self._columns.get(name)
+            if column is None:
+                return False
+            if value is not None:
+                try:
+                    canonical_value(value, column.type, name)
+                except SchemaError:
+                    return False
+        return True
 
     def _apply(self, row: _Row, operation: RowOperation) -> int | str:
         """Apply one operation; returns its outcome."""
@@ -150,7 +180,10 @@ class RowPlayer:
         return None
 
     def encode(self, effects: RowEffects, timestamp: int) -> RowChanges:
-        """Return the changes (at least one) as columns, all at `timestamp`."""
+        """Return the changes (at least one) as columns, all at `timestamp`.
+
+        Raises pa.ArrowException for a value that does not fit its column; see `misfits`.
+        """
         cells = [row for _, row, _ in effects.changes]
         widest = max(cells, key=len)
         used = set(widest).union(*cells) if len(cells) > 1 else widest

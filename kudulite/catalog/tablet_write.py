@@ -1,0 +1,162 @@
+"""One append to one tablet's log: the flushes of one or several threads, as one record.
+
+Runs under the tablet's lock. Sees the tablet as it is (memory caught up with the log), looks the
+keys up, plays the operations, appends what changes, and applies it to memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from kudulite.catalog.manifest import Manifest
+from kudulite.catalog.table_store import TableStore
+from kudulite.catalog.wal_tail import recover
+from kudulite.errors import ConflictError, KuduliteError, TimestampError
+from kudulite.fs.lock import TabletLock
+from kudulite.mvcc.hybrid_time import TIMESTAMP_MAX
+from kudulite.tablet.collapse import WriteCounts
+from kudulite.tablet.mem_stores import Location, MemStores
+from kudulite.tablet.row_effects import RowEffects, RowPlayer
+from kudulite.tablet.row_operation import RowOperation
+from kudulite.wal.row_changes import RowChanges
+from kudulite.wal.wal_writer import WalWriter
+
+
+@dataclass
+class Flush:
+    """The operations of one flush in one tablet, as `planned` has it, and what became of them.
+
+    `positions` are the operations' in the caller's list, `refusals` are (position here, RowError
+    reason). `error` is what the caller gets unless somebody says that the flush was written.
+    """
+
+    planned: Manifest
+    is_atomic: bool
+    error: KuduliteError | None
+    positions: list[int] = field(default_factory=list)
+    operations: list[RowOperation] = field(default_factory=list)
+    keys: list[bytes] = field(default_factory=list)
+    is_done: bool = False
+    timestamp: int = 0
+    counts: WriteCounts = field(default_factory=WriteCounts)
+    refusals: list[tuple[int, str]] = field(default_factory=list)
+    memory_bytes: tuple[int, int] = (0, 0)
+
+
+def groups_of(flushes: Sequence[Flush]) -> list[list[Flush]]:
+    """Put flushes together that may share a record: an atomic one stands alone."""
+    groups: list[list[Flush]] = []
+    for flush in flushes:
+        if not groups or flush.is_atomic or groups[-1][0].is_atomic:
+            groups.append([])
+        groups[-1].append(flush)
+    return groups
+
+
+@dataclass(frozen=True)
+class TabletWrite:
+    """Writes to one tablet while its lock is held."""
+
+    store: TableStore
+    tablet_id: str
+    lock: TabletLock
+
+    def run(self, group: Sequence[Flush]) -> None:
+        """Write flushes as one record. Raises StorageError, CorruptionError: nothing is written."""
+        manifest = self.store.newest()
+        flushes = [flush for flush in group if self._is_current(flush, manifest)]
+        if not flushes:
+            return
+        entry = manifest.entry(self.tablet_id)
+        assert entry is not None
+        memory = recover(self.store, entry, self.lock)
+        operations = [operation for flush in flushes for operation in flush.operations]
+        keys = [key for flush in flushes for key in flush.keys]
+        locations = memory.locate(keys)
+        exists = [place is not None for place in locations]
+        used = max(self.lock.last_timestamp, entry.timestamp, memory.timestamp_max)
+        player = memory.player
+        effects = player.play(operations, keys, exists)
+        try:
+            record = self._record(player, effects, used)
+        except pa.ArrowException:
+            effects = player.play(operations, keys, exists, player.misfits(operations))
+            record = self._record(player, effects, used)
+        is_refused = flushes[0].is_atomic and effects.refusals(0, len(operations))
+        if record is None or is_refused:
+            _report(flushes, effects, used, is_written=not is_refused)
+            return
+        memory_bytes = memory.nbytes
+        self._append(memory, record, effects, keys, locations)
+        flushes[0].memory_bytes = memory_bytes, memory.nbytes
+        _report(flushes, effects, record.timestamp, is_written=True)
+
+    def _is_current(self, flush: Flush, newest: Manifest) -> bool:
+        """Whether the flush was planned for the table as it is; else it is refused."""
+        planned = flush.planned
+        if newest.table_id != planned.table_id:
+            flush.error = ConflictError(
+                f"table {self.store.name!r} was deleted and created again; open it again"
+            )
+        elif newest.partition != planned.partition or newest.schema != planned.schema:
+            flush.error = ConflictError(
+                f"table {self.store.name!r} was altered during a write; write again"
+            )
+        else:
+            return True
+        flush.is_done = True
+        return False
+
+    def _record(self, player: RowPlayer, effects: RowEffects, used: int) -> RowChanges | None:
+        """Return what to append, with a timestamp above `used`; None where nothing changes."""
+        return player.encode(effects, self._next_timestamp(used)) if effects.changes else None
+
+    def _append(
+        self,
+        memory: MemStores,
+        record: RowChanges,
+        effects: RowEffects,
+        keys: Sequence[bytes],
+        locations: Sequence[Location | None],
+    ) -> None:
+        if memory.log is None or memory.log.end != memory.end:
+            folder = memory.base.wal_folder
+            memory.log = WalWriter(self.store.environment.file_system, folder, memory.end)
+        end = memory.log.append([record])
+        self.lock.set_wal_end(end.segment, end.offset)
+        self.lock.lift_last_timestamp(record.timestamp)
+        changed = [position for _, _, position in effects.changes]
+        memory.apply(
+            record,
+            [keys[position] for position in changed],
+            [locations[position] for position in changed],
+            end,
+        )
+
+    def _next_timestamp(self, used: int) -> int:
+        timestamp = max(self.store.environment.clock.now(), used + 1)
+        if timestamp > TIMESTAMP_MAX:
+            raise TimestampError(
+                f"table {self.store.name!r}: no timestamp is left above {used}; some machine's"
+                " clock was far ahead when it wrote or read here"
+            )
+        return timestamp
+
+
+def _report(
+    flushes: Sequence[Flush], effects: RowEffects, timestamp: int, *, is_written: bool
+) -> None:
+    """Tell each flush of a group what became of its rows."""
+    start = 0
+    for flush in flushes:
+        stop = start + len(flush.operations)
+        flush.timestamp = timestamp
+        flush.refusals = effects.refusals(start, stop)
+        if is_written:
+            flush.counts = effects.counts(start, stop)
+        flush.error = None
+        flush.is_done = True
+        start = stop
