@@ -2,7 +2,8 @@
 
 Threads: any may call. One thread runs while there is something to wait for; it is a daemon, so
 nothing may rely on the work being done before the process ends. A condition's lock protects the
-list of pieces; it is a leaf and is not held while a piece runs.
+list of pieces; it is a leaf and is not held while a piece runs. After a fork the child begins with
+an empty list: the parent does what the parent has scheduled.
 """
 
 from __future__ import annotations
@@ -13,8 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-
-from kudulite.errors import KuduliteError
 
 RETRY_SECONDS = 10.0
 
@@ -32,55 +31,81 @@ class _Piece:
 class BackgroundWork:
     """Pieces of work by key; the same key is the same piece, at the earlier of its times."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        """`now` gives seconds; whoever moves it by hand calls `schedule` to have it looked at."""
+        self._now = now
+        self._begin()
+
+    def _begin(self) -> None:
+        self._process_id = os.getpid()
         self._changed = threading.Condition()
         self._pieces: dict[Hashable, _Piece] = {}
+        self._running: Hashable | None = None
         self._thread: threading.Thread | None = None
-        self._process_id = os.getpid()
 
     def schedule(self, key: Hashable, work: Callable[[], object], delay_seconds: float) -> None:
         """Have `work` called in `delay_seconds`.
 
-        Where it raises a KuduliteError, that is logged and the work is tried again later.
+        Where it raises, that is logged and the work is tried again later.
         """
-        due = time.monotonic() + delay_seconds
-        with self._changed:
-            if self._process_id != os.getpid():  # a fork takes the list along, but not the thread
-                self._process_id, self._thread, self._pieces = os.getpid(), None, {}
+        due = self._now() + delay_seconds
+        with self._of_this_process():
             known = self._pieces.get(key)
             if known is None or due < known.due:
                 self._pieces[key] = _Piece(work, due)
-                self._changed.notify()
+                self._changed.notify_all()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="kudulite", daemon=True)
                 self._thread.start()
 
     def run_now(self, is_wanted: Callable[[Hashable], bool]) -> None:
-        """Do the pieces with such keys in the caller's thread; raises what they raise."""
-        with self._changed:
-            wanted = [key for key in self._pieces if is_wanted(key)]
-            pieces = [self._pieces.pop(key) for key in wanted]
-        for piece in pieces:
-            piece.work()
+        """Do the pieces with such keys in the caller's thread; one that runs already is waited for.
+
+        Raises what the first raises that fails; it and those behind it stay scheduled.
+        Not for a piece to call.
+        """
+        with self._of_this_process():
+            self._changed.wait_for(lambda: self._running is None or not is_wanted(self._running))
+            wanted = {key: piece for key, piece in self._pieces.items() if is_wanted(key)}
+            for key in wanted:
+                del self._pieces[key]
+        try:
+            while wanted:
+                key = next(iter(wanted))
+                wanted[key].work()
+                del wanted[key]
+        finally:
+            for key, piece in wanted.items():
+                self.schedule(key, piece.work, RETRY_SECONDS)
+
+    def _of_this_process(self) -> threading.Condition:
+        """Return the condition; a fork takes the list along, but not the thread, and any lock."""
+        if self._process_id != os.getpid():
+            self._begin()
+        return self._changed
 
     def _run(self) -> None:
         while (found := self._next()) is not None:
             key, piece = found
             try:
                 piece.work()
-            except KuduliteError as error:
+            # Whatever it is, the other pieces are still to be done, and by this thread.
+            except Exception as error:
                 _log.warning("background work, tried again in %g s: %s", RETRY_SECONDS, error)
+                self.schedule(key, piece.work, RETRY_SECONDS)
+            finally:
                 with self._changed:
-                    piece.due = time.monotonic() + RETRY_SECONDS
-                    self._pieces.setdefault(key, piece)
+                    self._running = None
+                    self._changed.notify_all()
 
     def _next(self) -> tuple[Hashable, _Piece] | None:
         """Wait for the next piece that is due and take it off the list; None ends the thread."""
         with self._changed:
             while self._pieces:
                 key, piece = min(self._pieces.items(), key=lambda item: item[1].due)
-                wait_seconds = piece.due - time.monotonic()
+                wait_seconds = piece.due - self._now()
                 if wait_seconds <= 0:
+                    self._running = key
                     return key, self._pieces.pop(key)
                 self._changed.wait(wait_seconds)
             self._thread = None

@@ -1,6 +1,7 @@
 """Group commit within a process: who waits for the same tablet is written by the first of them.
 
     add(mine); with turn: if mine is not done yet, take_all() and write them together
+    discard(mine) at the end, in case that an error or an interrupt came before the turn
 
 Threads: any. `turn` is held while writing and comes before the tablet's lock; the mutex protects
 the list and is a leaf.
@@ -27,16 +28,13 @@ class RowQueue(Generic[T]):
         with self._mutex:
             self._waiting.append(item)
 
-    def withdraw(self, item: T) -> bool:
-        """Take an item back; False when somebody has taken it already."""
-        with self._mutex:
-            if item not in self._waiting:
-                return False
-            self._waiting.remove(item)
-            return True
-
     def take_all(self) -> list[T]:
         """Take all waiting items, in order."""
         with self._mutex:
             found, self._waiting = self._waiting, []
             return found
+
+    def discard(self, item: T) -> None:
+        """Take an item off the list, if it is still there."""
+        with self._mutex:
+            self._waiting = [other for other in self._waiting if other is not item]

@@ -10,14 +10,16 @@ A refused row leaves the others applied. Each tablet is written for itself: ther
 over tablets here, bulk writes have it (commit.py).
 
 Threads: any number may use one `RowWriter`. Those that wait for the same tablet are written by the
-first of them together, in the order in which they came: one timestamp, one frame, one fsync
-(row_queue.py).
+first of them that gets its lock, together, in the order in which they came: one timestamp, one
+frame, one fsync (row_queue.py).
 
 Source: Kudu ops/write_op.cc; for group commit, its log's append thread (consensus/log.cc).
 """
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -28,7 +30,7 @@ from kudulite.catalog.manifest import Manifest
 from kudulite.catalog.row_queue import RowQueue
 from kudulite.catalog.table_store import TableStore
 from kudulite.catalog.tablet_write import Flush, TabletWrite, groups_of
-from kudulite.errors import KuduliteError, LockTimeoutError, RetryableError, RowError
+from kudulite.errors import KuduliteError, RetryableError, RowError
 from kudulite.model.encoded_key import encode_key, encode_keys
 from kudulite.tablet.collapse import WriteCounts
 from kudulite.tablet.mem_stores import LOCATE_ARRAY_MIN
@@ -73,35 +75,35 @@ class RowWriter:
         """Have the flush written: by this thread, or by the one whose turn it is."""
         if timeout_seconds is None:
             timeout_seconds = self.store.environment.lock_timeout_seconds
+        deadline = time.monotonic() + timeout_seconds
         queues = self.store.environment.row_queues
-        queue = queues.setdefault((str(self.store.folder), tablet_id), RowQueue())
+        # A child of a fork must not find the parent's flushes, nor a turn that nobody gives back.
+        queue = queues.setdefault((str(self.store.folder), tablet_id, os.getpid()), RowQueue())
         queue.add(flush)
-        if not queue.turn.acquire(timeout=timeout_seconds):
-            if queue.withdraw(flush):
-                flush.error = LockTimeoutError(
-                    f"table {self.store.name!r}: waited {timeout_seconds:g} s for other threads of"
-                    f" this process that write to tablet {tablet_id}; try again later"
-                )
-                return
-            queue.turn.acquire()  # somebody is writing it
         try:
-            if not flush.is_done:
-                self._write_all(tablet_id, queue.take_all(), timeout_seconds)
-        finally:
-            queue.turn.release()
-
-    def _write_all(self, tablet_id: str, waiting: list[Flush], timeout_seconds: float) -> None:
-        try:
-            with self.store.lock(tablet_id, timeout_seconds=timeout_seconds) as lock:
-                lock.announce("row write")
-                for group in groups_of(waiting):
-                    TabletWrite(self.store, tablet_id, lock).run(group)
+            with queue.turn:
+                if flush.is_done:
+                    return
+                left_seconds = max(0.0, deadline - time.monotonic())
+                with self.store.lock(tablet_id, timeout_seconds=left_seconds) as lock:
+                    lock.announce("row write")
+                    self._write_all(TabletWrite(self.store, tablet_id, lock), queue.take_all())
         except KuduliteError as error:
-            for one in waiting:
-                one.error = one.error if one.is_done else error
+            flush.error = error  # of the lock; the others wait as long as they were told to
         finally:
-            for one in waiting:
-                one.is_done = True
+            queue.discard(flush)
+
+    def _write_all(self, write: TabletWrite, flushes: Sequence[Flush]) -> None:
+        """Write the flushes under the lock; each one is written, or keeps or gets its error."""
+        try:
+            for group in groups_of(flushes):
+                write.run(group)
+        except KuduliteError as error:
+            for flush in flushes:
+                flush.error = flush.error if flush.is_done else error
+        finally:
+            for flush in flushes:
+                flush.is_done = True
 
     def _split(
         self, manifest: Manifest, operations: Sequence[RowOperation], is_atomic: bool

@@ -47,6 +47,8 @@ _ROWSET_BYTES = 2048
 # An opened tablet keeps its folded deltas: this many times their size in lz4 files, by experience.
 _FOLD_FACTOR = 4
 
+TabletKey = tuple[str, str, int]
+
 
 @dataclass(frozen=True)
 class Environment:
@@ -60,10 +62,10 @@ class Environment:
     small_write_rows_max: int = SMALL_WRITE_ROWS_MAX
     # Memory of a tablet's unflushed rows from which on it is flushed.
     flush_bytes: int = FLUSH_BYTES
-    # By (table folder, tablet id): the newest memory with its superblock's name, and who waits to
-    # write rows.
-    memories: dict[tuple[str, str], tuple[str, MemStores | None]] = field(default_factory=dict)
-    row_queues: dict[tuple[str, str], RowQueue] = field(default_factory=dict)
+    # By (table folder, tablet id, process id, since a fork may come while a thread changes them):
+    # the newest memory with its superblock's name, and who waits to write rows.
+    memories: dict[TabletKey, tuple[str, MemStores | None]] = field(default_factory=dict)
+    row_queues: dict[TabletKey, RowQueue] = field(default_factory=dict)
     background: BackgroundWork = field(default_factory=BackgroundWork)
 
 

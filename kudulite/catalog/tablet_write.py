@@ -25,7 +25,7 @@ from kudulite.wal.row_changes import RowChanges
 from kudulite.wal.wal_writer import WalWriter
 
 
-@dataclass
+@dataclass(eq=False)
 class Flush:
     """The operations of one flush in one tablet, as `planned` has it, and what became of them.
 

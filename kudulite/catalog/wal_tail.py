@@ -20,7 +20,7 @@ import os
 from pathlib import Path
 
 from kudulite.catalog.manifest import TabletEntry
-from kudulite.catalog.table_store import TableStore
+from kudulite.catalog.table_store import TableStore, TabletKey
 from kudulite.errors import StorageError
 from kudulite.fs.lock import TabletLock, read_lock_file
 from kudulite.tablet.mem_stores import MemStores
@@ -149,8 +149,8 @@ def _new_memory(store: TableStore, entry: TabletEntry) -> MemStores:
     return memory
 
 
-def _key(store: TableStore, entry: TabletEntry) -> tuple[str, str]:
-    return str(store.folder), entry.id
+def _key(store: TableStore, entry: TabletEntry) -> TabletKey:
+    return str(store.folder), entry.id, os.getpid()
 
 
 def _catch_up(store: TableStore, memory: MemStores, end: WalPosition) -> None:
