@@ -6,9 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kudulite.delta import delta_overlay
 from kudulite.delta.delta_file import (
     OP_DELETE,
     OP_UPDATE,
@@ -117,9 +119,17 @@ def expected(history: History, snapshot: int) -> tuple[dict[int, list], set[int]
     return cells, dead
 
 
-@given(histories(), st.data())
-def test_an_overlay_equals_a_dictionary_at_every_snapshot(history: History, data):
+@pytest.mark.parametrize("dense_factor", [0, 8], ids=["by sorting", "by a table"])
+@given(history=histories(), data=st.data())
+def test_an_overlay_equals_a_dictionary_at_every_snapshot(dense_factor, history: History, data):
     """Whole files or single rows may be after the snapshot; any range or rows may be asked for."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(delta_overlay, "_DENSE_FACTOR", dense_factor)
+        check_every_snapshot(history, data)
+
+
+def check_every_snapshot(history: History, data) -> None:
+    """Compare all that an overlay answers with a dictionary."""
     moments = {change.timestamp for changes in history.files for change in changes}
     with tempfile.TemporaryDirectory() as folder:
         files = [

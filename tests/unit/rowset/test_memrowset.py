@@ -18,6 +18,7 @@ from row_histories import (
     new_versions,
 )
 
+from kudulite.delta import chunk_log
 from kudulite.model.predicate import bind_predicates
 from kudulite.rowset import memrowset_snapshot
 from kudulite.rowset.memrowset import MemRowSet
@@ -32,6 +33,7 @@ def test_a_memrowset_equals_a_dictionary_at_every_moment(versions: Versions, dat
     memory = MemRowSet(versions.schema)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(memrowset_snapshot, "ROW_GROUP_ROWS", 2)
+        patch.setattr(chunk_log, "FAN_IN", 2)
         for batch in in_batches(data.draw, versions.changes):
             apply_changes(memory, versions, batch)
         rows = versions.at(1 << 60)
@@ -52,15 +54,17 @@ def test_a_snapshot_never_changes(versions: Versions, data):
     memory = MemRowSet(versions.schema)
     taken = []
     count = 0
-    for batch in in_batches(data.draw, versions.changes):
-        apply_changes(memory, versions, batch)
-        count += len(batch)
-        past = Versions(versions.schema, versions.keys, versions.changes[:count])
-        taken.append((memory.snapshot(), past))
-        if data.draw(st.booleans()):
-            check_reads([taken[-1][0]], past, 1 << 60)
-    extend(data.draw, versions, 0, 5, live_only=None)
-    apply_changes(memory, versions, versions.changes[count:])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chunk_log, "FAN_IN", 2)
+        for batch in in_batches(data.draw, versions.changes):
+            apply_changes(memory, versions, batch)
+            count += len(batch)
+            past = Versions(versions.schema, versions.keys, versions.changes[:count])
+            taken.append((memory.snapshot(), past))
+            if data.draw(st.booleans()):
+                check_reads([taken[-1][0]], past, 1 << 60)
+        extend(data.draw, versions, 0, 5, live_only=None)
+        apply_changes(memory, versions, versions.changes[count:])
     for snapshot, past in data.draw(st.permutations(taken)):
         for moment in (past.changes[-1].timestamp, 1 << 60, past.changes[0].timestamp):
             check_reads([snapshot], past, moment)
