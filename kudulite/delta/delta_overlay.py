@@ -32,8 +32,8 @@ from kudulite.delta.delta_file import OP_DELETE, OP_UPDATE, DeltaColumn
 from kudulite.delta.delta_mem_store import DeltaMemSnapshot
 from kudulite.delta.scatter import scatter, select
 
-# A table over so many row ids per change is still cheaper than sorting the changes.
-_DENSE_FACTOR = 8
+# A table over so many row ids per change is cheaper than sorting, even of a few sorted runs.
+_DENSE_FACTOR = 2
 
 
 class SourceStatistics(Protocol):

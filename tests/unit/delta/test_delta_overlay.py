@@ -119,7 +119,7 @@ def expected(history: History, snapshot: int) -> tuple[dict[int, list], set[int]
     return cells, dead
 
 
-@pytest.mark.parametrize("dense_factor", [0, 8], ids=["by sorting", "by a table"])
+@pytest.mark.parametrize("dense_factor", [0, 9], ids=["by sorting", "by a table"])
 @given(history=histories(), data=st.data())
 def test_an_overlay_equals_a_dictionary_at_every_snapshot(dense_factor, history: History, data):
     """Whole files or single rows may be after the snapshot; any range or rows may be asked for."""
