@@ -13,7 +13,7 @@ from kudulite.catalog.partition import RangePartition
 from kudulite.catalog.table_store import TableStore
 from kudulite.client.client import Client
 from kudulite.client.table import Table
-from kudulite.errors import ConflictError, LockTimeoutError, NotSupportedError
+from kudulite.errors import ConflictError, LockTimeoutError
 
 
 def make_table(client: Client) -> Table:

@@ -11,8 +11,10 @@ from killing_file_system import FailingFileSystem
 from kudulite.catalog.background import RETRY_SECONDS, BackgroundWork
 from kudulite.catalog.flush_policy import FLUSH_AGE_SECONDS, flush_below, flush_when_needed
 from kudulite.catalog.row_write import RowWriter
+from kudulite.catalog.sweep import GRACE_SECONDS
 from kudulite.catalog.table_store import TableStore
 from kudulite.client.client import Client
+from kudulite.client.table import Table
 from kudulite.errors import LockTimeoutError
 from kudulite.tablet.operation import Operation
 from kudulite.tablet.row_operation import RowOperation
@@ -167,3 +169,17 @@ def test_work_of_other_kinds_is_left_alone():
     made.background.schedule("other", lambda: done.append(True), 1000)
     flush_below(made, Path("/"))
     assert done == []
+
+
+def test_what_a_flush_supersedes_is_swept_when_the_grace_time_is_over(core: CoreTables):
+    """Once for a table, an hour later; a client that is closed does not wait for it."""
+    store, tablet_id, planned = new_store(core)
+    write(store, 1)
+    ((_, flush, _),) = planned.pieces
+    planned.pieces.clear()
+    flush()
+    ((key, sweep, delay),) = planned.pieces
+    assert (key, delay) == ((store.folder, "sweep"), GRACE_SECONDS)
+    sweep()
+    assert stored(Table(store)) == [(1, 1)]
+    assert tablet_id not in key
