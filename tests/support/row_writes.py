@@ -1,0 +1,102 @@
+"""Small tables that are written row by row, without sessions: operations, logs, steps on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import kudulite
+from kudulite.catalog.manifest import TabletEntry
+from kudulite.catalog.row_write import RowWriter
+from kudulite.catalog.table_store import TableStore
+from kudulite.client.client import Client
+from kudulite.client.table import Table
+from kudulite.fs.file_system import FileSystem
+from kudulite.tablet.operation import Operation
+from kudulite.tablet.row_operation import RowOperation, RowWriteResult
+from kudulite.wal.row_changes import RowChanges
+from kudulite.wal.wal_position import list_segments, segment_path
+from kudulite.wal.wal_reader import read_wal
+
+MIDDLE = 100  # the first key of the second tablet, where there are two
+
+
+class NotingFileSystem(FileSystem):
+    """Notes each durable step as (operation, file name)."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[str, str]] = []
+
+    def before(self, operation: str, path: Path) -> None:
+        """Note a step."""
+        self.steps.append((operation, Path(path).name))
+
+    def count(self, operation: str) -> int:
+        """How many steps were of this kind."""
+        return sum(1 for name, _ in self.steps if name == operation)
+
+
+def new_table(client: Client, tablets: int = 1, *, required: bool = False) -> Table:
+    """An empty table `t` (k | v, w = 7): one tablet, or two that meet at MIDDLE.
+
+    With `required` there is a column `r`, NOT NULL and without a default.
+    """
+    builder = kudulite.schema_builder()
+    builder.add_column("k", kudulite.int32, nullable=False)
+    builder.add_column("v", kudulite.int32)
+    builder.add_column("w", kudulite.int32, nullable=False, default=7)
+    if required:
+        builder.add_column("r", kudulite.int32, nullable=False)
+    builder.set_primary_keys(["k"])
+    bounds = [[None, MIDDLE], [MIDDLE, 2 * MIDDLE]]
+    layout: dict[str, Any] = {"range_partitions": {"columns": ["k"], "bounds": bounds}}
+    return client.create_table("t", builder.build(), **(layout if tablets == 2 else {}))
+
+
+def op(name: str, k: int, **values: Any) -> RowOperation:
+    """An operation on the row of key `k`."""
+    return RowOperation(Operation[name.upper()], {"k": k, **values})
+
+
+def write(target: Table | TableStore, *operations: RowOperation, **options: Any) -> RowWriteResult:
+    """Write operations in one flush."""
+    return RowWriter(store_of(target)).write(operations, **options)
+
+
+def put(target: Table | TableStore, *keys: int, v: int = 0) -> int:
+    """Upsert keys in one flush, all with the value `v`; returns its timestamp."""
+    result = write(target, *(op("upsert", k, v=v) for k in keys))
+    assert result.failures == []
+    return result.timestamp
+
+
+def store_of(target: Table | TableStore) -> TableStore:
+    """The store of a table, in its environment."""
+    return target._store if isinstance(target, Table) else target
+
+
+def entry_of(target: Table | TableStore, number: int = 0) -> TabletEntry:
+    """The newest entry of a tablet."""
+    return store_of(target).newest().tablets[number]
+
+
+def wal_folder(target: Table | TableStore, number: int = 0) -> Path:
+    """Where a tablet's log is."""
+    store = store_of(target)
+    return store.tablet(entry_of(store, number)).wal_folder
+
+
+def log_bytes(target: Table | TableStore, number: int = 0) -> dict[int, bytes]:
+    """The whole log of a tablet, by segment."""
+    folder = wal_folder(target, number)
+    return {s: segment_path(folder, s).read_bytes() for s in list_segments(folder)}
+
+
+def unflushed(target: Table | TableStore, number: int = 0) -> Sequence[RowChanges]:
+    """The records of a tablet's log that its superblock does not cover."""
+    store = store_of(target)
+    entry = entry_of(store, number)
+    start = store.tablet(entry).superblock.wal_start
+    with store.lock(entry.id):
+        return read_wal(wal_folder(store, number), start, None, store.newest().schema).records

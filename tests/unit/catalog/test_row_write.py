@@ -1,0 +1,482 @@
+"""Rows written one by one: who waits is written together, and each caller is told its own."""
+
+import errno
+import threading
+from collections.abc import Callable
+from dataclasses import astuple
+
+import pytest
+from core_tables import CoreTables, ManualClock, environment, stored
+from killing_file_system import HalfFileSystem
+from row_writes import (
+    MIDDLE,
+    NotingFileSystem,
+    entry_of,
+    log_bytes,
+    new_table,
+    op,
+    put,
+    store_of,
+    unflushed,
+    write,
+)
+
+from kudulite.catalog.row_queue import RowQueue
+from kudulite.catalog.table_store import TableStore
+from kudulite.catalog.tablet_write import TabletWrite
+from kudulite.client.table import Table
+from kudulite.errors import (
+    ConflictError,
+    LockTimeoutError,
+    RetryableError,
+    RowError,
+    StorageError,
+    TimestampError,
+)
+from kudulite.mvcc.hybrid_time import TIMESTAMP_MAX
+from kudulite.tablet.row_operation import RowOperation, RowWriteResult
+
+WAIT_SECONDS = 60.0
+PRESENT, NOT_FOUND = RowError.REASON_ALREADY_PRESENT, RowError.REASON_NOT_FOUND
+
+
+def reasons(result: RowWriteResult) -> list[tuple[int, str]]:
+    """Position and reason of each failure."""
+    return [(failure.row, failure.reason) for failure in result.failures]
+
+
+# -- one flush
+
+
+def test_a_flush_is_one_frame_at_one_timestamp(core: CoreTables):
+    """One append, one fsync, however many rows; a read just before it shows none of them."""
+    disk = NotingFileSystem()
+    table = new_table(core.client(file_system=disk))
+    put(table, 0)
+    disk.steps.clear()
+    result = write(table, *(op("insert", k, v=k) for k in range(1, 40)), op("delete", 0))
+    assert (disk.count("append"), disk.count("fsync"), len(disk.steps)) == (1, 1, 2)
+    assert [record.timestamp for record in unflushed(table)][1:] == [result.timestamp]
+    assert astuple(result.counts) == (39, 0, 1, 0)
+    assert stored(table, result.timestamp) == [(k, k, 7) for k in range(1, 40)]
+    assert stored(table, result.timestamp - 1) == [(0, 0, 7)]
+
+
+def test_refused_rows_leave_the_others_applied(core: CoreTables):
+    """Each one is told by its position and reason, in order of position over all tablets."""
+    table = new_table(core.client(), 2)
+    put(table, 1, MIDDLE + 1)
+    result = write(
+        table,
+        op("insert", MIDDLE + 1, v=9),
+        op("insert", MIDDLE + 2, v=2),
+        op("insert", 1, v=9),
+        op("update", 2, v=9),
+        op("delete", 3),
+        op("update_ignore", 3, v=9),
+        op("insert", 4, v=4),
+    )
+    assert reasons(result) == [(0, PRESENT), (2, PRESENT), (3, NOT_FOUND), (4, NOT_FOUND)]
+    assert all(failure.error is None for failure in result.failures)
+    assert astuple(result.counts) == (2, 0, 0, 1)
+    expected = [(1, 0, 7), (4, 4, 7), (MIDDLE + 1, 0, 7), (MIDDLE + 2, 2, 7)]
+    assert stored(table) == expected
+
+
+def test_several_operations_on_one_key_apply_in_order(core: CoreTables):
+    """Each on what the one before left; in the log there is one change of the key at most."""
+    table = new_table(core.client())
+    put(table, 1, 2, 3)
+    result = write(
+        table,
+        *(op("update", 1, v=v) for v in (1, 2, 3)),
+        op("delete", 2),
+        op("insert", 2, w=5),
+        op("delete", 3),
+        op("insert", 4, v=1),
+        op("insert", 4, v=2),
+        op("update", 4, w=2),
+        op("insert", 5),
+        op("delete", 5),
+        op("delete", 5),
+    )
+    assert reasons(result) == [(7, PRESENT), (11, NOT_FOUND)]
+    assert astuple(result.counts) == (3, 4, 3, 0)
+    assert stored(table) == [(1, 3, 7), (2, None, 5), (4, 1, 2)]
+    assert unflushed(table)[-1].row_count == 4
+
+
+def test_what_changes_nothing_is_not_written(core: CoreTables):
+    """No frame; its timestamp is one at which the table is as the flush has seen it."""
+    disk = NotingFileSystem()
+    table = new_table(core.client(file_system=disk))
+    last = put(table, 1)
+    disk.steps.clear()
+    result = write(table, op("insert_ignore", 1), op("insert", 2), op("delete", 2), op("update", 3))
+    assert (disk.steps, result.timestamp) == ([], last)
+    assert astuple(result.counts) == (1, 0, 1, 1)
+    assert reasons(result) == [(3, NOT_FOUND)]
+    assert write(table).timestamp == 0
+
+
+def test_nulls_and_missing_columns(core: CoreTables):
+    """A default fills what an insert does not give; a null is refused where there may be none."""
+    table = new_table(core.client(), required=True)
+    result = write(
+        table,
+        op("insert", 1, r=1),
+        op("insert", 2, v=2),
+        op("upsert", 3, r=3, w=None),
+        op("insert", 4, v=None, r=4, w=0),
+        op("upsert", 1, v=5),
+        op("update", 1, r=None),
+        op("update_ignore", 2, r=None),
+    )
+    missing, null = RowError.REASON_MISSING, RowError.REASON_NULL
+    assert reasons(result) == [(1, missing), (2, null), (5, null)]
+    assert stored(table) == [(1, 5, 7, 1), (4, None, 0, 4)]
+
+
+def test_a_key_that_no_range_covers_is_refused(core: CoreTables):
+    """Few rows and many, which are looked for in another way."""
+    table = new_table(core.client(), 2)
+    no_partition = RowError.REASON_NO_PARTITION
+    outside = 2 * MIDDLE
+    assert reasons(write(table, op("insert", 1), op("insert", outside))) == [(1, no_partition)]
+    keys = range(outside - 20, outside + 20)
+    result = write(table, *(op("upsert", k) for k in keys))
+    assert reasons(result) == [(at, no_partition) for at in range(20, 40)]
+    assert len(stored(table)) == 21
+
+
+@pytest.mark.parametrize("count", [1, 11, 12, 13, 40])
+def test_the_number_of_rows_makes_no_difference(core: CoreTables, count: int):
+    """Few keys are looked up one by one, many together: in memory, on disk, and deleted there."""
+    table = new_table(core.client())
+    table.insert([{"k": k, "v": -1} for k in range(0, 40, 2)])
+    write(table, *(op("delete", k) for k in range(0, 40, 4)))
+    put(table, *range(1, 40, 3), v=-2)
+    expected = {row[0]: row for row in stored(table)}
+    operations, refused = [], []
+    for at in range(count):
+        name = ("insert", "update", "delete")[at % 3]
+        if (name == "insert") == (at in expected):
+            refused.append((at, PRESENT if name == "insert" else NOT_FOUND))
+        elif name == "delete":
+            del expected[at]
+        else:
+            expected[at] = (at, at, 7)
+        operations.append(op(name, at, **({} if name == "delete" else {"v": at})))
+    assert reasons(write(table, *operations)) == refused
+    assert stored(table) == sorted(expected.values())
+
+
+# -- threads
+
+
+class Crowd:
+    """Threads that all wait for one tablet, whose lock the test holds until all have come."""
+
+    def __init__(self, table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.table = table
+        self.results: dict[int, RowWriteResult | BaseException] = {}
+        self._came = threading.Semaphore(0)
+        add = RowQueue.add
+
+        def noticed(queue: RowQueue, item: object) -> None:
+            add(queue, item)
+            self._came.release()
+
+        monkeypatch.setattr(RowQueue, "add", noticed)
+
+    def write(self, *flushes: list[RowOperation], atomic: frozenset[int] = frozenset()) -> None:
+        """Write each flush in a thread of its own; they come to the queue in this order."""
+        with self.table._store.lock(entry_of(self.table).id):
+            threads = []
+            for number, flush in enumerate(flushes):
+                arguments = (number, flush, number in atomic)
+                threads.append(threading.Thread(target=self._write, args=arguments))
+                threads[-1].start()
+                assert self._came.acquire(timeout=WAIT_SECONDS)
+        for thread in threads:
+            thread.join()
+
+    def _write(self, number: int, flush: list[RowOperation], is_atomic: bool) -> None:
+        try:
+            self.results[number] = write(self.table, *flush, is_atomic=is_atomic)
+        except BaseException as error:
+            self.results[number] = error
+
+
+def test_who_waits_for_a_tablet_is_written_together(core: CoreTables, monkeypatch):
+    """One frame for all, at one timestamp; each gets its own counts and refusals."""
+    disk = NotingFileSystem()
+    table = new_table(core.client(file_system=disk))
+    put(table, 0)
+    disk.steps.clear()
+    crowd = Crowd(table, monkeypatch)
+    crowd.write(*([op("insert", k), op("insert", 0), op("upsert", 0, v=k)] for k in range(1, 6)))
+    assert disk.count("append") == 1
+    for result in crowd.results.values():
+        assert astuple(result.counts) == (1, 1, 0, 0)
+        assert reasons(result) == [(1, PRESENT)]
+        assert result.timestamp == unflushed(table)[-1].timestamp
+    assert stored(table) == [(0, 5, 7), *((k, None, 7) for k in range(1, 6))]
+
+
+def test_of_threads_that_insert_one_key_one_does(core: CoreTables, monkeypatch):
+    """The first that came; the others are told that it is there."""
+    table = new_table(core.client())
+    crowd = Crowd(table, monkeypatch)
+    crowd.write(*([op("insert", 1, v=number)] for number in range(4)))
+    assert [reasons(crowd.results[n]) for n in range(4)] == [[], *[[(0, PRESENT)]] * 3]
+    assert stored(table) == [(1, 0, 7)]
+
+
+def test_an_atomic_write_stands_alone(core: CoreTables, monkeypatch):
+    """A refusal takes all of its rows back, and none of those that waited with it."""
+    disk = NotingFileSystem()
+    table = new_table(core.client(file_system=disk))
+    put(table, 0)
+    disk.steps.clear()
+    crowd = Crowd(table, monkeypatch)
+    pairs = [[op("insert", 10 * n), op("insert", 10 * n + 1)] for n in range(4)]
+    crowd.write([*pairs[1], op("insert", 0)], pairs[0], pairs[2], pairs[3], atomic={1, 2})
+    assert [reasons(crowd.results[n]) for n in range(4)] == [[(2, PRESENT)], [(0, PRESENT)], [], []]
+    assert crowd.results[1].counts == write(table).counts
+    assert disk.count("append") == 3
+    assert [row[0] for row in stored(table)] == [0, 10, 11, 20, 21, 30, 31]
+    stamps = [crowd.results[n].timestamp for n in (0, 2, 3)]
+    assert stamps == sorted(set(stamps))
+
+
+def test_an_error_of_the_group_is_everybodys(core: CoreTables, monkeypatch):
+    """The disk is full: each caller has it for each of its rows, and nothing is written."""
+    disk = HalfFileSystem(None)
+    table = new_table(core.client(file_system=disk))
+    put(table, 0)
+    disk.error = StorageError(errno.ENOSPC, "disk full; free some space")
+    crowd = Crowd(table, monkeypatch)
+    crowd.write([op("insert", 1)], [op("insert", 2), op("delete", 0)], [op("insert", 3)])
+    disk.error = None
+    failures = {number: result.failures for number, result in crowd.results.items()}
+    assert {number: len(found) for number, found in failures.items()} == {0: 1, 1: 2, 2: 1}
+    assert all(f.error.errno == errno.ENOSPC for found in failures.values() for f in found)
+    assert stored(table) == [(0, 0, 7)]
+
+
+def test_a_thread_that_fails_unexpectedly_acknowledges_nothing(core: CoreTables, monkeypatch):
+    """It raises its error; those that it wrote for are told to look."""
+    table = new_table(core.client())
+    run = TabletWrite.run
+    errors = [ZeroDivisionError("a bug")]
+
+    def fails_once(*arguments) -> None:
+        if errors:
+            raise errors.pop()
+        run(*arguments)
+
+    monkeypatch.setattr(TabletWrite, "run", fails_once)
+    crowd = Crowd(table, monkeypatch)
+    crowd.write(*([op("insert", k)] for k in range(3)))
+    found = list(crowd.results.values())
+    assert [str(result) for result in found if isinstance(result, Exception)] == ["a bug"]
+    told = [f.error for r in found if isinstance(r, RowWriteResult) for f in r.failures]
+    assert [type(error) for error in told] == [RetryableError] * 2
+    assert "interrupted; read them to see" in str(told[0])
+    assert stored(table) == []
+    assert reasons(write(table, op("insert", 1))) == []
+
+
+# -- locks
+
+
+def test_a_lock_that_cannot_be_had_is_a_failure_of_that_tablet(core: CoreTables):
+    """Its rows have the error, which names the holder; those of other tablets are written."""
+    table = new_table(core.client(), 2)
+    with store_of(table).lock(entry_of(table).id) as lock:
+        lock.announce("a test")
+        operations = [op("insert", k) for k in (1, MIDDLE, 2, MIDDLE + 1)]
+        result = write(table, *operations, timeout_seconds=0.0)
+    assert [failure.row for failure in result.failures] == [0, 2]
+    assert all(isinstance(failure.error, LockTimeoutError) for failure in result.failures)
+    assert "held by a test" in str(result.failures[0].error)
+    assert (result.counts.inserted, result.timestamp > 0) == (2, True)
+    assert [row[0] for row in stored(table)] == [MIDDLE, MIDDLE + 1]
+
+
+def test_who_gave_up_is_not_written_later(core: CoreTables):
+    """The next writer of the tablet finds nothing of him."""
+    table = new_table(core.client(lock_timeout_seconds=0.0))
+    with store_of(table).lock(entry_of(table).id):
+        assert len(write(table, op("insert", 1)).failures) == 1
+    assert write(table, op("insert", 2)).counts.inserted == 1
+    assert stored(table) == [(2, None, 7)]
+
+
+def test_who_is_interrupted_in_the_queue_is_not_written_later(core: CoreTables, monkeypatch):
+    """A keyboard interrupt while he waits for the lock."""
+    table = new_table(core.client())
+    with monkeypatch.context() as patch:
+        patch.setattr(TableStore, "lock", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            write(table, op("insert", 1))
+    write(table, op("insert", 2))
+    assert stored(table) == [(2, None, 7)]
+
+
+# -- the disk
+
+
+@pytest.mark.parametrize("part", [0.0, 0.5, 1.0])
+def test_a_full_disk_leaves_log_and_table_as_they_were(core: CoreTables, part: float):
+    """Also where a part of the frame came to the file, or all of it; then the next write works."""
+    disk = HalfFileSystem(None, part)
+    table = new_table(core.client(file_system=disk), 2)
+    put(table, 1, MIDDLE)
+    before, rows = log_bytes(table), stored(table)
+    disk.error = StorageError(errno.ENOSPC, "disk full; free some space")
+    result = write(table, op("upsert", 1, v=9), op("insert", 2))
+    assert [failure.error.errno for failure in result.failures] == [errno.ENOSPC] * 2
+    assert "free some space and write again, nothing was changed" in result.failures[0].reason
+    assert (result.timestamp, astuple(result.counts)) == (0, (0, 0, 0, 0))
+    assert log_bytes(table) == before
+    assert stored(table) == stored(core.client().table("t")) == rows
+    disk.error = None
+    put(table, 2, v=2)
+    assert stored(table) == stored(core.client().table("t")) == sorted([*rows, (2, 2, 7)])
+
+
+# -- time
+
+
+def test_timestamps_rise_whatever_the_clock_says(core: CoreTables):
+    """Above those of other writers whose clocks are ahead, and of readers that settled a time."""
+    clock = ManualClock()
+    ahead = new_table(core.client(clock=ManualClock(clock.microseconds + 10**9)))
+    table = core.client(clock=clock).table("t")
+    stamps = [put(ahead, 1), put(table, 2), put(table, 3)]
+    clock.microseconds += 2 * 10**9
+    settled = table.current_timestamp()
+    clock.microseconds = 0
+    stamps += [put(table, 4), put(ahead, 5)]
+    assert stamps == sorted(set(stamps))
+    assert stamps[2] < settled == stamps[3] - 1
+
+
+def test_a_table_without_a_timestamp_left_takes_no_rows(core: CoreTables):
+    """Somebody's clock was at the end of time; the error says so."""
+    table = new_table(core.client())
+    put(table, 1)
+    with store_of(table).lock(entry_of(table).id) as lock:
+        lock.lift_last_timestamp(TIMESTAMP_MAX)
+    (failure,) = write(table, op("insert", 2)).failures
+    assert isinstance(failure.error, TimestampError)
+    assert "no timestamp is left" in failure.reason
+    assert len(unflushed(table)) == 1
+
+
+# -- alterations
+
+
+def meanwhile(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]) -> None:
+    """Have something done once, between a flush's plan and its place in the queue."""
+    add, actions = RowQueue.add, [action]
+
+    def later(queue: RowQueue, item: object) -> None:
+        if actions:
+            actions.pop()()
+        add(queue, item)
+
+    monkeypatch.setattr(RowQueue, "add", later)
+
+
+def test_a_flush_planned_before_an_alteration_is_refused(core: CoreTables, monkeypatch):
+    """Its rows fail with a ConflictError; the next one is planned anew."""
+    client = core.client()
+    table = new_table(client)
+    alterer = client.new_table_alterer(table)
+    alterer.add_column("x", "int32")
+    meanwhile(monkeypatch, alterer.alter)
+    (failure,) = write(table, op("insert", 1)).failures
+    assert isinstance(failure.error, ConflictError)
+    assert "altered during a write; write again" in failure.reason
+    assert write(table, op("insert", 1)).failures == []
+    assert stored(table) == [(1, None, 7, None)]
+
+
+def test_a_flush_of_a_table_that_was_deleted_is_refused(core: CoreTables, monkeypatch):
+    """There is no lock to take; nothing comes back to life."""
+    client = core.client()
+    table = new_table(client)
+    meanwhile(monkeypatch, lambda: client.delete_table("t"))
+    (failure,) = write(table, op("insert", 1)).failures
+    assert isinstance(failure.error, StorageError)
+    assert client.list_tables() == []
+
+
+def test_a_flush_of_a_table_that_was_made_again_is_refused(core: CoreTables, monkeypatch):
+    """Its tablets have other ids, so the old one's rows do not come into the new one."""
+    client = core.client()
+    table = new_table(client)
+
+    def again() -> None:
+        client.delete_table("t")
+        new_table(client)
+
+    meanwhile(monkeypatch, again)
+    (failure,) = write(table, op("insert", 1)).failures
+    assert isinstance(failure.error, StorageError | ConflictError)
+    assert stored(client.table("t")) == []
+    assert write(table, op("insert", 1)).failures == []
+
+
+def test_operations_made_before_an_alteration_are_refused_one_by_one(core: CoreTables):
+    """A column that is gone, a key column of another name, a value of the type before."""
+    client = core.client()
+    table = new_table(client)
+    alterer = client.new_table_alterer(table)
+    alterer.drop_column("v")
+    alterer.alter()
+    alterer = client.new_table_alterer(table)
+    alterer.add_column("v", "string")
+    alterer.drop_column("w")
+    alterer.alter()
+    result = write(
+        table, op("insert", 1, v=5), op("insert", 2, w=5), op("insert", 3, v="x"), op("delete", 4)
+    )
+    invalid = RowError.REASON_INVALID
+    assert reasons(result) == [(0, invalid), (1, invalid), (3, NOT_FOUND)]
+    assert stored(table) == [(3, "x")]
+    renamed = RowOperation(op("insert", 0).operation, {"key": 5, "v": "y"})
+    assert reasons(write(table, renamed, op("insert", 6, v="z"))) == [(0, invalid)]
+    assert stored(table) == [(3, "x"), (6, "z")]
+
+
+# -- atomic writes
+
+
+def test_an_atomic_write_is_all_or_nothing(core: CoreTables):
+    """One refusal and nothing is written; the counts are of what was done."""
+    disk = NotingFileSystem()
+    table = new_table(core.client(file_system=disk))
+    put(table, 1)
+    disk.steps.clear()
+    operations = [op("insert", 2), op("delete", 1), op("update", 3, v=1)]
+    result = write(table, *operations, is_atomic=True)
+    assert (reasons(result), astuple(result.counts)) == ([(2, NOT_FOUND)], (0, 0, 0, 0))
+    assert (disk.steps, stored(table)) == ([], [(1, 0, 7)])
+    result = write(table, *operations[:2], is_atomic=True)
+    assert (result.failures, astuple(result.counts)) == ([], (1, 0, 1, 0))
+    assert stored(table) == [(2, None, 7)]
+
+
+def test_writers_of_other_environments_take_turns(core: CoreTables):
+    """Two that share nothing but the folder see each other's rows in each flush."""
+    table = new_table(core.client())
+    stores = [TableStore(table.path, environment()) for _ in range(2)]
+    for turn in range(10):
+        result = write(stores[turn % 2], op("insert", turn), op("upsert", 0, v=turn))
+        assert reasons(result) == []
+        assert reasons(write(stores[1 - turn % 2], op("insert", turn))) == [(0, PRESENT)]
+    assert stored(table) == [(0, 9, 7), *((k, None, 7) for k in range(1, 10))]
