@@ -62,8 +62,10 @@ def flush_tablet(store: TableStore, tablet_id: str) -> bool:
     """
     for _ in range(FLUSH_ATTEMPTS_MAX):
         entry = store.newest().entry(tablet_id)
-        memory = caught_up_memory(store, entry) if entry is not None else None
-        if entry is None or memory is None or not memory.row_count:
+        if entry is None:
+            return False
+        _, memory = caught_up_memory(store, entry)
+        if memory is None or not memory.row_count:
             return False
         flushed = _write_files(store, memory)
         with store.lock(tablet_id) as lock:

@@ -92,7 +92,8 @@ class TableStore:
 
     def newest(self) -> Manifest:
         """Return the newest version. Raises TableNotFoundError where there is none."""
-        version = self._newest.version if self._newest is not None else self._hinted_version()
+        before = self._newest
+        version = before.version if before is not None else self._hinted_version()
         while version >= 0 and self._has_version(version + 1):
             version += 1
         identity = self._identity(version)
@@ -103,7 +104,10 @@ class TableStore:
         # The file's identity too: a table may have been deleted and created again meanwhile.
         if known is None or known.version != version or self._newest_identity != identity:
             known = self.at_version(version)
-            self._newest, self._newest_identity = known, identity
+            seen = self._newest
+            # Not back from what another thread has found meanwhile.
+            if seen is before or seen is None or seen.version < known.version:
+                self._newest, self._newest_identity = known, identity
         return known
 
     def last_seen(self) -> Manifest:

@@ -23,6 +23,7 @@ from kudulite.catalog.manifest import TabletEntry
 from kudulite.catalog.table_store import TableStore, TabletKey
 from kudulite.errors import StorageError
 from kudulite.fs.lock import TabletLock, read_lock_file
+from kudulite.model.schema import Schema
 from kudulite.tablet.mem_stores import MemStores
 from kudulite.tablet.tablet import Tablet
 from kudulite.wal.wal_position import WalPosition, segment_name, segment_path
@@ -32,35 +33,37 @@ from kudulite.wal.wal_reader import read_wal
 def read_tablet(store: TableStore, entry: TabletEntry) -> Tablet:
     """Return a tablet with the rows of its log that are durable now; takes no lock as a rule.
 
-    Raises CorruptionError for a damaged log.
+    It may be that of a newer version: at a settled time both show the same rows. Raises
+    CorruptionError for a damaged log.
     """
-    memory = caught_up_memory(store, entry)
-    if memory is not None:
-        return memory.tablet()
-    return store.tablet(store.last_seen().entry(entry.id) or entry)
+    entry, memory = caught_up_memory(store, entry)
+    return store.tablet(entry) if memory is None else memory.tablet()
 
 
-def caught_up_memory(store: TableStore, entry: TabletEntry) -> MemStores | None:
-    """Return the tablet's memory up to the durable end; None where the log holds nothing.
+def caught_up_memory(
+    store: TableStore, entry: TabletEntry
+) -> tuple[TabletEntry, MemStores | None]:
+    """Return the tablet's newest entry, and its memory up to the durable end; None: nothing is.
 
-    That of the newest version, if `entry` is older: an alteration empties the logs, so what lies
-    between the newest `wal_start` and an end that was read before was written under its schema.
+    Whoever else changes a tablet's rowsets or schema flushes its log. So what lies between the
+    newest `wal_start` and an end that was read before it fits this version.
     """
     found = _durable_end(store, entry)
-    entry = store.newest().entry(entry.id) or entry
-    is_known, memory = _known_memory(store, entry)
+    manifest = store.newest()
+    entry = manifest.entry(entry.id) or entry
+    is_known, memory = _known_memory(store, entry, manifest.schema)
     base = store.tablet(entry)
     start = base.superblock.wal_start
     end = start if found is None else max(start, found)
-    if not is_known and _is_longer(base.wal_folder, end):
+    if found is None or (not is_known and _is_longer(base.wal_folder, end)):
         return _recovered_by_reader(store, entry)
     if memory is None:
         if end == start:
             store.environment.memories[_key(store, entry)] = entry.superblock.name, None
-            return None
-        memory = _new_memory(store, entry)
+            return entry, None
+        memory = _new_memory(store, entry, manifest.schema)
     _catch_up(store, memory, end)
-    return memory
+    return entry, memory
 
 
 def make_durable(store: TableStore, entry: TabletEntry, lock: TabletLock) -> WalPosition:
@@ -71,19 +74,21 @@ def make_durable(store: TableStore, entry: TabletEntry, lock: TabletLock) -> Wal
     """
     base = store.tablet(entry)
     folder = base.wal_folder
-    end = max(WalPosition(*lock.wal_end), base.superblock.wal_start)
+    known = WalPosition(*lock.wal_end)
+    end = max(known, base.superblock.wal_start)
     if not _is_longer(folder, end):
         return end
     tail = read_wal(folder, end, None, store.last_seen().schema, durable_end=end)
-    if not tail.records:
-        return end
-    file_system = store.environment.file_system
-    for segment in range(max(end.segment, 1), tail.end.segment + 1):
-        with file_system.open_append(segment_path(folder, segment)) as file:
-            file.sync()
-    file_system.sync_directory(folder)
-    lock.set_wal_end(tail.end.segment, tail.end.offset)
-    lock.lift_last_timestamp(tail.records[-1].timestamp)
+    if tail.end > end:  # without records, too: who rolled the log may have died right after it
+        file_system = store.environment.file_system
+        for segment in range(max(end.segment, 1), tail.end.segment + 1):
+            with file_system.open_append(segment_path(folder, segment)) as file:
+                file.sync()
+        file_system.sync_directory(folder)
+    if tail.end > known:
+        lock.set_wal_end(tail.end.segment, tail.end.offset)
+    if tail.records:
+        lock.lift_last_timestamp(tail.records[-1].timestamp)
     return tail.end
 
 
@@ -93,26 +98,29 @@ def recover(store: TableStore, entry: TabletEntry, lock: TabletLock) -> MemStore
     Raises CorruptionError, StorageError.
     """
     end = make_durable(store, entry, lock)
-    memory = _known_memory(store, entry)[1] or _new_memory(store, entry)
+    schema = store.last_seen().schema
+    memory = _known_memory(store, entry, schema)[1] or _new_memory(store, entry, schema)
     _catch_up(store, memory, end)
     return memory
 
 
-def _recovered_by_reader(store: TableStore, entry: TabletEntry) -> MemStores:
+def _recovered_by_reader(store: TableStore, entry: TabletEntry) -> tuple[TabletEntry, MemStores]:
     """Recover under the lock, or read what is there where the lock cannot be had for writing."""
     try:
         with store.lock(entry.id) as lock:
             lock.announce("recovery")
-            return recover(store, entry, lock)
+            entry = store.newest().entry(entry.id) or entry
+            return entry, recover(store, entry, lock)
     except StorageError:
         if os.access(store.lock_path(entry.id), os.W_OK):
             raise
-    memory = _new_memory(store, entry)
     with store.lock(entry.id, is_shared=True):
-        folder = memory.base.wal_folder
-        tail = read_wal(folder, memory.end, None, memory.schema)
-    memory.replay(tail.records, tail.end)
-    return memory
+        manifest = store.newest()
+        entry = manifest.entry(entry.id) or entry
+        memory = _new_memory(store, entry, manifest.schema)
+        tail = read_wal(memory.base.wal_folder, memory.end, None, memory.schema)
+    _catch_up(store, memory, tail.end)
+    return entry, memory
 
 
 def _is_longer(folder: Path, end: WalPosition) -> bool:
@@ -133,18 +141,20 @@ def _durable_end(store: TableStore, entry: TabletEntry) -> WalPosition | None:
     return None if found is None else WalPosition(*found)
 
 
-def _known_memory(store: TableStore, entry: TabletEntry) -> tuple[bool, MemStores | None]:
+def _known_memory(
+    store: TableStore, entry: TabletEntry, schema: Schema
+) -> tuple[bool, MemStores | None]:
     """Return whether this process has looked for the log of this superblock, and its memory."""
     name, memory = store.environment.memories.get(_key(store, entry), ("", None))
     if name != entry.superblock.name:
         return False, None
-    if memory is not None and memory.schema != store.last_seen().schema:
+    if memory is not None and (memory.is_torn or memory.schema != schema):
         return True, None  # altered since; its log was empty then
     return True, memory
 
 
-def _new_memory(store: TableStore, entry: TabletEntry) -> MemStores:
-    memory = MemStores(store.tablet(entry), store.last_seen().schema)
+def _new_memory(store: TableStore, entry: TabletEntry, schema: Schema) -> MemStores:
+    memory = MemStores(store.tablet(entry), schema)
     store.environment.memories[_key(store, entry)] = entry.superblock.name, memory
     return memory
 

@@ -125,12 +125,14 @@ class Sink:
 class AppendFile:
     """A file that grows and is cut back, opened for that; it must exist.
 
-    One process at a time may change it, under a lock that the caller holds.
+    One process at a time may change it, under a lock that the caller holds. The descriptor is given
+    back at the latest when the object is dropped.
     """
 
     def __init__(self, file_system: FileSystem, path: Path) -> None:
         self._file_system = file_system
         self.path = path
+        self._descriptor = -1
         with _storage_errors("open", path):
             self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
 
@@ -179,6 +181,9 @@ class AppendFile:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+    def __del__(self) -> None:
+        self.close()
 
     def __enter__(self) -> AppendFile:
         return self

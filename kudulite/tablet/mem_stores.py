@@ -118,6 +118,7 @@ class MemStores:
         self.timestamp_max = 0
         self.timestamp_min = 0
         self.row_count = 0
+        self.is_torn = False  # an error or an interrupt left a part of a change here: of no use
         self._memrowset = MemRowSet(schema)
         self._deltas: dict[str, DeltaMemStore] = {}
         self._width = key_width(schema.key_types)
@@ -205,7 +206,7 @@ class MemStores:
             arrays = [changes.columns[column_id] for column_id in self._key_ids]
             keys = encode_keys(arrays, self.schema.key_types)
             try:
-                self._apply(changes, list(keys), self._targets(changes.ops, keys))
+                self._apply(changes, list(keys), self._targets(changes.ops, keys), end)
             except ValueError as error:
                 raise CorruptionError(
                     f"{self.base.folder}: the log does not fit the tablet: {error}"
@@ -221,8 +222,7 @@ class MemStores:
     ) -> None:
         """Apply the record that was just appended; its `locations` were looked up here before."""
         with self.mutex:
-            self._apply(TimedChanges.of([record], self.schema), keys, locations)
-            self.end = end
+            self._apply(TimedChanges.of([record], self.schema), keys, locations, end)
 
     def _targets(self, ops: np.ndarray, keys: KeyArray) -> list[Location | None]:
         """Return the location of each change of a replay; None for an INSERT."""
@@ -249,11 +249,32 @@ class MemStores:
         return targets
 
     def _apply(
-        self, changes: TimedChanges, keys: Sequence[bytes], targets: Sequence[Location | None]
+        self,
+        changes: TimedChanges,
+        keys: Sequence[bytes],
+        targets: Sequence[Location | None],
+        end: WalPosition,
     ) -> None:
         by_rowset: dict[str, list[int]] = {}
         for position, target in enumerate(targets):
             by_rowset.setdefault("" if target is None else target[0], []).append(position)
+        try:
+            self._apply_parts(changes, keys, targets, by_rowset)
+            self.row_count += len(keys)
+            self.timestamp_min = self.timestamp_min or int(changes.timestamps[0])
+            self.timestamp_max = int(changes.timestamps[-1])
+            self.end = end
+        except BaseException:
+            self.is_torn = True
+            raise
+
+    def _apply_parts(
+        self,
+        changes: TimedChanges,
+        keys: Sequence[bytes],
+        targets: Sequence[Location | None],
+        by_rowset: Mapping[str, list[int]],
+    ) -> None:
         for rowset_id, positions in by_rowset.items():
             part = changes.take(np.array(positions))
             if rowset_id == "":
@@ -263,9 +284,6 @@ class MemStores:
             rowids = np.array([t[1] for p in positions if (t := targets[p])], np.int64)
             store = self._deltas.setdefault(rowset_id, DeltaMemStore())
             store.append(self._delta_rows(part, rowids))
-        self.row_count += len(keys)
-        self.timestamp_min = self.timestamp_min or int(changes.timestamps[0])
-        self.timestamp_max = int(changes.timestamps[-1])
 
     def _delta_rows(self, changes: TimedChanges, rowids: np.ndarray) -> DeltaRows:
         columns = {}
