@@ -228,6 +228,7 @@ class MemStores:
         """Return the location of each change of a replay; None for an INSERT."""
         known = self._memrowset
         inserted: set[bytes] = set()
+        gone: set[bytes] = set()  # from disk; a later INSERT of the key goes to the MemRowSet
         targets: list[Location | None] = [None] * len(ops)
         on_disk = []
         for position, (op, key) in enumerate(zip(ops.tolist(), keys, strict=True)):
@@ -235,18 +236,24 @@ class MemStores:
                 inserted.add(key)
             elif key in inserted or known.find_one(key) >= 0 or known.is_ghost(key):
                 targets[position] = IN_MEMROWSET
+            elif key in gone:
+                raise self._misfit(key)
             else:
                 on_disk.append(position)
+                if op == CHANGE_DELETE:
+                    gone.add(key)
         if on_disk:
             found = self._locate_all_on_disk(keys.take(np.array(on_disk)))
             for position, location in zip(on_disk, found, strict=True):
                 if location is None:
-                    raise CorruptionError(
-                        f"{self.base.folder}: the log changes a row that is not there: encoded key"
-                        f" {keys[position].hex()}"
-                    )
+                    raise self._misfit(keys[position])
                 targets[position] = location
         return targets
+
+    def _misfit(self, key: bytes) -> CorruptionError:
+        return CorruptionError(
+            f"{self.base.folder}: the log changes a row that is not there: encoded key {key.hex()}"
+        )
 
     def _apply(
         self,
