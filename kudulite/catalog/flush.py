@@ -102,10 +102,15 @@ def flushed_under_locks(
 def _publish(
     store: TableStore, base: Tablet, flushed: _FlushedTablet, lock: TabletLock
 ) -> bool:
-    """Publish a flush, unless the tablet has got another superblock since it was begun."""
+    """Publish a flush, unless the tablet has got another superblock since it was begun.
+
+    Nor if its files are gone: a sweep with a short grace time takes them for abandoned ones.
+    """
     newest = store.newest()
     now = newest.entry(base.id)
     if now is None or store.tablet(now).superblock != base.superblock:
+        return False
+    if not _are_there(flushed.rowsets, base):
         return False
     new = _flushed_entry(store, now, flushed, recover(store, now, lock), lock)
     commit_id = uuid.uuid4().hex
@@ -117,6 +122,14 @@ def _publish(
         )
 
     return publish_next(store, newest, build) is not None
+
+
+def _are_there(rowsets: Sequence[RowSetMeta], base: Tablet) -> bool:
+    """Whether all files are on disk that `rowsets` have and the tablet `base` does not."""
+    known = {ref.name for rowset in base.disk_rowsets for ref in rowset.meta.file_refs}
+    new = [(meta.id, ref.name) for meta in rowsets for ref in meta.file_refs]
+    folder = base.folder / ROWSET_FOLDER
+    return all(name in known or (folder / place / name).exists() for place, name in new)
 
 
 def _flushed_entry(

@@ -5,8 +5,8 @@ published, and nothing later can get a timestamp ≤ T. Where `last` is below T 
 tablet's lock for a moment and lifts it. Only a time near the present needs that, so reading the
 past takes no lock.
 
-Where `last` cannot be written (a read-only directory) the present is the newest published commit,
-found while shared locks keep committers out.
+Where `last` cannot be written (a read-only directory) the present is the newest change that is
+there, found while shared locks keep writers out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 from kudulite.catalog.manifest import Manifest
 from kudulite.catalog.table_store import TableStore
-from kudulite.catalog.wal_tail import make_durable
+from kudulite.catalog.wal_tail import make_durable, read_tablet
 from kudulite.errors import StorageError, TimestampError
 from kudulite.mvcc.hybrid_time import (
     LOGICAL_BITS,
@@ -45,16 +45,18 @@ def choose_snapshot(store: TableStore, at: Any) -> int:
         if error.errno not in _NOT_WRITABLE:
             raise
         newest = _newest_while_still(store, ids)
-        return newest.timestamp if at is None else timestamp
+        return newest if at is None else timestamp
     return timestamp
 
 
-def _newest_while_still(store: TableStore, tablet_ids: Iterable[str]) -> Manifest:
-    """Return the newest version at a moment when no commit is under way in any tablet."""
+def _newest_while_still(store: TableStore, tablet_ids: Iterable[str]) -> int:
+    """Return when the table changed last, found while no write is under way in any tablet."""
     with ExitStack() as stack:
         for tablet_id in sorted(tablet_ids):
             stack.enter_context(store.lock(tablet_id, is_shared=True))
-        return store.newest()
+        newest = store.newest()
+        stamps = [read_tablet(store, entry).timestamp_max for entry in newest.tablets]
+        return max(newest.timestamp, *stamps)
 
 
 def _present(store: TableStore, manifest: Manifest, ids: Iterable[str]) -> int:

@@ -152,3 +152,23 @@ def test_where_locks_cannot_be_had_the_present_is_the_newest_commit(table, monke
     monkeypatch.undo()
     table.upsert(rows(2))
     assert uniform(table, first.timestamp) == {1}
+
+
+def test_where_locks_cannot_be_had_the_present_has_what_logs_hold(core, table, clock, monkeypatch):
+    """Rows that were written one by one are there, though no version has them yet."""
+    clock.microseconds += 1
+    session = kudulite.Session()
+    for k in range(6):
+        session.apply(table.new_insert({"k": k, "v": 1}))
+    session.flush()
+    enter = TabletLock.__enter__
+
+    def refuse(self):
+        if not self._is_shared:
+            raise StorageError(errno.EROFS, "read-only")
+        return enter(self)
+
+    monkeypatch.setattr(lock_module.TabletLock, "__enter__", refuse)
+    scan = core.client().table("t").scan()
+    assert scan.timestamp == session.last_timestamp
+    assert scan.count() == 6

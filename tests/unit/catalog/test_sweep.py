@@ -9,6 +9,7 @@ import pytest
 from core_tables import CoreTables, files_below, stored
 
 import kudulite
+from kudulite.catalog import flush
 from kudulite.catalog.sweep import sweep, sweep_staging
 from kudulite.catalog.table_store import TableStore
 from kudulite.client.table import Table
@@ -184,3 +185,24 @@ def test_a_scan_planned_before_a_sweep_is_read_after_it(table):
     table.maintain(0, 0)
     values = [v for token in tokens for b in token.open() for v in b.column("v").to_pylist()]
     assert values == [3] * 8
+
+
+def test_a_flush_does_not_publish_files_that_were_swept(core, table, monkeypatch):
+    """A sweep without a grace time takes the files that a flush is making for abandoned ones."""
+    session = kudulite.Session()
+    session.apply(table.new_upsert({"k": 0, "v": 9}))
+    session.apply(table.new_insert({"k": 100, "v": 9}))
+    session.flush()
+    write, sweeps = flush._write_files, []
+
+    def swept(*arguments):
+        written = write(*arguments)
+        if not sweeps:
+            sweeps.append(sweep(store(table), 0))
+        return written
+
+    monkeypatch.setattr(flush, "_write_files", swept)
+    before = stored(table)
+    assert table.flush() > 0
+    assert sweeps[0].file_count > 0
+    assert stored(core.client().table("t")) == before
