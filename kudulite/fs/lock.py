@@ -31,6 +31,7 @@ import errno
 import fcntl
 import functools
 import os
+import random
 import resource
 import socket
 import struct
@@ -136,6 +137,9 @@ class TabletLock:
         self._timeout_seconds = timeout_seconds
         self._is_shared = is_shared
         self._descriptor = -1
+        # What the file says, once it was read: the holder alone changes it.
+        self._last: int | None = None
+        self._wal_end: tuple[int, int] | None = None
 
     def __enter__(self) -> TabletLock:
         flags = (os.O_RDONLY if self._is_shared else os.O_RDWR) | os.O_CLOEXEC
@@ -166,7 +170,8 @@ class TabletLock:
                     f"waited {self._timeout_seconds:g} s for {self._path}, held by"
                     f" {self.holder()}; try again later, or wait longer (lock_timeout_seconds)"
                 )
-            time.sleep(wait_seconds)
+            # Not all at the same beat: else one who waits longer never meets a free moment.
+            time.sleep(wait_seconds * random.uniform(0.5, 1.0))
             wait_seconds = min(wait_seconds * 2, _WAIT_SECONDS_MOST)
 
     def _try_acquire(self) -> bool:
@@ -195,18 +200,23 @@ class TabletLock:
     @property
     def last_timestamp(self) -> int:
         """The highest timestamp used or settled in this tablet."""
-        return _unpack_last(self._path, os.pread(self._descriptor, _HEADER.size, 0))
+        if self._last is None:
+            self._last = _unpack_last(self._path, os.pread(self._descriptor, _HEADER.size, 0))
+        return self._last
 
     def lift_last_timestamp(self, timestamp: int) -> None:
         """Raise `last` to `timestamp`; not fsynced: committed timestamps are in the manifest."""
         if timestamp > self.last_timestamp:
             cell = struct.pack("<QI", timestamp, _checksum(timestamp))
             os.pwrite(self._descriptor, cell, _LAST_OFFSET)
+            self._last = timestamp
 
     @property
     def wal_end(self) -> tuple[int, int]:
         """Where the log's durable part ends: (segment, offset); (0, 0) where that is not known."""
-        return _read_wal_end(self._descriptor) or (0, 0)
+        if self._wal_end is None:
+            self._wal_end = _read_wal_end(self._descriptor) or (0, 0)
+        return self._wal_end
 
     def set_wal_end(self, segment: int, offset: int, *, may_fall: bool = False) -> None:
         """Write where the log's durable part ends, before `last` is lifted; not fsynced.
@@ -215,6 +225,7 @@ class TabletLock:
         """
         assert may_fall or (segment, offset) >= self.wal_end
         os.pwrite(self._descriptor, _pack_wal_end(segment, offset), _WAL_END_OFFSET)
+        self._wal_end = segment, offset
 
 
 @functools.cache
