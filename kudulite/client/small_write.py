@@ -24,12 +24,15 @@ from kudulite.catalog.row_write import RowWriter
 from kudulite.catalog.stage import Stager
 from kudulite.catalog.table_store import TableStore
 from kudulite.client.bulk_write import WriteResult
+from kudulite.errors import RowError
 from kudulite.model.schema import Schema
 from kudulite.tablet.operation import Operation, WriteSpec
 from kudulite.tablet.row_failure import raise_row_error
 from kudulite.tablet.row_operation import RowOperation, RowWriteResult
 
 Batches = Iterable[pa.RecordBatch | pa.Table]
+# Of one operation's rows all are refused for the same of these.
+_OF_KEYS = (RowError.REASON_ALREADY_PRESENT, RowError.REASON_NOT_FOUND)
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ class SmallWrite:
         operations = self._operations(manifest.schema, checked)
         result = RowWriter(self.store).write(operations, is_atomic=True)
         self._raise_failures(manifest.schema, checked, result)
-        return self._result(result), []
+        return (None, [rows]) if result.failures else (self._result(result), [])
 
     def _collect(self, batches: Batches) -> tuple[pa.Table | None, Batches]:
         """Take rows off `batches` up to the limit; those beyond it stay for a bulk write."""
@@ -102,15 +105,19 @@ class SmallWrite:
         return [RowOperation(self.operation, row) for row in cells]
 
     def _raise_failures(self, schema: Schema, rows: pa.Table, result: RowWriteResult) -> None:
-        if not result.failures:
-            return
-        first = result.failures[0]
-        if first.error is not None:
-            raise first.error
-        same = [f.row for f in result.failures if f.reason == first.reason]
-        raise_row_error(
-            self.store.name, self.operation.label, first.reason, rows, schema, np.array(same)
-        )
+        """Raise what a bulk write would raise; where that is not clear, it is to say so itself.
+
+        A bulk write looks at what is left of all rows of a key: a value that an earlier one lacks
+        may be in a later one.
+        """
+        failures = result.failures
+        for failure in failures:
+            if failure.error is not None:
+                raise failure.error
+        if failures and all(failure.reason in _OF_KEYS for failure in failures):
+            refused = np.array([failure.row for failure in failures])
+            reason = failures[0].reason
+            raise_row_error(self.store.name, self.operation.label, reason, rows, schema, refused)
 
     def _result(self, result: RowWriteResult) -> WriteResult:
         counts = result.counts
