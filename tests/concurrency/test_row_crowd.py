@@ -1,0 +1,50 @@
+"""Sessions, bulk writers and scanners in processes of their own, on one table; see crowd.py."""
+
+import pyarrow as pa
+import pytest
+from core_tables import CoreTables
+from crowd import SESSION_ROWS, Crowd, batch_rows, create, problems_at_end, problems_of
+
+TURNS = 30
+
+
+def test_no_scan_sees_a_part_of_a_batch_and_every_batch_is_there(core: CoreTables):
+    """Two sessions, a bulk writer and two scanners: all turns are taken, nothing is torn."""
+    folder = core.root / "crowd"
+    create(folder)
+    crowd = Crowd(folder, sessions=2, bulks=1, scanners=2, turns=TURNS)
+    crowd.start()
+    results = crowd.join(timeout_seconds=120)
+    assert problems_at_end(folder, results, crowd.sessions) == []
+    assert [told.batches for told in results] == [TURNS] * 5
+
+
+def test_threads_that_share_a_client_see_and_lose_no_more_than_processes(core: CoreTables):
+    """Four sessions, a bulk writer and two scanners of one client: flushes go out in groups."""
+    folder = core.root / "threads"
+    create(folder)
+    crowd = Crowd(folder, sessions=4, bulks=1, scanners=2, turns=TURNS)
+    results = crowd.run_in_threads()
+    assert problems_at_end(folder, results, crowd.sessions) == []
+    assert [told.batches for told in results] == [TURNS] * 7
+
+
+def snapshot(*parts: dict[str, list]) -> pa.Table:
+    """Rows as a scan gives them."""
+    names = ["writer", "number", "batch"]
+    return pa.concat_tables([pa.table({name: part[name] for name in names}) for part in parts])
+
+
+@pytest.mark.parametrize(
+    ("rows", "problem"),
+    [
+        (snapshot(batch_rows(0, 1, SESSION_ROWS)), None),
+        (snapshot(batch_rows(0, 1, SESSION_ROWS)).slice(1), "expected 8 at batch 1"),
+        (snapshot(batch_rows(0, 2, SESSION_ROWS)), "expected 12 at batch 2"),
+        (snapshot(batch_rows(0, 1, SESSION_ROWS), batch_rows(0, 2, SESSION_ROWS)), "ring rows"),
+    ],
+)
+def test_the_check_of_a_snapshot_finds_what_is_wrong(rows: pa.Table, problem: str | None):
+    """A whole batch passes; a lost row, a lost batch and a ring of two batches do not."""
+    found = problems_of(rows, sessions=1)
+    assert (problem is None and found == []) or any(problem in text for text in found)
