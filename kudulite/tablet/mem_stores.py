@@ -4,7 +4,8 @@
     UPDATE or DELETE of a row of a DiskRowSet               -> that rowset's DeltaMemStore
 
 Every process that writes to or reads from the tablet builds the same memory from the same log
-records. The stores only grow; a newer superblock starts new ones.
+records. The stores only grow; a newer superblock starts new ones. Records that a writer appends
+wait until somebody reads, or some have come together: a few at once cost little more than one.
 
 Invariants: (1) the stores hold exactly the log from the superblock's `wal_start` up to `end`; (2) a
 key is live in one store at most; once it is in the MemRowSet, all later changes of it go there; (3)
@@ -41,6 +42,9 @@ from kudulite.wal.wal_writer import WalWriter
 # A key that is live in the MemRowSet; any other location is (rowset id, row id).
 IN_MEMROWSET = ("", -1)
 Location = tuple[str, int]
+# So many rows, at most, wait to be put into the stores; each is taken to be so large.
+WAITING_ROWS_MAX = 64
+_WAITING_ROW_BYTES = 500
 # Fewer keys than this are looked up one by one: array operations cost more to start.
 LOCATE_ARRAY_MIN = 12
 
@@ -120,6 +124,9 @@ class MemStores:
         self.row_count = 0
         self.is_torn = False  # an error or an interrupt left a part of a change here: of no use
         self._memrowset = MemRowSet(schema)
+        self._waiting: list[tuple[RowChanges, Sequence[bytes], Sequence[Location | None]]] = []
+        self._waiting_locations: dict[bytes, Location | None] = {}
+        self._waiting_count = 0
         self._deltas: dict[str, DeltaMemStore] = {}
         self._width = key_width(schema.key_types)
         self._key_ids = [column.id for column in schema.key_columns]
@@ -129,7 +136,8 @@ class MemStores:
     @property
     def nbytes(self) -> int:
         """Memory in bytes, an estimate."""
-        return self._memrowset.nbytes + sum(store.nbytes for store in self._deltas.values())
+        stores = self._memrowset.nbytes + sum(store.nbytes for store in self._deltas.values())
+        return stores + _WAITING_ROW_BYTES * self._waiting_count
 
     def tablet(self) -> Tablet:
         """Return the tablet with everything that is in memory now."""
@@ -140,6 +148,7 @@ class MemStores:
         if self._view[0] == self.end:
             return self._view
         with self.mutex:
+            self._apply_waiting()
             deltas = {rowset_id: store.snapshot() for rowset_id, store in self._deltas.items()}
             memrowset = self._memrowset.snapshot() if self._memrowset.row_count else None
             tablet = self.base.with_memory(memrowset, deltas)
@@ -153,7 +162,9 @@ class MemStores:
         found: list[Location | None] = [None] * len(keys)
         unknown = []
         for position, key in enumerate(keys):
-            if self._memrowset.find_one(key) >= 0:
+            if key in self._waiting_locations:
+                found[position] = self._waiting_locations[key]
+            elif self._memrowset.find_one(key) >= 0:
                 found[position] = IN_MEMROWSET
             elif not self._memrowset.is_ghost(key):
                 unknown.append(position)
@@ -201,12 +212,14 @@ class MemStores:
 
         Raises CorruptionError for a change of a row that is not there.
         """
+        self._apply_waiting()
         if records:
             changes = TimedChanges.of(records, self.schema)
             arrays = [changes.columns[column_id] for column_id in self._key_ids]
             keys = encode_keys(arrays, self.schema.key_types)
             try:
-                self._apply(changes, list(keys), self._targets(changes.ops, keys), end)
+                self._apply(changes, list(keys), self._targets(changes.ops, keys))
+                self._count(changes.timestamps[0], changes.timestamps[-1], len(keys))
             except ValueError as error:
                 raise CorruptionError(
                     f"{self.base.folder}: the log does not fit the tablet: {error}"
@@ -222,7 +235,30 @@ class MemStores:
     ) -> None:
         """Apply the record that was just appended; its `locations` were looked up here before."""
         with self.mutex:
-            self._apply(TimedChanges.of([record], self.schema), keys, locations, end)
+            self._waiting.append((record, keys, locations))
+            for key, op, place in zip(keys, record.ops.tolist(), locations, strict=True):
+                is_gone = op == CHANGE_DELETE
+                self._waiting_locations[key] = None if is_gone else place or IN_MEMROWSET
+            self._waiting_count += len(keys)
+            self._count(record.timestamp, record.timestamp, len(keys))
+            self.end = end
+            if self._waiting_count >= WAITING_ROWS_MAX:
+                self._apply_waiting()
+
+    def _count(self, first: int, last: int, row_count: int) -> None:
+        self.timestamp_min = self.timestamp_min or int(first)
+        self.timestamp_max = int(last)
+        self.row_count += row_count
+
+    def _apply_waiting(self) -> None:
+        """Put the records that wait into the stores; under the mutex."""
+        if not self._waiting:
+            return
+        changes = TimedChanges.of([record for record, _, _ in self._waiting], self.schema)
+        keys = [key for _, record_keys, _ in self._waiting for key in record_keys]
+        targets = [place for _, _, locations in self._waiting for place in locations]
+        self._apply(changes, keys, targets)
+        self._waiting, self._waiting_locations, self._waiting_count = [], {}, 0
 
     def _targets(self, ops: np.ndarray, keys: KeyArray) -> list[Location | None]:
         """Return the location of each change of a replay; None for an INSERT."""
@@ -260,17 +296,12 @@ class MemStores:
         changes: TimedChanges,
         keys: Sequence[bytes],
         targets: Sequence[Location | None],
-        end: WalPosition,
     ) -> None:
         by_rowset: dict[str, list[int]] = {}
         for position, target in enumerate(targets):
             by_rowset.setdefault("" if target is None else target[0], []).append(position)
         try:
             self._apply_parts(changes, keys, targets, by_rowset)
-            self.row_count += len(keys)
-            self.timestamp_min = self.timestamp_min or int(changes.timestamps[0])
-            self.timestamp_max = int(changes.timestamps[-1])
-            self.end = end
         except BaseException:
             self.is_torn = True
             raise
