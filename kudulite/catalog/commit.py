@@ -152,7 +152,12 @@ class Commit:
         return newest
 
     def _check_same_schema(self, newest: Manifest) -> None:
-        if newest.schema != self.base.schema or newest.partition != self.base.partition:
+        base = self.base
+        if (
+            newest.schema != base.schema
+            or newest.partition != base.partition
+            or {entry.id for entry in newest.tablets} != {entry.id for entry in base.tablets}
+        ):
             raise ConflictError(
                 f"table {self.store.name!r}: the schema was altered during a write (version"
                 f" {self.base.version} to {newest.version}); write again"

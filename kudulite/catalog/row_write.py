@@ -30,7 +30,7 @@ from kudulite.catalog.manifest import Manifest
 from kudulite.catalog.row_queue import RowQueue
 from kudulite.catalog.table_store import TableStore
 from kudulite.catalog.tablet_write import Flush, TabletWrite, groups_of
-from kudulite.errors import KuduliteError, RetryableError, RowError
+from kudulite.errors import ConflictError, KuduliteError, RetryableError, RowError
 from kudulite.model.encoded_key import encode_key, encode_keys
 from kudulite.tablet.collapse import WriteCounts
 from kudulite.tablet.mem_stores import LOCATE_ARRAY_MIN
@@ -53,10 +53,16 @@ class RowWriter:
         """Write the operations, in order; what is not among the failures is durable and visible.
 
         `timeout_seconds` is how long to wait for each tablet (default: the client's). With
-        `is_atomic` a tablet takes all of its rows or none. Raises nothing for single rows or
-        tablets: they are failures of the result.
+        `is_atomic` all are written or none; they must be of one tablet. Raises nothing for single
+        rows or tablets: they are failures of the result.
         """
         flushes, failures = self._split(self.store.newest(), operations, is_atomic)
+        if is_atomic and len(flushes) + bool(failures) > 1:
+            # They were of one tablet when the caller looked.
+            reason = f"table {self.store.name!r} was altered during a write; write again"
+            rows = range(len(operations))
+            failures = [RowWriteFailure(row, reason, ConflictError(reason)) for row in rows]
+            return RowWriteResult(0, WriteCounts(), failures)
         timestamp, counts = 0, WriteCounts()
         for tablet_id in sorted(flushes):
             flush = flushes[tablet_id]

@@ -101,7 +101,11 @@ class TabletWrite:
             flush.error = ConflictError(
                 f"table {self.store.name!r} was deleted and created again; open it again"
             )
-        elif newest.partition != planned.partition or newest.schema != planned.schema:
+        elif (
+            newest.partition != planned.partition
+            or newest.schema != planned.schema
+            or newest.entry(self.tablet_id) is None  # its range was dropped and added again
+        ):
             flush.error = ConflictError(
                 f"table {self.store.name!r} was altered during a write; write again"
             )

@@ -5,15 +5,18 @@ import threading
 
 import pyarrow as pa
 import pytest
-from core_tables import CoreTables, ManualClock, environment
+from core_tables import CoreTables, ManualClock, environment, stored
 
 import kudulite as kudu
 from kudulite.catalog.alter import TableDraft, alter_table
 from kudulite.catalog.partition import RangePartition
+from kudulite.catalog.row_write import RowWriter
 from kudulite.catalog.table_store import TableStore
 from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.errors import ConflictError, LockTimeoutError
+from kudulite.tablet.operation import Operation
+from kudulite.tablet.row_operation import RowOperation
 
 
 def make_table(client: Client) -> Table:
@@ -128,6 +131,55 @@ def test_a_write_to_a_tablet_that_was_dropped_is_refused(core: CoreTables):
     with pytest.raises(ConflictError, match="altered during a write"):
         write.commit([staged])
     write.abort()
+
+
+def test_a_write_to_a_tablet_that_was_dropped_and_made_again_is_refused(core: CoreTables):
+    """The range is there, in another tablet."""
+    client = core.client()
+    table = make_table(client)
+    alter_table(table._store, [add_range])
+    write = table.new_bulk_write()
+    staged = write.stage([pa.RecordBatch.from_pylist([{"k": 150, "v": 1}], table.arrow_schema)])
+    alter_table(table._store, [lambda draft: draft.drop_range(RangePartition((100,), (200,)))])
+    alter_table(table._store, [add_range])
+    with pytest.raises(ConflictError, match="altered during a write"):
+        write.commit([staged])
+    write.abort()
+
+
+def test_row_writes_to_a_tablet_that_was_dropped_and_made_again_are_refused(
+    core: CoreTables, monkeypatch
+):
+    """They are a ConflictError, as after any alteration; the next ones find the new tablet."""
+    table = make_table(core.client())
+    alter_table(table._store, [add_range])
+    write = RowWriter._write
+
+    def later(*arguments):
+        monkeypatch.undo()
+        drop = [lambda draft: draft.drop_range(RangePartition((100,), (200,)))]
+        alter_table(table._store, drop)
+        alter_table(table._store, [add_range])
+        write(*arguments)
+
+    monkeypatch.setattr(RowWriter, "_write", later)
+    rows = [RowOperation(Operation.INSERT, {"k": 150, "v": 1})]
+    writer = RowWriter(table._store)
+    (failure,) = writer.write(rows).failures
+    assert isinstance(failure.error, ConflictError)
+    assert writer.write(rows).failures == []
+
+
+def test_an_atomic_write_of_rows_that_are_no_more_in_one_tablet_is_refused(core: CoreTables):
+    """Whoever asks has looked, but an alteration may come before the write is split."""
+    table = make_table(core.client())
+    alter_table(table._store, [add_range])
+    for other in (150, 250):  # in the next tablet, in none
+        rows = [RowOperation(Operation.INSERT, {"k": k, "v": 1}) for k in (2, other)]
+        result = RowWriter(table._store).write(rows, is_atomic=True)
+        assert [failure.row for failure in result.failures] == [0, 1]
+        assert all(isinstance(failure.error, ConflictError) for failure in result.failures)
+    assert stored(table) == [(1, 1)]
 
 
 def test_writers_and_readers_go_on_beside_alterations(core: CoreTables):
