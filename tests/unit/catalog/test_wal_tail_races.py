@@ -143,8 +143,9 @@ def test_memory_that_an_interrupt_left_half_changed_is_made_again(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(owner, step, interrupted)
+    put(table, 1, 3, value=9)
     with pytest.raises(KeyboardInterrupt):
-        put(table, 1, 3, value=9)
+        stored(table)  # the first that needs them in the stores
     assert stored(table) == [(1, 9), (2, 0), (3, 9)]
     put(table, 1, 3, 4, value=10)
     assert stored(table) == stored(core.client().table("t")) == [(1, 10), (2, 0), (3, 10), (4, 10)]
