@@ -136,7 +136,8 @@ class MemStores:
     @property
     def nbytes(self) -> int:
         """Memory in bytes, an estimate."""
-        stores = self._memrowset.nbytes + sum(store.nbytes for store in self._deltas.values())
+        deltas = list(self._deltas.values())  # at once: a reader's thread may add to them
+        stores = self._memrowset.nbytes + sum(store.nbytes for store in deltas)
         return stores + _WAITING_ROW_BYTES * self._waiting_count
 
     def tablet(self) -> Tablet:
@@ -161,9 +162,10 @@ class MemStores:
         """Return where n keys (any order, repeats allowed) are live now."""
         found: list[Location | None] = [None] * len(keys)
         unknown = []
+        waiting = self._waiting_locations  # a reader's thread may put them into the stores now
         for position, key in enumerate(keys):
-            if key in self._waiting_locations:
-                found[position] = self._waiting_locations[key]
+            if key in waiting:
+                found[position] = waiting[key]
             elif self._memrowset.find_one(key) >= 0:
                 found[position] = IN_MEMROWSET
             elif not self._memrowset.is_ghost(key):
@@ -217,10 +219,15 @@ class MemStores:
             changes = TimedChanges.of(records, self.schema)
             arrays = [changes.columns[column_id] for column_id in self._key_ids]
             keys = encode_keys(arrays, self.schema.key_types)
+            targets = self._targets(changes.ops, keys)
             try:
-                self._apply(changes, list(keys), self._targets(changes.ops, keys))
+                self._apply(changes, list(keys), targets)
                 self._count(changes.timestamps[0], changes.timestamps[-1], len(keys))
-            except ValueError as error:
+                self.end = end
+            except BaseException as error:
+                self.is_torn = True
+                if not isinstance(error, ValueError):
+                    raise
                 raise CorruptionError(
                     f"{self.base.folder}: the log does not fit the tablet: {error}"
                 ) from error
@@ -235,13 +242,17 @@ class MemStores:
     ) -> None:
         """Apply the record that was just appended; its `locations` were looked up here before."""
         with self.mutex:
-            self._waiting.append((record, keys, locations))
-            for key, op, place in zip(keys, record.ops.tolist(), locations, strict=True):
-                is_gone = op == CHANGE_DELETE
-                self._waiting_locations[key] = None if is_gone else place or IN_MEMROWSET
-            self._waiting_count += len(keys)
-            self._count(record.timestamp, record.timestamp, len(keys))
-            self.end = end
+            try:
+                self._waiting.append((record, keys, locations))
+                for key, op, place in zip(keys, record.ops.tolist(), locations, strict=True):
+                    is_gone = op == CHANGE_DELETE
+                    self._waiting_locations[key] = None if is_gone else place or IN_MEMROWSET
+                self._waiting_count += len(keys)
+                self._count(record.timestamp, record.timestamp, len(keys))
+                self.end = end
+            except BaseException:
+                self.is_torn = True
+                raise
             if self._waiting_count >= WAITING_ROWS_MAX:
                 self._apply_waiting()
 
@@ -257,8 +268,12 @@ class MemStores:
         changes = TimedChanges.of([record for record, _, _ in self._waiting], self.schema)
         keys = [key for _, record_keys, _ in self._waiting for key in record_keys]
         targets = [place for _, _, locations in self._waiting for place in locations]
-        self._apply(changes, keys, targets)
-        self._waiting, self._waiting_locations, self._waiting_count = [], {}, 0
+        try:
+            self._apply(changes, keys, targets)
+            self._waiting, self._waiting_locations, self._waiting_count = [], {}, 0
+        except BaseException:
+            self.is_torn = True
+            raise
 
     def _targets(self, ops: np.ndarray, keys: KeyArray) -> list[Location | None]:
         """Return the location of each change of a replay; None for an INSERT."""
@@ -300,19 +315,6 @@ class MemStores:
         by_rowset: dict[str, list[int]] = {}
         for position, target in enumerate(targets):
             by_rowset.setdefault("" if target is None else target[0], []).append(position)
-        try:
-            self._apply_parts(changes, keys, targets, by_rowset)
-        except BaseException:
-            self.is_torn = True
-            raise
-
-    def _apply_parts(
-        self,
-        changes: TimedChanges,
-        keys: Sequence[bytes],
-        targets: Sequence[Location | None],
-        by_rowset: Mapping[str, list[int]],
-    ) -> None:
         for rowset_id, positions in by_rowset.items():
             part = changes.take(np.array(positions))
             if rowset_id == "":

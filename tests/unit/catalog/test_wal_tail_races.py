@@ -12,14 +12,15 @@ from core_tables import CoreTables, stored
 
 import kudulite
 from kudulite.catalog import wal_tail
-from kudulite.catalog.wal_tail import read_tablet
+from kudulite.catalog.wal_tail import caught_up_memory, read_tablet
 from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.delta.delta_mem_store import DeltaMemStore
 from kudulite.errors import StorageError
 from kudulite.fs.file_system import FileSystem
+from kudulite.model.encoded_key import encode_key
 from kudulite.rowset.memrowset import MemRowSet
-from kudulite.tablet.mem_stores import MemStores
+from kudulite.tablet.mem_stores import IN_MEMROWSET, MemStores
 from kudulite.tablet.tablet import WAL_FOLDER
 
 
@@ -127,7 +128,7 @@ def test_an_older_version_never_takes_the_place_of_a_newer_one(core, table, monk
 
 @pytest.mark.parametrize(
     ("owner", "step"),
-    [(MemRowSet, "apply"), (DeltaMemStore, "append"), (MemStores, "_apply_parts")],
+    [(MemRowSet, "apply"), (DeltaMemStore, "append"), (MemStores, "_apply")],
 )
 def test_memory_that_an_interrupt_left_half_changed_is_made_again(
     core, table, monkeypatch, owner, step
@@ -149,6 +150,55 @@ def test_memory_that_an_interrupt_left_half_changed_is_made_again(
     assert stored(table) == [(1, 9), (2, 0), (3, 9)]
     put(table, 1, 3, 4, value=10)
     assert stored(table) == stored(core.client().table("t")) == [(1, 10), (2, 0), (3, 10), (4, 10)]
+
+
+def test_an_interrupt_of_a_writer_leaves_no_record_in_memory_twice(core, table, monkeypatch):
+    """The record is in the log; whether memory has taken it is not known."""
+    table.upsert([{"k": 1, "v": 1}])
+    put(table, 2)
+    count = MemStores._count
+
+    def interrupted(*arguments):
+        monkeypatch.undo()
+        count(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(MemStores, "_count", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        put(table, 1, 3, value=9)
+    assert stored(table) == [(1, 9), (2, 0), (3, 9)]
+    put(table, 3, value=10)
+    assert stored(table) == stored(core.client().table("t")) == [(1, 9), (2, 0), (3, 10)]
+
+
+def test_a_writer_and_a_reader_in_one_memory_do_not_disturb_each_other(table, monkeypatch):
+    """The reader puts records into the stores while the writer looks keys up, or measures."""
+    table.upsert([{"k": 1, "v": 1}])
+    table.upsert([{"k": 2, "v": 2}])  # another rowset
+    put(table, 1, value=5)
+    memory = caught_up_memory(table._store, table._store.newest().tablets[0])[1]
+    memory.tablet()
+    put(table, 2, 3, value=5)
+
+    class Overtaken(dict):
+        def __contains__(self, key):
+            found = super().__contains__(key)
+            memory.tablet()
+            return found
+
+    memory._waiting_locations = Overtaken(memory._waiting_locations)
+    keys = [encode_key([k], memory.schema.key_types) for k in (3, 2, 1)]
+    assert memory.locate(keys)[0] == IN_MEMROWSET
+    assert None not in memory.locate(keys)
+    table.flush()
+    put(table, 1, value=6)
+    memory = caught_up_memory(table._store, table._store.newest().tablets[0])[1]
+    memory.tablet()
+    put(table, 2, value=6)
+    size = DeltaMemStore.nbytes.fget
+    overtaken = property(lambda store: (memory.tablet(), size(store))[1])
+    monkeypatch.setattr(DeltaMemStore, "nbytes", overtaken)
+    assert memory.nbytes > 0
 
 
 def test_flushes_leave_no_descriptor_open(table):
