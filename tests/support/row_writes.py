@@ -71,6 +71,11 @@ def put(target: Table | TableStore, *keys: int, v: int = 0) -> int:
     return result.timestamp
 
 
+def reasons(result: RowWriteResult) -> list[tuple[int, str]]:
+    """Position and reason of each failure."""
+    return [(failure.row, failure.reason) for failure in result.failures]
+
+
 def store_of(target: Table | TableStore) -> TableStore:
     """The store of a table, in its environment."""
     return target._store if isinstance(target, Table) else target

@@ -1,7 +1,6 @@
-"""Rows written one by one: who waits is written together, and each caller is told its own."""
+"""Rows written one by one: what a flush writes, and which rows fail for what reason."""
 
 import errno
-import threading
 from collections.abc import Callable
 from dataclasses import astuple
 
@@ -16,6 +15,7 @@ from row_writes import (
     new_table,
     op,
     put,
+    reasons,
     store_of,
     unflushed,
     write,
@@ -23,26 +23,17 @@ from row_writes import (
 
 from kudulite.catalog.row_queue import RowQueue
 from kudulite.catalog.table_store import TableStore
-from kudulite.catalog.tablet_write import TabletWrite
-from kudulite.client.table import Table
 from kudulite.errors import (
     ConflictError,
     LockTimeoutError,
-    RetryableError,
     RowError,
     StorageError,
     TimestampError,
 )
 from kudulite.mvcc.hybrid_time import TIMESTAMP_MAX
-from kudulite.tablet.row_operation import RowOperation, RowWriteResult
+from kudulite.tablet.row_operation import RowOperation
 
-WAIT_SECONDS = 60.0
 PRESENT, NOT_FOUND = RowError.REASON_ALREADY_PRESENT, RowError.REASON_NOT_FOUND
-
-
-def reasons(result: RowWriteResult) -> list[tuple[int, str]]:
-    """Position and reason of each failure."""
-    return [(failure.row, failure.reason) for failure in result.failures]
 
 
 # -- one flush
@@ -169,123 +160,6 @@ def test_the_number_of_rows_makes_no_difference(core: CoreTables, count: int):
         operations.append(op(name, at, **({} if name == "delete" else {"v": at})))
     assert reasons(write(table, *operations)) == refused
     assert stored(table) == sorted(expected.values())
-
-
-# -- threads
-
-
-class Crowd:
-    """Threads that all wait for one tablet, whose lock the test holds until all have come."""
-
-    def __init__(self, table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.table = table
-        self.results: dict[int, RowWriteResult | BaseException] = {}
-        self._came = threading.Semaphore(0)
-        add = RowQueue.add
-
-        def noticed(queue: RowQueue, item: object) -> None:
-            add(queue, item)
-            self._came.release()
-
-        monkeypatch.setattr(RowQueue, "add", noticed)
-
-    def write(self, *flushes: list[RowOperation], atomic: frozenset[int] = frozenset()) -> None:
-        """Write each flush in a thread of its own; they come to the queue in this order."""
-        with self.table._store.lock(entry_of(self.table).id):
-            threads = []
-            for number, flush in enumerate(flushes):
-                arguments = (number, flush, number in atomic)
-                threads.append(threading.Thread(target=self._write, args=arguments))
-                threads[-1].start()
-                assert self._came.acquire(timeout=WAIT_SECONDS)
-        for thread in threads:
-            thread.join()
-
-    def _write(self, number: int, flush: list[RowOperation], is_atomic: bool) -> None:
-        try:
-            self.results[number] = write(self.table, *flush, is_atomic=is_atomic)
-        except BaseException as error:
-            self.results[number] = error
-
-
-def test_who_waits_for_a_tablet_is_written_together(core: CoreTables, monkeypatch):
-    """One frame for all, at one timestamp; each gets its own counts and refusals."""
-    disk = NotingFileSystem()
-    table = new_table(core.client(file_system=disk))
-    put(table, 0)
-    disk.steps.clear()
-    crowd = Crowd(table, monkeypatch)
-    crowd.write(*([op("insert", k), op("insert", 0), op("upsert", 0, v=k)] for k in range(1, 6)))
-    assert disk.count("append") == 1
-    for result in crowd.results.values():
-        assert astuple(result.counts) == (1, 1, 0, 0)
-        assert reasons(result) == [(1, PRESENT)]
-        assert result.timestamp == unflushed(table)[-1].timestamp
-    assert stored(table) == [(0, 5, 7), *((k, None, 7) for k in range(1, 6))]
-
-
-def test_of_threads_that_insert_one_key_one_does(core: CoreTables, monkeypatch):
-    """The first that came; the others are told that it is there."""
-    table = new_table(core.client())
-    crowd = Crowd(table, monkeypatch)
-    crowd.write(*([op("insert", 1, v=number)] for number in range(4)))
-    assert [reasons(crowd.results[n]) for n in range(4)] == [[], *[[(0, PRESENT)]] * 3]
-    assert stored(table) == [(1, 0, 7)]
-
-
-def test_an_atomic_write_stands_alone(core: CoreTables, monkeypatch):
-    """A refusal takes all of its rows back, and none of those that waited with it."""
-    disk = NotingFileSystem()
-    table = new_table(core.client(file_system=disk))
-    put(table, 0)
-    disk.steps.clear()
-    crowd = Crowd(table, monkeypatch)
-    pairs = [[op("insert", 10 * n), op("insert", 10 * n + 1)] for n in range(4)]
-    crowd.write([*pairs[1], op("insert", 0)], pairs[0], pairs[2], pairs[3], atomic={1, 2})
-    assert [reasons(crowd.results[n]) for n in range(4)] == [[(2, PRESENT)], [(0, PRESENT)], [], []]
-    assert crowd.results[1].counts == write(table).counts
-    assert disk.count("append") == 3
-    assert [row[0] for row in stored(table)] == [0, 10, 11, 20, 21, 30, 31]
-    stamps = [crowd.results[n].timestamp for n in (0, 2, 3)]
-    assert stamps == sorted(set(stamps))
-
-
-def test_an_error_of_the_group_is_everybodys(core: CoreTables, monkeypatch):
-    """The disk is full: each caller has it for each of its rows, and nothing is written."""
-    disk = HalfFileSystem(None)
-    table = new_table(core.client(file_system=disk))
-    put(table, 0)
-    disk.error = StorageError(errno.ENOSPC, "disk full; free some space")
-    crowd = Crowd(table, monkeypatch)
-    crowd.write([op("insert", 1)], [op("insert", 2), op("delete", 0)], [op("insert", 3)])
-    disk.error = None
-    failures = {number: result.failures for number, result in crowd.results.items()}
-    assert {number: len(found) for number, found in failures.items()} == {0: 1, 1: 2, 2: 1}
-    assert all(f.error.errno == errno.ENOSPC for found in failures.values() for f in found)
-    assert stored(table) == [(0, 0, 7)]
-
-
-def test_a_thread_that_fails_unexpectedly_acknowledges_nothing(core: CoreTables, monkeypatch):
-    """It raises its error; those that it wrote for are told to look."""
-    table = new_table(core.client())
-    run = TabletWrite.run
-    errors = [ZeroDivisionError("a bug")]
-
-    def fails_once(*arguments) -> None:
-        if errors:
-            raise errors.pop()
-        run(*arguments)
-
-    monkeypatch.setattr(TabletWrite, "run", fails_once)
-    crowd = Crowd(table, monkeypatch)
-    crowd.write(*([op("insert", k)] for k in range(3)))
-    found = list(crowd.results.values())
-    assert [str(result) for result in found if isinstance(result, Exception)] == ["a bug"]
-    told = [f.error for r in found if isinstance(r, RowWriteResult) for f in r.failures]
-    assert [type(error) for error in told] == [RetryableError] * 2
-    assert "interrupted; read them to see" in str(told[0])
-    assert stored(table) == []
-    assert reasons(write(table, op("insert", 1))) == []
 
 
 # -- locks

@@ -1,0 +1,170 @@
+"""Threads that write rows to one tablet: written together, each told of its own; and forks."""
+
+import errno
+import os
+import signal
+import threading
+from dataclasses import astuple
+
+import pytest
+from core_tables import CoreTables, stored
+from killing_file_system import HalfFileSystem
+from row_writes import (
+    NotingFileSystem,
+    entry_of,
+    new_table,
+    op,
+    put,
+    reasons,
+    store_of,
+    unflushed,
+    write,
+)
+
+from kudulite.catalog.row_queue import RowQueue
+from kudulite.catalog.tablet_write import TabletWrite
+from kudulite.client.table import Table
+from kudulite.errors import RetryableError, RowError, StorageError
+from kudulite.tablet.row_operation import RowOperation, RowWriteResult
+
+WAIT_SECONDS = 60.0
+PRESENT = RowError.REASON_ALREADY_PRESENT
+
+
+class Crowd:
+    """Threads that all wait for one tablet, whose lock the test holds until all have come."""
+
+    def __init__(self, table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.table = table
+        self.results: dict[int, RowWriteResult | BaseException] = {}
+        self._came = threading.Semaphore(0)
+        add = RowQueue.add
+
+        def noticed(queue: RowQueue, item: object) -> None:
+            add(queue, item)
+            self._came.release()
+
+        monkeypatch.setattr(RowQueue, "add", noticed)
+
+    def write(self, *flushes: list[RowOperation], atomic: frozenset[int] = frozenset()) -> None:
+        """Write each flush in a thread of its own; they come to the queue in this order."""
+        with self.table._store.lock(entry_of(self.table).id):
+            threads = []
+            for number, flush in enumerate(flushes):
+                arguments = (number, flush, number in atomic)
+                threads.append(threading.Thread(target=self._write, args=arguments))
+                threads[-1].start()
+                assert self._came.acquire(timeout=WAIT_SECONDS)
+        for thread in threads:
+            thread.join()
+
+    def _write(self, number: int, flush: list[RowOperation], is_atomic: bool) -> None:
+        try:
+            self.results[number] = write(self.table, *flush, is_atomic=is_atomic)
+        except BaseException as error:
+            self.results[number] = error
+
+
+def test_who_waits_for_a_tablet_is_written_together(core: CoreTables, monkeypatch):
+    """One frame for all, at one timestamp; each gets its own counts and refusals."""
+    disk = NotingFileSystem()
+    table = new_table(core.client(file_system=disk))
+    put(table, 0)
+    disk.steps.clear()
+    crowd = Crowd(table, monkeypatch)
+    crowd.write(*([op("insert", k), op("insert", 0), op("upsert", 0, v=k)] for k in range(1, 6)))
+    assert disk.count("append") == 1
+    for result in crowd.results.values():
+        assert astuple(result.counts) == (1, 1, 0, 0)
+        assert reasons(result) == [(1, PRESENT)]
+        assert result.timestamp == unflushed(table)[-1].timestamp
+    assert stored(table) == [(0, 5, 7), *((k, None, 7) for k in range(1, 6))]
+
+
+def test_of_threads_that_insert_one_key_one_does(core: CoreTables, monkeypatch):
+    """The first that came; the others are told that it is there."""
+    table = new_table(core.client())
+    crowd = Crowd(table, monkeypatch)
+    crowd.write(*([op("insert", 1, v=number)] for number in range(4)))
+    assert [reasons(crowd.results[n]) for n in range(4)] == [[], *[[(0, PRESENT)]] * 3]
+    assert stored(table) == [(1, 0, 7)]
+
+
+def test_an_atomic_write_stands_alone(core: CoreTables, monkeypatch):
+    """A refusal takes all of its rows back, and none of those that waited with it."""
+    disk = NotingFileSystem()
+    table = new_table(core.client(file_system=disk))
+    put(table, 0)
+    disk.steps.clear()
+    crowd = Crowd(table, monkeypatch)
+    pairs = [[op("insert", 10 * n), op("insert", 10 * n + 1)] for n in range(4)]
+    crowd.write([*pairs[1], op("insert", 0)], pairs[0], pairs[2], pairs[3], atomic={1, 2})
+    assert [reasons(crowd.results[n]) for n in range(4)] == [[(2, PRESENT)], [(0, PRESENT)], [], []]
+    assert crowd.results[1].counts == write(table).counts
+    assert disk.count("append") == 3
+    assert [row[0] for row in stored(table)] == [0, 10, 11, 20, 21, 30, 31]
+    stamps = [crowd.results[n].timestamp for n in (0, 2, 3)]
+    assert stamps == sorted(set(stamps))
+
+
+def test_an_error_of_the_group_is_everybodys(core: CoreTables, monkeypatch):
+    """The disk is full: each caller has it for each of its rows, and nothing is written."""
+    disk = HalfFileSystem(None)
+    table = new_table(core.client(file_system=disk))
+    put(table, 0)
+    disk.error = StorageError(errno.ENOSPC, "disk full; free some space")
+    crowd = Crowd(table, monkeypatch)
+    crowd.write([op("insert", 1)], [op("insert", 2), op("delete", 0)], [op("insert", 3)])
+    disk.error = None
+    failures = {number: result.failures for number, result in crowd.results.items()}
+    assert {number: len(found) for number, found in failures.items()} == {0: 1, 1: 2, 2: 1}
+    assert all(f.error.errno == errno.ENOSPC for found in failures.values() for f in found)
+    assert stored(table) == [(0, 0, 7)]
+
+
+def test_a_thread_that_fails_unexpectedly_acknowledges_nothing(core: CoreTables, monkeypatch):
+    """It raises its error; those that it wrote for are told to look."""
+    table = new_table(core.client())
+    run = TabletWrite.run
+    errors = [ZeroDivisionError("a bug")]
+
+    def fails_once(*arguments) -> None:
+        if errors:
+            raise errors.pop()
+        run(*arguments)
+
+    monkeypatch.setattr(TabletWrite, "run", fails_once)
+    crowd = Crowd(table, monkeypatch)
+    crowd.write(*([op("insert", k)] for k in range(3)))
+    found = list(crowd.results.values())
+    assert [str(result) for result in found if isinstance(result, Exception)] == ["a bug"]
+    told = [f.error for r in found if isinstance(r, RowWriteResult) for f in r.failures]
+    assert [type(error) for error in told] == [RetryableError] * 2
+    assert "interrupted; read them to see" in str(told[0])
+    assert stored(table) == []
+    assert reasons(write(table, op("insert", 1))) == []
+
+
+def test_a_forked_child_has_a_queue_and_a_memory_of_its_own(core: CoreTables):
+    """A thread of the parent may be writing at the moment of the fork: nobody in the child gives
+    its turn and its mutex back, and the parent writes what waits in the parent."""
+    table = new_table(core.client())
+    put(table, 1)
+    store, tablet_id = store_of(table), entry_of(table).id
+    key = str(store.folder), tablet_id, os.getpid()
+    queue, (_, memory) = store.environment.row_queues[key], store.environment.memories[key]
+    waiting = object()
+    with queue.turn, memory.mutex:
+        queue.add(waiting)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(int(WAIT_SECONDS))
+            try:
+                is_right = write(table, op("insert", 1), op("insert", 2)).counts.inserted == 1
+                os._exit(0 if is_right else 1)
+            finally:
+                os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert queue.take_all() == [waiting]
+    assert write(table, op("insert", 2), op("insert", 3)).counts.inserted == 1
+    assert stored(table) == [(1, 0, 7), (2, None, 7), (3, None, 7)]
