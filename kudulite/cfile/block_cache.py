@@ -9,14 +9,17 @@ cannot push out everything else.
 
 **Threads** any. One lock protects the map and the counters; it is a leaf of the lock order and is
 never held while a value is loaded. Threads that miss the same key at once load it once each, and
-the first to finish wins: waiting for another thread's file I/O would cost more than it saves.
+the first to finish wins: waiting for another thread's file I/O would cost more than it saves. A
+child of a fork begins with empty caches: another thread of the parent may have held the lock.
 
 Source: Kudu's block cache (util/cache.h), without its shards and its FIFO policy.
 """
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -44,6 +47,10 @@ class BlockCache:
         if capacity_bytes < 0:
             raise ValueError(f"block cache: capacity {capacity_bytes} is negative")
         self._capacity_bytes = capacity_bytes
+        self._begin()
+        _caches.add(self)
+
+    def _begin(self) -> None:
         self._lock = threading.Lock()
         self._entries: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
         self._size_bytes = 0
@@ -126,3 +133,14 @@ class BlockCache:
         entry = self._entries.pop(key, None)
         if entry is not None:
             self._size_bytes -= entry[1]
+
+
+_caches: weakref.WeakSet[BlockCache] = weakref.WeakSet()
+
+
+def _begin_all() -> None:
+    for cache in list(_caches):
+        cache._begin()
+
+
+os.register_at_fork(after_in_child=_begin_all)

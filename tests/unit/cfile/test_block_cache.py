@@ -1,6 +1,8 @@
 """The block cache against a model, and its limits."""
 
+import os
 import random
+import signal
 import threading
 
 import pytest
@@ -123,3 +125,17 @@ def test_clear_empties_and_keeps_the_counters():
     cache.get("a")
     cache.clear()
     assert (len(cache), cache.statistics.size_bytes, cache.statistics.hit_count) == (0, 0, 1)
+
+
+def test_a_forked_child_begins_with_an_empty_cache():
+    """Whatever the threads of its parent were doing: nobody gives a lock of theirs back."""
+    cache = BlockCache(400)
+    cache.put("a", "A", 10)
+    with cache._lock:  # as of another thread
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            cache.put("b", "B", 10)
+            os._exit(0 if (cache.get("a"), cache.get("b")) == (None, "B") else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert cache.get("a") == "A"
