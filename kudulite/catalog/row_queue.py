@@ -34,7 +34,10 @@ class RowQueue(Generic[T]):
             found, self._waiting = self._waiting, []
             return found
 
-    def discard(self, item: T) -> None:
-        """Take an item off the list, if it is still there."""
+    def discard(self, item: T) -> bool:
+        """Take an item off the list; False when somebody has taken it."""
         with self._mutex:
-            self._waiting = [other for other in self._waiting if other is not item]
+            rest = [other for other in self._waiting if other is not item]
+            was_there = len(rest) < len(self._waiting)
+            self._waiting = rest
+        return was_there

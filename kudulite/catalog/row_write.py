@@ -30,7 +30,13 @@ from kudulite.catalog.manifest import Manifest
 from kudulite.catalog.row_queue import RowQueue
 from kudulite.catalog.table_store import TableStore
 from kudulite.catalog.tablet_write import Flush, TabletWrite, groups_of
-from kudulite.errors import ConflictError, KuduliteError, RetryableError, RowError
+from kudulite.errors import (
+    ConflictError,
+    KuduliteError,
+    LockTimeoutError,
+    RetryableError,
+    RowError,
+)
 from kudulite.model.encoded_key import encode_key, encode_keys
 from kudulite.tablet.collapse import WriteCounts
 from kudulite.tablet.mem_stores import LOCATE_ARRAY_MIN
@@ -87,17 +93,30 @@ class RowWriter:
         queue = queues.setdefault((str(self.store.folder), tablet_id, os.getpid()), RowQueue())
         queue.add(flush)
         try:
-            with queue.turn:
+            self._wait_for_turn(queue, flush, timeout_seconds)
+            try:
                 if flush.is_done:
                     return
                 left_seconds = max(0.0, deadline - time.monotonic())
                 with self.store.lock(tablet_id, timeout_seconds=left_seconds) as lock:
                     lock.announce("row write")
                     self._write_all(TabletWrite(self.store, tablet_id, lock), queue.take_all())
+            finally:
+                queue.turn.release()
         except KuduliteError as error:
-            flush.error = error  # of the lock; the others wait as long as they were told to
+            flush.error = error  # of the wait; the others wait as long as they were told to
         finally:
             queue.discard(flush)
+
+    def _wait_for_turn(self, queue: RowQueue, flush: Flush, timeout_seconds: float) -> None:
+        if queue.turn.acquire(timeout=timeout_seconds):
+            return
+        if queue.discard(flush):
+            raise LockTimeoutError(
+                f"table {self.store.name!r}: waited {timeout_seconds:g} s for other threads of this"
+                " process that write to the same tablet; try again later, or wait longer"
+            )
+        queue.turn.acquire()  # somebody is writing it
 
     def _write_all(self, write: TabletWrite, flushes: Sequence[Flush]) -> None:
         """Write the flushes under the lock; each one is written, or keeps or gets its error."""

@@ -22,9 +22,10 @@ from row_writes import (
 )
 
 from kudulite.catalog.row_queue import RowQueue
+from kudulite.catalog.row_write import RowWriter
 from kudulite.catalog.tablet_write import TabletWrite
 from kudulite.client.table import Table
-from kudulite.errors import RetryableError, RowError, StorageError
+from kudulite.errors import LockTimeoutError, RetryableError, RowError, StorageError
 from kudulite.tablet.row_operation import RowOperation, RowWriteResult
 
 WAIT_SECONDS = 60.0
@@ -105,6 +106,19 @@ def test_an_atomic_write_stands_alone(core: CoreTables, monkeypatch):
     assert [row[0] for row in stored(table)] == [0, 10, 11, 20, 21, 30, 31]
     stamps = [crowd.results[n].timestamp for n in (0, 2, 3)]
     assert stamps == sorted(set(stamps))
+
+
+def test_a_thread_waits_for_other_threads_no_longer_than_it_was_told(core: CoreTables):
+    """Its rows are refused as not written, and are not written later either."""
+    table = new_table(core.client())
+    put(table, 0)
+    store = store_of(table)
+    key = (str(store.folder), entry_of(table).id, os.getpid())
+    with store.environment.row_queues[key].turn:
+        result = RowWriter(store).write([op("insert", 1)], timeout_seconds=0.0)
+    assert [type(failure.error) for failure in result.failures] == [LockTimeoutError]
+    put(table, 2)
+    assert [row[0] for row in stored(table)] == [0, 2]
 
 
 def test_an_error_of_the_group_is_everybodys(core: CoreTables, monkeypatch):
