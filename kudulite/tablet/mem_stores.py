@@ -242,6 +242,8 @@ class MemStores:
     ) -> None:
         """Apply the record that was just appended; its `locations` were looked up here before."""
         with self.mutex:
+            if self.end == end:
+                return  # a reader's thread was faster: it has read the record from the log
             try:
                 self._waiting.append((record, keys, locations))
                 for key, op, place in zip(keys, record.ops.tolist(), locations, strict=True):

@@ -18,6 +18,7 @@ from kudulite.client.table import Table
 from kudulite.delta.delta_mem_store import DeltaMemStore
 from kudulite.errors import StorageError
 from kudulite.fs.file_system import FileSystem
+from kudulite.fs.lock import TabletLock
 from kudulite.model.encoded_key import encode_key
 from kudulite.rowset.memrowset import MemRowSet
 from kudulite.tablet.mem_stores import IN_MEMROWSET, MemStores
@@ -169,6 +170,29 @@ def test_an_interrupt_of_a_writer_leaves_no_record_in_memory_twice(core, table, 
     assert stored(table) == [(1, 9), (2, 0), (3, 9)]
     put(table, 3, value=10)
     assert stored(table) == stored(core.client().table("t")) == [(1, 9), (2, 0), (3, 10)]
+
+
+def test_a_reader_who_is_faster_than_the_writer_takes_no_record_in_twice(table, monkeypatch):
+    """The record is durable, and found in the log, before the writer has put it into memory."""
+    table.upsert([{"k": k, "v": k} for k in (1, 2)])
+    put(table, 3)
+    lift = TabletLock.lift_last_timestamp
+
+    def overtaken(lock, timestamp):
+        monkeypatch.undo()
+        assert table.get(4) == {"k": 4, "v": 7}
+        lift(lock, timestamp)
+
+    monkeypatch.setattr(TabletLock, "lift_last_timestamp", overtaken)
+    session = kudulite.Session()
+    session.apply(table.new_insert({"k": 4, "v": 7}))
+    session.apply(table.new_delete({"k": 1}))
+    session.flush()
+    put(table, 5)
+    for _ in range(2):
+        assert stored(table) == [(2, 2), (3, 0), (4, 7), (5, 0)]
+        assert table.statistics.live_row_count == 4
+        table.flush()
 
 
 def test_a_writer_and_a_reader_in_one_memory_do_not_disturb_each_other(table, monkeypatch):
