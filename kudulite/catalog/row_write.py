@@ -19,6 +19,7 @@ Source: Kudu ops/write_op.cc; for group commit, its log's append thread (consens
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -109,7 +110,7 @@ class RowWriter:
             queue.discard(flush)
 
     def _wait_for_turn(self, queue: RowQueue, flush: Flush, timeout_seconds: float) -> None:
-        if queue.turn.acquire(timeout=timeout_seconds):
+        if queue.turn.acquire(timeout=min(timeout_seconds, threading.TIMEOUT_MAX)):
             return
         if queue.discard(flush):
             raise LockTimeoutError(

@@ -108,6 +108,13 @@ def test_an_atomic_write_stands_alone(core: CoreTables, monkeypatch):
     assert stamps == sorted(set(stamps))
 
 
+@pytest.mark.parametrize("seconds", [float("inf"), 1e30, 0.0])
+def test_any_wait_may_be_asked_for(core: CoreTables, seconds: float):
+    """Also one without an end."""
+    table = new_table(core.client())
+    assert write(table, op("insert", 1), timeout_seconds=seconds).failures == []
+
+
 def test_a_thread_waits_for_other_threads_no_longer_than_it_was_told(core: CoreTables):
     """Its rows are refused as not written, and are not written later either."""
     table = new_table(core.client())
