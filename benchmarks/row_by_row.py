@@ -202,8 +202,8 @@ def main() -> None:
         print_lines(head, insert_rows(Path(args.memory_root), args.memory_rows))
         return
     print(f"{args.tablets} tablets, {os.cpu_count()} cores; µs of one row, ms of {MANY:,} rows")
-    head = ["table rows", "1 row µs", "99 %", "append µs", "ratio", "bytes"]
-    head += [f"{MANY:,} rows ms", "longest", "of it apply", "append ms"]
+    head = ["table rows", "one row µs", "99 %", "append µs", "ratio", "bytes"]
+    head += [f"{MANY:,} rows", "longest", "of it apply", "append ms"]
     for row_count in args.rows:
         with tempfile.TemporaryDirectory(prefix="kudulite-rows-", dir=args.folder) as root:
             print_lines(head, iter([run_table(Path(root), row_count, args)]))
