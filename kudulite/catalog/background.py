@@ -58,6 +58,10 @@ class BackgroundWork:
                 self._thread = threading.Thread(target=self._run, name="kudulite", daemon=True)
                 self._thread.start()
 
+    def is_scheduled(self, key: Hashable) -> bool:
+        """Whether the piece waits for its time, as far as can be told without the lock."""
+        return key in self._pieces and self._process_id == os.getpid()
+
     def run_now(self, is_wanted: Callable[[Hashable], bool]) -> None:
         """Do the pieces with such keys in the caller's thread; one that runs already is waited for.
 

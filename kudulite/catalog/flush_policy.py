@@ -34,14 +34,19 @@ def flush_when_needed(store: TableStore, tablet_id: str, before: int, after: int
     A flush that fails is tried again later: what was written is in the log.
     """
     limit = store.environment.flush_bytes
-    delay_seconds = 0.0 if after // limit > before // limit else FLUSH_AGE_SECONDS
-    if after >= HARD_LIMIT_FACTOR * limit:
+    is_large = after // limit > before // limit
+    is_far_too_large = after >= HARD_LIMIT_FACTOR * limit
+    background, key = store.environment.background, (store.folder, tablet_id)
+    if not is_large and not is_far_too_large and background.is_scheduled(key):
+        return
+    delay_seconds = 0.0 if is_large else FLUSH_AGE_SECONDS
+    if is_far_too_large:
         with suppress(KuduliteError):
             flush_tablet(store, tablet_id)
             return
         delay_seconds = RETRY_SECONDS
     work = partial(_flush_if_there, store, tablet_id)
-    store.environment.background.schedule((store.folder, tablet_id), work, delay_seconds)
+    background.schedule(key, work, delay_seconds)
 
 
 def flush_below(environment: Environment, root: Path) -> None:

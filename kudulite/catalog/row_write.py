@@ -78,6 +78,8 @@ class RowWriter:
                 flush_when_needed(self.store, tablet_id, *flush.memory_bytes)
             timestamp = max(timestamp, flush.timestamp)
             counts += flush.counts
+            if flush.error is None and not flush.is_told:
+                flush.error = _interrupted(self.store.name)
             if flush.error is not None:
                 reason = str(flush.error)
                 failures += [RowWriteFailure(row, reason, flush.error) for row in flush.positions]
@@ -91,7 +93,8 @@ class RowWriter:
         deadline = time.monotonic() + timeout_seconds
         queues = self.store.environment.row_queues
         # A child of a fork must not find the parent's flushes, nor a turn that nobody gives back.
-        queue = queues.setdefault((str(self.store.folder), tablet_id, os.getpid()), RowQueue())
+        key = str(self.store.folder), tablet_id, os.getpid()
+        queue = queues.get(key) or queues.setdefault(key, RowQueue())
         queue.add(flush)
         try:
             self._wait_for_turn(queue, flush, timeout_seconds)
@@ -135,14 +138,18 @@ class RowWriter:
         self, manifest: Manifest, operations: Sequence[RowOperation], is_atomic: bool
     ) -> tuple[dict[str, Flush], list[RowWriteFailure]]:
         """Encode the keys and sort the operations by tablet, keeping their order."""
-        key_names = set(manifest.schema.key_names)
+        key_names = manifest.schema.key_names
         fitting, failures = list(range(len(operations))), []
-        if not all(key_names <= operation.values.keys() for operation in operations):
+        if not all(name in o.values for o in operations for name in key_names):
             # A key column was renamed since the operation was made.
-            fitting = [at for at in fitting if key_names <= operations[at].values.keys()]
+            required = set(key_names)
+            fitting = [at for at in fitting if required <= operations[at].values.keys()]
             odd = sorted(set(range(len(operations))) - set(fitting))
             failures = [RowWriteFailure(at, RowError.REASON_INVALID) for at in odd]
-        keys, numbers = _keys_and_tablets(manifest, [operations[at] for at in fitting])
+            operations_left = [operations[at] for at in fitting]
+            keys, numbers = _keys_and_tablets(manifest, operations_left)
+        else:
+            keys, numbers = _keys_and_tablets(manifest, operations)
         flushes: dict[str, Flush] = {}
         for position, key, number in zip(fitting, keys, numbers, strict=True):
             if number < 0:
@@ -151,7 +158,7 @@ class RowWriter:
             tablet_id = manifest.tablets[number].id
             flush = flushes.get(tablet_id)
             if flush is None:
-                flush = Flush(manifest, is_atomic, _interrupted(self.store.name))
+                flush = Flush(manifest, is_atomic)
                 flushes[tablet_id] = flush
             flush.positions.append(position)
             flush.operations.append(operations[position])

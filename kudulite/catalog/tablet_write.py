@@ -21,28 +21,31 @@ from kudulite.tablet.collapse import WriteCounts
 from kudulite.tablet.mem_stores import Location, MemStores
 from kudulite.tablet.row_effects import RowEffects, RowPlayer
 from kudulite.tablet.row_operation import RowOperation
-from kudulite.wal.row_changes import RowChanges
+from kudulite.wal.record_format import Record, encode_record
 from kudulite.wal.wal_writer import WalWriter
 
+_NO_COUNTS = WriteCounts()
 
-@dataclass(eq=False)
+
+@dataclass(eq=False, slots=True)
 class Flush:
     """The operations of one flush in one tablet, as `planned` has it, and what became of them.
 
     `positions` are the operations' in the caller's list, `refusals` are (position here, RowError
-    reason). `error` is what the caller gets unless somebody says that the flush was written.
+    reason). One that is done and neither told what became of it nor has an error was interrupted.
     """
 
     planned: Manifest
     is_atomic: bool
-    error: KuduliteError | None
+    error: KuduliteError | None = None
     positions: list[int] = field(default_factory=list)
     operations: list[RowOperation] = field(default_factory=list)
     keys: list[bytes] = field(default_factory=list)
     is_done: bool = False
+    is_told: bool = False
     timestamp: int = 0
-    counts: WriteCounts = field(default_factory=WriteCounts)
-    refusals: list[tuple[int, str]] = field(default_factory=list)
+    counts: WriteCounts = _NO_COUNTS
+    refusals: Sequence[tuple[int, str]] = ()
     memory_bytes: tuple[int, int] = (0, 0)
 
 
@@ -66,7 +69,7 @@ class TabletWrite:
 
     def run(self, group: Sequence[Flush]) -> None:
         """Write flushes as one record. Raises StorageError, CorruptionError: nothing is written."""
-        manifest = self.store.newest()
+        manifest = self.store.newest_under_lock()
         flushes = [flush for flush in group if self._is_current(flush, manifest)]
         if not flushes:
             return
@@ -81,16 +84,17 @@ class TabletWrite:
         player = memory.player
         effects = player.play(operations, keys, exists)
         try:
-            record = self._record(player, effects, used)
-        except pa.ArrowException:
+            found = self._record(player, effects, used)
+        except (pa.ArrowException, ValueError):
             effects = player.play(operations, keys, exists, player.misfits(operations))
-            record = self._record(player, effects, used)
+            found = self._record(player, effects, used)
         is_refused = flushes[0].is_atomic and effects.refusals(0, len(operations))
-        if record is None or is_refused:
+        if found is None or is_refused:
             _report(flushes, effects, used, is_written=not is_refused)
             return
         memory_bytes = memory.nbytes
-        self._append(memory, record, effects, keys, locations)
+        record, content = found
+        self._append(memory, record, content, effects, keys, locations)
         flushes[0].memory_bytes = memory_bytes, memory.nbytes
         _report(flushes, effects, record.timestamp, is_written=True)
 
@@ -114,14 +118,20 @@ class TabletWrite:
         flush.is_done = True
         return False
 
-    def _record(self, player: RowPlayer, effects: RowEffects, used: int) -> RowChanges | None:
+    def _record(
+        self, player: RowPlayer, effects: RowEffects, used: int
+    ) -> tuple[Record, bytes] | None:
         """Return what to append, with a timestamp above `used`; None where nothing changes."""
-        return player.encode(effects, self._next_timestamp(used)) if effects.changes else None
+        if not effects.changes:
+            return None
+        record = player.record(effects, self._next_timestamp(used))
+        return record, encode_record(record)
 
     def _append(
         self,
         memory: MemStores,
-        record: RowChanges,
+        record: Record,
+        content: bytes,
         effects: RowEffects,
         keys: Sequence[bytes],
         locations: Sequence[Location | None],
@@ -129,7 +139,7 @@ class TabletWrite:
         if memory.log is None or memory.log.end != memory.end:
             folder = memory.base.wal_folder
             memory.log = WalWriter(self.store.environment.file_system, folder, memory.end)
-        end = memory.log.append([record])
+        end = memory.log.append([content])
         self.lock.set_wal_end(end.segment, end.offset)
         self.lock.lift_last_timestamp(record.timestamp)
         changed = [position for _, _, position in effects.changes]
@@ -162,5 +172,5 @@ def _report(
         if is_written:
             flush.counts = effects.counts(start, stop)
         flush.error = None
-        flush.is_done = True
+        flush.is_done = flush.is_told = True
         start = stop

@@ -97,8 +97,13 @@ def recover(store: TableStore, entry: TabletEntry, lock: TabletLock) -> MemStore
 
     Raises CorruptionError, StorageError.
     """
-    end = make_durable(store, entry, lock)
     schema = store.last_seen().schema
+    known = _known_memory(store, entry, schema)[1]
+    if known is not None and known.log is not None and known.end == known.log.end:
+        end = known.end
+        if lock.wal_end == (end.segment, end.offset) and known.log.is_current:
+            return known  # nobody else has appended since this process did
+    end = make_durable(store, entry, lock)
     memory = _known_memory(store, entry, schema)[1] or _new_memory(store, entry, schema)
     _catch_up(store, memory, end)
     return memory

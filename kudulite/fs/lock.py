@@ -188,9 +188,7 @@ class TabletLock:
 
     def announce(self, work: str) -> None:
         """Write who holds the lock and for what, for those who wait."""
-        text = f"{work} of process {os.getpid()} on {_host_name()}".encode()
-        padded = text[:_HOLDER_BYTES].ljust(_HOLDER_BYTES)
-        os.pwrite(self._descriptor, padded, _HEADER.size)
+        os.pwrite(self._descriptor, _announcement(work, os.getpid()), _HEADER.size)
 
     def holder(self) -> str:
         """Return what the holder announced last."""
@@ -228,9 +226,10 @@ class TabletLock:
         self._wal_end = segment, offset
 
 
-@functools.cache
-def _host_name() -> str:
-    return socket.gethostname()
+@functools.lru_cache
+def _announcement(work: str, process_id: int) -> bytes:
+    text = f"{work} of process {process_id} on {socket.gethostname()}".encode()
+    return text[:_HOLDER_BYTES].ljust(_HOLDER_BYTES)
 
 
 def _open_file(path: str | Path, flags: int) -> int:

@@ -35,7 +35,9 @@ from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.memrowset import MemRowSet
 from kudulite.tablet.row_effects import RowPlayer
 from kudulite.tablet.tablet import Tablet
-from kudulite.wal.row_changes import CHANGE_DELETE, CHANGE_INSERT, RowChanges
+from kudulite.wal.record_format import Record
+from kudulite.wal.row_changes import CHANGE_DELETE, CHANGE_INSERT
+from kudulite.wal.row_codec import RowList
 from kudulite.wal.wal_position import WalPosition
 from kudulite.wal.wal_writer import WalWriter
 
@@ -59,8 +61,10 @@ class TimedChanges:
     is_set: Mapping[int, np.ndarray]
 
     @staticmethod
-    def of(records: Sequence[RowChanges], schema: Schema) -> TimedChanges:
+    def of(records: Sequence[Record], schema: Schema) -> TimedChanges:
         """Put records, in order of time, one behind the other."""
+        if isinstance(records[0], RowList) and all(isinstance(r, RowList) for r in records):
+            return TimedChanges._of_rows([r for r in records if isinstance(r, RowList)])
         if len(records) == 1:
             (record,) = records
             stamps = np.full(len(record.ops), record.timestamp, np.uint64)
@@ -82,6 +86,15 @@ class TimedChanges:
                 is_set[column.id] = np.concatenate(mask)
         return TimedChanges(timestamps, ops, columns, is_set)
 
+    @staticmethod
+    def _of_rows(records: Sequence[RowList]) -> TimedChanges:
+        """Put all rows into columns at once."""
+        rows = [row for record in records for row in record.rows]
+        columns, is_set = records[0].codec.columns([cells for _, cells in rows])
+        counts = [record.row_count for record in records]
+        stamps = np.repeat(np.array([r.timestamp for r in records], np.uint64), counts)
+        return TimedChanges(stamps, np.array([op for op, _ in rows], np.uint8), columns, is_set)
+
     def take(self, rows: np.ndarray) -> TimedChanges:
         """Return some of the changes, in the order of `rows`."""
         if len(rows) == len(self.ops):
@@ -95,8 +108,14 @@ class TimedChanges:
         )
 
 
+def _ops_of(record: Record) -> list[int]:
+    if isinstance(record, RowList):
+        return [op for op, _ in record.rows]
+    return record.ops.tolist()
+
+
 def _joined_mask(
-    column_id: int, records: Sequence[RowChanges], counts: Sequence[int]
+    column_id: int, records: Sequence[Record], counts: Sequence[int]
 ) -> list[np.ndarray] | None:
     """Return which rows set the column, per record; None when all do."""
     if all(r.columns.get(column_id) is not None and column_id not in r.is_set for r in records):
@@ -124,7 +143,7 @@ class MemStores:
         self.row_count = 0
         self.is_torn = False  # an error or an interrupt left a part of a change here: of no use
         self._memrowset = MemRowSet(schema)
-        self._waiting: list[tuple[RowChanges, Sequence[bytes], Sequence[Location | None]]] = []
+        self._waiting: list[tuple[Record, Sequence[bytes], Sequence[Location | None]]] = []
         self._waiting_locations: dict[bytes, Location | None] = {}
         self._waiting_count = 0
         self._deltas: dict[str, DeltaMemStore] = {}
@@ -209,7 +228,7 @@ class MemStores:
 
     # -- growing
 
-    def replay(self, records: Sequence[RowChanges], end: WalPosition) -> None:
+    def replay(self, records: Sequence[Record], end: WalPosition) -> None:
         """Apply records read from the log, which goes on at `end`; under the mutex.
 
         Raises CorruptionError for a change of a row that is not there.
@@ -235,7 +254,7 @@ class MemStores:
 
     def apply(
         self,
-        record: RowChanges,
+        record: Record,
         keys: Sequence[bytes],
         locations: Sequence[Location | None],
         end: WalPosition,
@@ -246,7 +265,7 @@ class MemStores:
                 return  # a reader's thread was faster: it has read the record from the log
             try:
                 self._waiting.append((record, keys, locations))
-                for key, op, place in zip(keys, record.ops.tolist(), locations, strict=True):
+                for key, op, place in zip(keys, _ops_of(record), locations, strict=True):
                     is_gone = op == CHANGE_DELETE
                     self._waiting_locations[key] = None if is_gone else place or IN_MEMROWSET
                 self._waiting_count += len(keys)

@@ -25,7 +25,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from kudulite.errors import RowError, SchemaError
 from kudulite.model.schema import Schema
@@ -33,8 +32,12 @@ from kudulite.model.values import canonical_value
 from kudulite.tablet.collapse import WriteCounts
 from kudulite.tablet.operation import Operation
 from kudulite.tablet.row_operation import RowOperation
+from kudulite.wal.record_format import Record
 from kudulite.wal.row_changes import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE, RowChanges
+from kudulite.wal.row_codec import RowCodec, RowList
 
+# Up to so many changes a record is written row by row: columns cost more to start.
+ROW_LIST_MAX = 16
 COUNT_INSERTED, COUNT_UPDATED, COUNT_DELETED, COUNT_IGNORED = _COUNTED = range(4)
 _INSERTS = (Operation.INSERT, Operation.INSERT_IGNORE)
 
@@ -83,10 +86,8 @@ class RowPlayer:
         values = schema.value_columns
         self._defaults = {column.name: column.write_default for column in values}
         self._not_null = tuple(column.name for column in values if not column.nullable)
-        self._types = {column.name: column.type.arrow for column in schema.columns}
-        self._ids = {column.name: column.id for column in schema.columns}
         self._columns = {column.name: column for column in schema.columns}
-        self._structs: dict[tuple[str, ...], pa.StructType] = {}
+        self._codec = RowCodec(schema)
 
     def play(
         self,
@@ -160,7 +161,7 @@ class RowPlayer:
         return COUNT_DELETED
 
     def _refusal(self, given: dict[str, Any], is_new: bool) -> str | None:
-        if not given.keys() <= self._types.keys():  # the table was altered meanwhile
+        if not given.keys() <= self._columns.keys():  # the table was altered meanwhile
             return RowError.REASON_INVALID
         for name in self._not_null:
             if name in given:
@@ -179,27 +180,14 @@ class RowPlayer:
             return CHANGE_DELETE, row.key, row.position
         return None
 
-    def encode(self, effects: RowEffects, timestamp: int) -> RowChanges:
-        """Return the changes (at least one) as columns, all at `timestamp`.
+    def record(self, effects: RowEffects, timestamp: int) -> Record:
+        """Return the changes (at least one) as a record: few row by row, many as columns.
 
         Raises pa.ArrowException for a value that does not fit its column; see `misfits`.
         """
-        cells = [row for _, row, _ in effects.changes]
-        widest = max(cells, key=len)
-        used = set(widest).union(*cells) if len(cells) > 1 else widest
-        names = tuple(name for name in self._types if name in used)
-        if names not in self._structs:
-            self._structs[names] = pa.struct([(name, self._types[name]) for name in names])
-        arrays = pa.array(cells, self._structs[names]).flatten()
-        is_set = {}
-        if any(len(row) < len(names) for row in cells):
-            for name in names[len(self._key_names) :]:
-                mask = np.array([name in row for row in cells])
-                if not mask.all():
-                    is_set[self._ids[name]] = mask
-        return RowChanges(
-            timestamp=timestamp,
-            ops=np.array([op for op, _, _ in effects.changes], dtype=np.uint8),
-            columns={self._ids[name]: a for name, a in zip(names, arrays, strict=True)},
-            is_set=is_set,
-        )
+        if len(effects.changes) <= ROW_LIST_MAX:
+            rows = [(op, cells) for op, cells, _ in effects.changes]
+            return RowList(timestamp, rows, self._codec)
+        columns, is_set = self._codec.columns([cells for _, cells, _ in effects.changes])
+        ops = np.array([op for op, _, _ in effects.changes], dtype=np.uint8)
+        return RowChanges(timestamp, ops, columns, is_set)

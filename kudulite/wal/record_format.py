@@ -5,6 +5,7 @@
               body[body_length]  pad
     column := column id * 2 + (1 where the column has a mask)
     body   := codec 0: raw[raw_length] (body_length = raw_length); codec 1: raw as one LZ4 block
+              codec 2: rows (row_codec.py; body_length = raw_length, all columns, no masks)
     raw    := op:u8[row_count] pad  mask*  message
     mask   := bit[row_count], first row in the lowest bit, which rows set the column; pad
 
@@ -37,8 +38,11 @@ from kudulite.errors import CorruptionError
 from kudulite.model.schema import Schema
 from kudulite.wal.format import ALIGNMENT_BYTES, PAYLOAD_BYTES_MAX
 from kudulite.wal.row_changes import CHANGE_DELETE, RowChanges
+from kudulite.wal.row_codec import RowCodec, RowList
 
-CODEC_NONE, CODEC_LZ4 = 0, 1  # on disk: do not renumber
+Record = RowChanges | RowList
+
+CODEC_NONE, CODEC_LZ4, CODEC_ROWS = 0, 1, 2  # on disk: do not renumber
 COMPRESSED_FROM_BYTES = 4096  # not part of the format: below, LZ4 costs more than it saves
 _LZ4_RATIO_MAX = 255  # no LZ4 block holds more: bounds what a bad length can ask for
 _FIXED = struct.Struct("<QIHBBII")
@@ -51,8 +55,15 @@ def _aligned(length: int) -> int:
     return length + -length % ALIGNMENT_BYTES
 
 
-def encode_record(changes: RowChanges) -> bytes:
-    """The bytes of one record; their number is a multiple of 8."""
+def encode_record(changes: Record) -> bytes:
+    """The bytes of one record; their number is a multiple of 8.
+
+    Raises ValueError for a value of a RowList that does not fit its column.
+    """
+    if isinstance(changes, RowList):
+        body = changes.codec.encode(changes.rows)
+        entries = [column_id * 2 for column_id in changes.codec.column_ids]
+        return _framed(changes, entries, CODEC_ROWS, body, len(body))
     row_count = len(changes.ops)
     assert row_count > 0
     assert 0 <= changes.timestamp <= _TIMESTAMP_MAX
@@ -76,7 +87,15 @@ def encode_record(changes: RowChanges) -> bytes:
         compressed = pa.compress(raw, codec="lz4_raw", asbytes=True)
         if len(compressed) < len(raw):
             body, codec = compressed, CODEC_LZ4
-    fixed = _FIXED.pack(changes.timestamp, row_count, len(entries), codec, 0, len(body), len(raw))
+    return _framed(changes, entries, codec, body, len(raw))
+
+
+def _framed(
+    changes: Record, entries: Sequence[int], codec: int, body: bytes, raw_length: int
+) -> bytes:
+    fixed = _FIXED.pack(
+        changes.timestamp, changes.row_count, len(entries), codec, 0, len(body), raw_length
+    )
     layout = struct.pack(f"<{len(entries)}I", *entries)
     pad = _PADDING[(len(fixed) + len(layout)) % ALIGNMENT_BYTES]
     return b"".join((fixed, layout, pad, body, _PADDING[len(body) % ALIGNMENT_BYTES]))
@@ -95,7 +114,7 @@ def _names(count: int) -> list[str]:
     return [str(index) for index in range(count)]
 
 
-def decode_record(content: bytes | memoryview | pa.Buffer, schema: Schema) -> RowChanges:
+def decode_record(content: bytes | memoryview | pa.Buffer, schema: Schema) -> Record:
     """The one record in `content`; see RecordDecoder, which is cheaper for many records."""
     records = RecordDecoder(schema).decode_all(pa.py_buffer(content))
     if len(records) != 1:
@@ -120,11 +139,12 @@ class RecordDecoder:
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
+        self._codec = RowCodec(schema)
         self._layouts: dict[bytes, _Layout] = {}
 
-    def decode_all(self, content: pa.Buffer) -> list[RowChanges]:
+    def decode_all(self, content: pa.Buffer) -> list[Record]:
         """The records that fill `content`; CorruptionError says at which byte of it one is bad."""
-        records = []
+        records: list[Record] = []
         position = 0
         view = memoryview(content)
         while position < len(view):
@@ -136,7 +156,7 @@ class RecordDecoder:
             position += length
         return records
 
-    def _decode(self, content: pa.Buffer, view: memoryview, begin: int) -> tuple[RowChanges, int]:
+    def _decode(self, content: pa.Buffer, view: memoryview, begin: int) -> tuple[Record, int]:
         """(the record at byte `begin`, its length)."""
         left = len(view) - begin
         if left < _FIXED.size:
@@ -155,6 +175,15 @@ class RecordDecoder:
                 " expected at least 1, at least 1, and 0"
             )
         layout = self._layout(bytes(view[begin + _FIXED.size : begin + layout_end]))
+        if codec == CODEC_ROWS:
+            if layout.column_ids != self._codec.column_ids or layout.mask_ids or zero:
+                raise CorruptionError(
+                    f"rows of columns {list(layout.column_ids)}, expected those of the table"
+                )
+            if body_length != raw_length:
+                raise CorruptionError(f"body of {body_length} bytes, expected {raw_length}")
+            cells = view[begin + body_begin : begin + body_begin + body_length]
+            return RowList(timestamp, self._codec.decode(cells, row_count), self._codec), length
         body = content.slice(begin + body_begin, body_length)
         raw = _raw_body(body, codec, raw_length)
         return _decode_raw(raw, layout, timestamp=timestamp, row_count=row_count), length

@@ -27,8 +27,7 @@ from kudulite.wal.format import (
     decode_segment_header,
     find_frame_header,
 )
-from kudulite.wal.record_format import RecordDecoder
-from kudulite.wal.row_changes import RowChanges
+from kudulite.wal.record_format import Record, RecordDecoder
 from kudulite.wal.wal_position import WAL_BEGIN, WalPosition, list_segments, segment_path
 
 
@@ -36,7 +35,7 @@ from kudulite.wal.wal_position import WAL_BEGIN, WalPosition, list_segments, seg
 class WalTail:
     """What was read, in the order of the log, and the position behind it."""
 
-    records: list[RowChanges]
+    records: list[Record]
     end: WalPosition
 
 
@@ -85,7 +84,7 @@ def _read_segments(
     durable_end: WalPosition = WAL_BEGIN,
 ) -> WalTail:
     """Read from `start` to `end`, whose offset is -1 for as far as the last segment goes."""
-    records: list[RowChanges] = []
+    records: list[Record] = []
     before: _Segment | None = None
     for number in range(start.segment, end.segment + 1):
         is_last = number == end.segment
@@ -126,7 +125,7 @@ class _Segment:
             )
 
     def read_frames(
-        self, records: list[RowChanges], decoder: RecordDecoder, torn_from: int | None
+        self, records: list[Record], decoder: RecordDecoder, torn_from: int | None
     ) -> int:
         """Add the records of all frames to `records`; return the byte where the frames end.
 

@@ -31,9 +31,8 @@ from kudulite.wal.format import (
     encode_frame,
     encode_segment_header,
 )
-from kudulite.wal.record_format import encode_record
-from kudulite.wal.row_changes import RowChanges
-from kudulite.wal.wal_position import WAL_BEGIN, WalPosition, segment_path
+from kudulite.wal.record_format import Record, encode_record
+from kudulite.wal.wal_position import WAL_BEGIN, WalPosition, segment_name, segment_path
 
 SEGMENT_BYTES_MAX = 8 << 20
 
@@ -52,6 +51,7 @@ class WalWriter:
         """`end` is where `read_wal` found that the log ends. The folder is made when needed."""
         self._file_system = file_system
         self._folder = folder
+        self._folder_text = str(folder)
         self._end = end
         self._segment_bytes_max = segment_bytes_max
         self._file: AppendFile | None = None
@@ -67,7 +67,8 @@ class WalWriter:
     @property
     def is_current(self) -> bool:
         """Whether nothing has been appended behind `end`, by anybody, torn or whole."""
-        if segment_path(self._folder, self._end.segment + 1).exists():
+        # Not a Path: this is asked for every row that is written.
+        if os.path.exists(f"{self._folder_text}/{segment_name(self._end.segment + 1)}"):
             return False
         if self._end.segment == 0:
             return True
@@ -86,7 +87,7 @@ class WalWriter:
         self._end = end
         self._may_be_dirty = self._must_roll = False
 
-    def append(self, records: Sequence[RowChanges | bytes]) -> WalPosition:
+    def append(self, records: Sequence[Record | bytes]) -> WalPosition:
         """Append one frame with all `records`, changes or what `encode_record` made of them.
 
         Returns the new end; the frame is durable. StorageError when the disk refuses: the log is

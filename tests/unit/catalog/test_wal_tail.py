@@ -81,7 +81,7 @@ def append_unannounced(table: Table, *operations: RowOperation) -> tuple[int, Wa
         effects = memory.player.play(operations, keys, exists)
         timestamp = max(store.environment.clock.now(), lock.last_timestamp + 1)
         with WalWriter(FileSystem(), wal_folder(store), memory.end) as log:
-            end = log.append([memory.player.encode(effects, timestamp)])
+            end = log.append([memory.player.record(effects, timestamp)])
     return timestamp, end
 
 

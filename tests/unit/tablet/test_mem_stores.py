@@ -84,7 +84,7 @@ class Log:
         effects = player.play(operations, keys, [place is not None for place in places])
         if not effects.changes:
             return
-        record = player.encode(effects, self._base.start + len(self.records))
+        record = player.record(effects, self._base.start + len(self.records))
         changed = [position for _, _, position in effects.changes]
         self.memory.apply(
             record, [keys[p] for p in changed], [places[p] for p in changed], self.end(1)

@@ -25,7 +25,7 @@ from kudulite.tablet.collapse import (
     collapse,
 )
 from kudulite.tablet.operation import Operation
-from kudulite.tablet.row_effects import RowEffects, RowPlayer
+from kudulite.tablet.row_effects import ROW_LIST_MAX, RowEffects, RowPlayer
 from kudulite.tablet.row_operation import RowOperation
 from kudulite.wal.record_format import decode_record, encode_record
 from kudulite.wal.row_changes import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
@@ -229,19 +229,22 @@ def test_a_column_that_the_table_has_no_more_is_refused():
     assert effects.outcomes == [RowError.REASON_INVALID, RowError.REASON_INVALID, DELETED]
 
 
-def test_values_that_do_not_fit_are_found_and_refused():
-    """`encode` raises for them; those at the positions that `misfits` tells are left out."""
+@pytest.mark.parametrize("filler", [0, ROW_LIST_MAX])
+def test_values_that_do_not_fit_are_found_and_refused(filler):
+    """Row by row or as columns; those at the positions that `misfits` tells are left out."""
     operations = [op("insert", v="text"), op("insert", 1, v=1), op("insert", 2, v=1 << 40)]
+    operations += [op("insert", k, v=k) for k in range(3, 3 + filler)]
     player = RowPlayer(SCHEMA)
     keys = [encode_key([o.values["k"]], SCHEMA.key_types) for o in operations]
-    with pytest.raises(pa.ArrowException):
-        player.encode(player.play(operations, keys, [False] * 3), 5)
+    absent = [False] * len(operations)
+    with pytest.raises((pa.ArrowException, ValueError)):
+        encode_record(player.record(player.play(operations, keys, absent), 5))
     misfits = player.misfits(operations)
     assert misfits == {0, 2}
-    effects = player.play(operations, keys, [False] * 3, misfits)
+    effects = player.play(operations, keys, absent, misfits)
     invalid = RowError.REASON_INVALID
-    assert effects.outcomes == [invalid, INSERTED, invalid]
-    assert player.encode(effects, 5).row_count == 1
+    assert effects.outcomes == [invalid, INSERTED, invalid, *[INSERTED] * filler]
+    assert player.record(effects, 5).row_count == 1 + filler
 
 
 # -- counts and records
@@ -264,7 +267,7 @@ def test_changes_become_a_record_of_the_columns_that_are_set():
     operations = [op("update", 0, v=1), op("update", 1, w=2), op("delete", 2), op("insert", 3)]
     keys = [encode_key([o.values["k"]], SCHEMA.key_types) for o in operations]
     effects = player.play(operations, keys, [live.get(k, False) for k in range(4)])
-    made = player.encode(effects, 5)
+    made = player.record(effects, 5)
     for record in (made, decode_record(memoryview(encode_record(made)), SCHEMA)):
         assert record.timestamp == 5
         assert record.ops.tolist() == [CHANGE_UPDATE, CHANGE_UPDATE, CHANGE_DELETE, CHANGE_INSERT]
@@ -280,7 +283,7 @@ def test_a_record_has_no_column_that_nobody_sets():
     player = RowPlayer(SCHEMA)
     operations = [op("update", k, v=k) for k in range(2)]
     keys = [encode_key([o.values["k"]], SCHEMA.key_types) for o in operations]
-    record = player.encode(player.play(operations, keys, [True, True]), 5)
+    record = player.record(player.play(operations, keys, [True, True]), 5)
     assert (list(record.columns), record.is_set) == ([0, 1], {})
     deletes = player.play([op("delete", 1)], keys[1:], [True])
-    assert list(player.encode(deletes, 6).columns) == [0]
+    assert list(player.record(deletes, 6).columns) == [0]

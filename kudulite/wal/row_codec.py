@@ -1,0 +1,285 @@
+"""Rows as bytes and as columns, for records of few rows: Arrow costs more to start than they do.
+
+    rows := row*      row := op:u8 set:bits null:bits cell*
+    bits := one bit for each column of the table, the first in the lowest bit, in whole bytes
+    cell := of each column that is set and not null, in the table's order, little-endian:
+            bool u8 · int8 to int64 in their widths · float f32 · double f64 · date days:i32 ·
+            unixtime_micros, timestamp_ntz micros:i64 · decimal unscaled:i128 ·
+            string, varchar, binary length:u32 bytes
+
+Worked example: table (k int8, v string); UPDATE (1) of k = 7 to v = "a", then DELETE (2) of k = 8:
+
+    01 03 00 07 01000000 61  02 01 00 08
+
+Values are in canonical form (model/values.py); any other is refused with ValueError, so that what
+is in the log always fits the columns.
+"""
+
+from __future__ import annotations
+
+import datetime
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from kudulite.errors import CorruptionError
+from kudulite.model.schema import Column, Schema
+from kudulite.model.values import (
+    date_from_days,
+    decimal_from_unscaled,
+    decimal_unscaled,
+    timestamp_from_micros,
+    to_days,
+    to_micros,
+)
+from kudulite.wal.row_changes import CHANGE_DELETE
+
+Pack = Callable[[Any], bytes]
+# Gives (value, where the next cell begins).
+Unpack = Callable[[memoryview, int], tuple[Any, int]]
+Row = tuple[int, Mapping[str, Any]]
+
+_NUMBERS: dict[str, tuple[str, type]] = {
+    "bool": ("<?", bool),
+    "int8": ("<b", int),
+    "int16": ("<h", int),
+    "int32": ("<i", int),
+    "int64": ("<q", int),
+    "float": ("<f", float),
+    "double": ("<d", float),
+}
+_LENGTH, _DAYS, _MICROS = struct.Struct("<I"), struct.Struct("<i"), struct.Struct("<q")
+_DECIMAL_BYTES = 16
+
+
+class RowCodec:
+    """Encodes and decodes rows of one schema; immutable, for any thread."""
+
+    def __init__(self, schema: Schema) -> None:
+        self.column_ids = tuple(column.id for column in schema.columns)
+        self._cells = [
+            (column.name, 1 << at, *_cell_codec(column)) for at, column in enumerate(schema.columns)
+        ]
+        self._mask_bytes = (len(schema.columns) + 7) // 8
+        self._key_count = schema.key_count
+        self._types = {column.name: column.type.arrow for column in schema.columns}
+        self._ids = {column.name: column.id for column in schema.columns}
+        self._structs: dict[tuple[str, ...], pa.StructType] = {}
+
+    def encode(self, rows: Sequence[Row]) -> bytes:
+        """Return the rows' bytes. Raises ValueError for a value that does not fit its column."""
+        parts: list[bytes] = []
+        for op, cells in rows:
+            is_set = is_null = 0
+            packed = []
+            for name, bit, pack, _ in self._cells:
+                if name in cells:
+                    is_set |= bit
+                    value = cells[name]
+                    if value is None:
+                        is_null |= bit
+                    else:
+                        packed.append(pack(value))
+            masks = is_set | is_null << 8 * self._mask_bytes
+            parts.append(bytes((op,)))
+            parts.append(masks.to_bytes(2 * self._mask_bytes, "little"))
+            parts += packed
+        return b"".join(parts)
+
+    def decode(self, content: memoryview, row_count: int) -> list[Row]:
+        """Return the rows that fill `content`. Raises CorruptionError."""
+        rows: list[Row] = []
+        at = 0
+        try:
+            for _ in range(row_count):
+                row, at = self._decode_row(content, at)
+                rows.append(row)
+        except (ValueError, IndexError, struct.error, OverflowError) as error:
+            raise CorruptionError(f"row {len(rows)} of {row_count}: {error}") from error
+        if at != len(content):
+            raise CorruptionError(f"{row_count} rows of {at} bytes, expected {len(content)}")
+        return rows
+
+    def _decode_row(self, content: memoryview, at: int) -> tuple[Row, int]:
+        op = content[at]
+        if op > CHANGE_DELETE:
+            raise ValueError(f"change {op}, expected 0 to {CHANGE_DELETE}")
+        masks_end = at + 1 + 2 * self._mask_bytes
+        masks = int.from_bytes(content[at + 1 : masks_end], "little")
+        is_set = masks & (1 << 8 * self._mask_bytes) - 1
+        is_null = masks >> 8 * self._mask_bytes
+        if (is_set | is_null) >> len(self._cells) or is_null & ~is_set:
+            raise ValueError(f"columns set {is_set:#x}, null {is_null:#x} of {len(self._cells)}")
+        cells: dict[str, Any] = {}
+        at = masks_end
+        for name, bit, _, unpack in self._cells:
+            if is_null & bit:
+                cells[name] = None
+            elif is_set & bit:
+                cells[name], at = unpack(content, at)
+        if at > len(content):
+            raise ValueError(f"ends at byte {at} of {len(content)}")
+        return (op, cells), at
+
+    def columns(
+        self, cells: Sequence[Mapping[str, Any]]
+    ) -> tuple[dict[int, pa.Array], dict[int, np.ndarray]]:
+        """Return rows as columns and masks by column id, as RowChanges has them.
+
+        Raises pa.ArrowException for a value that does not fit its column.
+        """
+        widest = max(cells, key=len)
+        used = set(widest).union(*cells) if len(cells) > 1 else widest
+        names = tuple(name for name in self._types if name in used)
+        if names not in self._structs:
+            self._structs[names] = pa.struct([(name, self._types[name]) for name in names])
+        arrays = pa.array(cells, self._structs[names]).flatten()
+        is_set = {}
+        if any(len(row) < len(names) for row in cells):
+            for name in names[self._key_count :]:
+                mask = np.array([name in row for row in cells])
+                if not mask.all():
+                    is_set[self._ids[name]] = mask
+        return {self._ids[n]: array for n, array in zip(names, arrays, strict=True)}, is_set
+
+
+@dataclass(frozen=True, eq=False)
+class RowList:
+    """What RowChanges is, row by row: (CHANGE_ constant, cells by column name)."""
+
+    timestamp: int
+    rows: Sequence[Row]
+    codec: RowCodec
+
+    @property
+    def row_count(self) -> int:
+        """The number of changes, 1 or more in a record."""
+        return len(self.rows)
+
+    @cached_property
+    def ops(self) -> np.ndarray:
+        """uint8[n]."""
+        return np.array([op for op, _ in self.rows], dtype=np.uint8)
+
+    @property
+    def columns(self) -> dict[int, pa.Array]:
+        """As those of RowChanges."""
+        return self._columns[0]
+
+    @property
+    def is_set(self) -> dict[int, np.ndarray]:
+        """As that of RowChanges."""
+        return self._columns[1]
+
+    @cached_property
+    def _columns(self) -> tuple[dict[int, pa.Array], dict[int, np.ndarray]]:
+        return self.codec.columns([cells for _, cells in self.rows])
+
+
+def _cell_codec(column: Column) -> tuple[Pack, Unpack]:
+    name = column.type.name
+    if name in _NUMBERS:
+        return _number_codec(*_NUMBERS[name])
+    if name == "date":
+        return _fixed_codec(
+            _DAYS, lambda value: _only(value, datetime.date, to_days), date_from_days
+        )
+    if column.type.is_timestamp:
+        return _fixed_codec(
+            _MICROS,
+            lambda value: _micros(value, column),
+            lambda micros: timestamp_from_micros(micros, column.type),
+        )
+    return _decimal_codec(column) if name == "decimal" else _text_codec(column)
+
+
+def _only(value: Any, kind: type, convert: Callable[[Any], int]) -> int:
+    if type(value) is not kind:
+        raise ValueError(f"{value!r} is no {kind.__name__}")
+    return convert(value)
+
+
+def _micros(value: Any, column: Column) -> int:
+    if type(value) is not int and not isinstance(value, datetime.datetime):
+        raise ValueError(f"{value!r} is no moment")
+    return to_micros(value, column.type)
+
+
+def _number_codec(layout: str, kind: type) -> tuple[Pack, Unpack]:
+    number = struct.Struct(layout)
+    write, read, width = number.pack, number.unpack_from, number.size
+
+    def pack(value: Any) -> bytes:
+        if type(value) is not kind:
+            raise ValueError(f"{value!r} is no {kind.__name__}")
+        try:
+            return write(value)
+        except (struct.error, OverflowError) as error:
+            raise ValueError(f"{value!r}: {error}") from error
+
+    def unpack(content: memoryview, at: int) -> tuple[Any, int]:
+        return read(content, at)[0], at + width
+
+    return pack, unpack
+
+
+def _fixed_codec(
+    number: struct.Struct, to_number: Callable[[Any], int], from_number: Callable[[int], Any]
+) -> tuple[Pack, Unpack]:
+    def unpack(content: memoryview, at: int) -> tuple[Any, int]:
+        return from_number(number.unpack_from(content, at)[0]), at + number.size
+
+    return lambda value: number.pack(to_number(value)), unpack
+
+
+def _decimal_codec(column: Column) -> tuple[Pack, Unpack]:
+    precision, scale = column.type.precision or 0, column.type.scale or 0
+
+    def pack(value: Any) -> bytes:
+        if type(value) is not Decimal:
+            raise ValueError(f"{value!r} is no Decimal")
+        try:
+            unscaled = decimal_unscaled(value, scale)
+        except ArithmeticError as error:
+            raise ValueError(f"{value!r} has more than {scale} digits behind the point") from error
+        if abs(unscaled) >= 10**precision:
+            raise ValueError(f"{value!r} has more than {precision} digits")
+        return unscaled.to_bytes(_DECIMAL_BYTES, "little", signed=True)
+
+    def unpack(content: memoryview, at: int) -> tuple[Any, int]:
+        cell = content[at : at + _DECIMAL_BYTES]
+        if len(cell) < _DECIMAL_BYTES:
+            raise ValueError(f"{len(cell)} bytes left for a decimal")
+        unscaled = int.from_bytes(cell, "little", signed=True)
+        if abs(unscaled) >= 10**precision:
+            raise ValueError(f"decimal of more than {precision} digits")
+        return decimal_from_unscaled(unscaled, scale), at + _DECIMAL_BYTES
+
+    return pack, unpack
+
+
+def _text_codec(column: Column) -> tuple[Pack, Unpack]:
+    is_text, length_max = column.type.is_text, column.type.length
+    kind = str if is_text else bytes
+
+    def pack(value: Any) -> bytes:
+        if type(value) is not kind or (length_max is not None and len(value) > length_max):
+            raise ValueError(f"{value!r} does not fit {column.type}")
+        content: bytes = value.encode() if isinstance(value, str) else value
+        return _LENGTH.pack(len(content)) + content
+
+    def unpack(content: memoryview, at: int) -> tuple[Any, int]:
+        begin = at + _LENGTH.size
+        end = begin + _LENGTH.unpack_from(content, at)[0]
+        if end > len(content):
+            raise ValueError(f"text up to byte {end} of {len(content)}")
+        found = bytes(content[begin:end])
+        return (found.decode() if is_text else found), end
+
+    return pack, unpack
