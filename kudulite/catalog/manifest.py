@@ -13,6 +13,7 @@ import json
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from kudulite.catalog.partition import PartitionSchema, TabletPartition
@@ -93,7 +94,11 @@ class Manifest:
 
     def entry(self, tablet_id: str) -> TabletEntry | None:
         """Return a tablet's entry, None where this version does not have it."""
-        return next((entry for entry in self.tablets if entry.id == tablet_id), None)
+        return self._entries.get(tablet_id)
+
+    @cached_property
+    def _entries(self) -> dict[str, TabletEntry]:
+        return {entry.id: entry for entry in self.tablets}
 
     def encode(self) -> bytes:
         """Return the file's content."""

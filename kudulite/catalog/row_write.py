@@ -187,4 +187,4 @@ def _keys_and_tablets(
     array = pa.array([operation.values for operation in operations], pa.struct(fields))
     columns = {name: array.field(at) for at, name in enumerate(names)}
     encoded = encode_keys(list(columns.values()), schema.key_types)
-    return list(encoded), partition.tablet_index(columns, len(operations)).tolist()
+    return encoded.to_list(), partition.tablet_index(columns, len(operations)).tolist()

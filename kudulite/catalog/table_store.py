@@ -114,16 +114,6 @@ class TableStore:
         """Return what `newest` gave last, without looking for a newer version."""
         return self._newest or self.newest()
 
-    def newest_under_lock(self) -> Manifest:
-        """Return the newest version, for who holds a tablet's lock and called `newest` before.
-
-        The table is then still the same one: its tablets' lock files go away with it.
-        """
-        seen = self._newest
-        if seen is None or self._has_version(seen.version + 1):
-            return self.newest()
-        return seen
-
     def at_version(self, version: int) -> Manifest:
         """Read one version. Raises CorruptionError or StorageError."""
         path = self._manifest_path(version)

@@ -69,7 +69,7 @@ class TabletWrite:
 
     def run(self, group: Sequence[Flush]) -> None:
         """Write flushes as one record. Raises StorageError, CorruptionError: nothing is written."""
-        manifest = self.store.newest_under_lock()
+        manifest = self.store.newest()
         flushes = [flush for flush in group if self._is_current(flush, manifest)]
         if not flushes:
             return
@@ -92,10 +92,9 @@ class TabletWrite:
         if found is None or is_refused:
             _report(flushes, effects, used, is_written=not is_refused)
             return
-        memory_bytes = memory.nbytes
         record, content = found
         self._append(memory, record, content, effects, keys, locations)
-        flushes[0].memory_bytes = memory_bytes, memory.nbytes
+        flushes[0].memory_bytes = memory.growth()
         _report(flushes, effects, record.timestamp, is_written=True)
 
     def _is_current(self, flush: Flush, newest: Manifest) -> bool:

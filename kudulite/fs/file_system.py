@@ -16,7 +16,7 @@ import os
 import shutil
 import uuid
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -352,21 +352,35 @@ def _expect_crc32(path: Path, found: int, ref: FileRef) -> None:
         raise CorruptionError(f"{path}: CRC {found:#010x}, expected {ref.crc32:#010x}")
 
 
-@contextlib.contextmanager
-def _storage_errors(action: str, path: Path) -> Iterator[None]:
-    """Turn an OSError into a StorageError that says what failed, where, and what to do."""
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise StorageError(errno.ENOENT, f"cannot {action} {path}: it does not exist") from error
-    except FileExistsError as error:
-        raise StorageError(errno.EEXIST, f"cannot {action} {path}: it exists") from error
-    except OSError as error:
-        advice = {
-            errno.ENOSPC: "; free some space and write again, nothing was changed",
-            errno.EDQUOT: "; raise the quota and write again, nothing was changed",
-            errno.EROFS: "; the directory is read-only",
-            errno.EACCES: "; check the permissions of the folder",
-        }.get(error.errno or 0, "")
-        reason = os.strerror(error.errno) if error.errno else str(error)
-        raise StorageError(error.errno or 0, f"cannot {action} {path}: {reason}{advice}") from error
+class _storage_errors:
+    """Turns an OSError into a StorageError that says what failed, where, and what to do.
+
+    A class of its own, since contextlib's way costs as much as a system call.
+    """
+
+    __slots__ = ("_action", "_path")
+
+    def __init__(self, action: str, path: Path) -> None:
+        self._action, self._path = action, path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type | None, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, OSError):
+            raise _storage_error(self._action, self._path, error) from error
+
+
+def _storage_error(action: str, path: Path, error: OSError) -> StorageError:
+    if isinstance(error, FileNotFoundError):
+        return StorageError(errno.ENOENT, f"cannot {action} {path}: it does not exist")
+    if isinstance(error, FileExistsError):
+        return StorageError(errno.EEXIST, f"cannot {action} {path}: it exists")
+    advice = {
+        errno.ENOSPC: "; free some space and write again, nothing was changed",
+        errno.EDQUOT: "; raise the quota and write again, nothing was changed",
+        errno.EROFS: "; the directory is read-only",
+        errno.EACCES: "; check the permissions of the folder",
+    }.get(error.errno or 0, "")
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    return StorageError(error.errno or 0, f"cannot {action} {path}: {reason}{advice}")

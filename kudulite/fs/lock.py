@@ -46,7 +46,7 @@ _MAGIC = b"KLCK"
 _FORMAT_VERSION = 1
 _LAST_OFFSET = 8
 _HOLDER_BYTES = 200
-_WAL_END = struct.Struct("<QQI")
+_WAL_END, _WAL_POSITION = struct.Struct("<QQI"), struct.Struct("<QQ")
 _WAL_END_OFFSET = _HEADER.size + _HOLDER_BYTES
 _WAL_END_READS_MAX = 5
 _WAIT_SECONDS_FIRST, _WAIT_SECONDS_MOST = 0.0005, 0.02
@@ -91,8 +91,8 @@ def read_lock_file(path: str | Path) -> tuple[int, tuple[int, int] | None]:
 
 
 def _pack_wal_end(segment: int, offset: int) -> bytes:
-    unchecked = _WAL_END.pack(segment, offset, 0)[:-4]
-    return unchecked + zlib.crc32(unchecked).to_bytes(4, "little")
+    position = _WAL_POSITION.pack(segment, offset)
+    return position + zlib.crc32(position).to_bytes(4, "little")
 
 
 def _read_wal_end(descriptor: int) -> tuple[int, int] | None:

@@ -138,6 +138,13 @@ class KeyArray:
             return int(self.values[index]).to_bytes(self.width, "big")
         return bytes(self.values[index]).ljust(self.width, b"\0")
 
+    def to_list(self) -> list[bytes]:
+        """All keys as Python bytes."""
+        if self.width is None:
+            return self.values.to_pylist()
+        data, width = self._byte_rows().tobytes(), self.width
+        return [data[start : start + width] for start in range(0, len(data), width)]
+
     def __iter__(self) -> Iterator[bytes]:
         return (self[i] for i in range(len(self)))
 

@@ -146,6 +146,7 @@ class MemStores:
         self._waiting: list[tuple[Record, Sequence[bytes], Sequence[Location | None]]] = []
         self._waiting_locations: dict[bytes, Location | None] = {}
         self._waiting_count = 0
+        self._nbytes_told = 0
         self._deltas: dict[str, DeltaMemStore] = {}
         self._width = key_width(schema.key_types)
         self._key_ids = [column.id for column in schema.key_columns]
@@ -158,6 +159,11 @@ class MemStores:
         deltas = list(self._deltas.values())  # at once: a reader's thread may add to them
         stores = self._memrowset.nbytes + sum(store.nbytes for store in deltas)
         return stores + _WAITING_ROW_BYTES * self._waiting_count
+
+    def growth(self) -> tuple[int, int]:
+        """Return `nbytes` when this was asked last (0 the first time), and now."""
+        before, self._nbytes_told = self._nbytes_told, self.nbytes
+        return before, self._nbytes_told
 
     def tablet(self) -> Tablet:
         """Return the tablet with everything that is in memory now."""
@@ -240,7 +246,7 @@ class MemStores:
             keys = encode_keys(arrays, self.schema.key_types)
             targets = self._targets(changes.ops, keys)
             try:
-                self._apply(changes, list(keys), targets)
+                self._apply(changes, keys.to_list(), targets)
                 self._count(changes.timestamps[0], changes.timestamps[-1], len(keys))
                 self.end = end
             except BaseException as error:

@@ -39,6 +39,8 @@ from kudulite.wal.row_codec import RowCodec, RowList
 # Up to so many changes a record is written row by row: columns cost more to start.
 ROW_LIST_MAX = 16
 COUNT_INSERTED, COUNT_UPDATED, COUNT_DELETED, COUNT_IGNORED = _COUNTED = range(4)
+# (CHANGE_ constant, cells by name, position)
+Change = tuple[int, dict[str, Any], int]
 _INSERTS = (Operation.INSERT, Operation.INSERT_IGNORE)
 
 
@@ -63,7 +65,7 @@ class RowEffects:
     or the RowError reason of its refusal.
     """
 
-    changes: Sequence[tuple[int, dict[str, Any], int]]
+    changes: Sequence[Change]
     outcomes: Sequence[int | str]
 
     def counts(self, start: int, stop: int) -> WriteCounts:
@@ -75,6 +77,18 @@ class RowEffects:
         """Return (position counted from `start`, reason) of the refused ones of [start, stop)."""
         part = self.outcomes[start:stop]
         return [(at, reason) for at, reason in enumerate(part) if isinstance(reason, str)]
+
+
+def _absent(kind: Operation) -> int | str:
+    """Return the outcome of an update or delete of a row that is not there."""
+    is_ignored = kind in (Operation.UPDATE_IGNORE, Operation.DELETE_IGNORE)
+    return COUNT_IGNORED if is_ignored else RowError.REASON_NOT_FOUND
+
+
+def _present(kind: Operation) -> int | str:
+    """Return the outcome of an insert of a row that is there."""
+    is_ignored = kind == Operation.INSERT_IGNORE
+    return COUNT_IGNORED if is_ignored else RowError.REASON_ALREADY_PRESENT
 
 
 class RowPlayer:
@@ -100,6 +114,14 @@ class RowPlayer:
 
         Those at the positions `misfits` are refused.
         """
+        if not misfits and len(set(keys)) == len(keys):
+            played = [
+                self._alone(position, operation, is_live)
+                for position, (operation, is_live) in enumerate(
+                    zip(operations, exists, strict=True)
+                )
+            ]
+            return RowEffects([c for _, c in played if c is not None], [o for o, _ in played])
         rows: dict[bytes, _Row] = {}
         outcomes: list[int | str] = []
         for position, (operation, key) in enumerate(zip(operations, keys, strict=True)):
@@ -112,6 +134,27 @@ class RowPlayer:
             outcomes.append(RowError.REASON_INVALID if is_misfit else self._apply(row, operation))
         changes = [c for row in rows.values() if (c := self._change(row)) is not None]
         return RowEffects(changes, outcomes)
+
+    def _alone(
+        self, position: int, operation: RowOperation, is_live: bool
+    ) -> tuple[int | str, Change | None]:
+        """Play the only operation on its key; the same as `_apply` and `_change`, in one step."""
+        kind, values = operation.operation, operation.values
+        if kind >= Operation.DELETE:
+            if not is_live:
+                return _absent(kind), None
+            key = {name: values[name] for name in self._key_names}
+            return COUNT_DELETED, (CHANGE_DELETE, key, position)
+        if is_live and kind in _INSERTS:
+            return _present(kind), None
+        if not is_live and kind >= Operation.UPDATE:
+            return _absent(kind), None
+        if refused := self._refusal(values, not is_live):
+            return refused, None
+        if not is_live:
+            return COUNT_INSERTED, (CHANGE_INSERT, self._defaults | values, position)
+        is_change = len(values) > len(self._key_names)
+        return COUNT_UPDATED, (CHANGE_UPDATE, dict(values), position) if is_change else None
 
     def misfits(self, operations: Sequence[RowOperation]) -> set[int]:
         """Return the positions of operations with a value that its column cannot hold.
@@ -140,10 +183,9 @@ class RowPlayer:
             return self._delete(row, kind)
         is_new = not row.is_live
         if is_new and kind >= Operation.UPDATE:
-            return COUNT_IGNORED if kind == Operation.UPDATE_IGNORE else RowError.REASON_NOT_FOUND
+            return _absent(kind)
         if not is_new and kind in _INSERTS:
-            is_ignored = kind == Operation.INSERT_IGNORE
-            return COUNT_IGNORED if is_ignored else RowError.REASON_ALREADY_PRESENT
+            return _present(kind)
         given = {n: v for n, v in operation.values.items() if n not in row.key}
         if refused := self._refusal(given, is_new):
             return refused
@@ -156,7 +198,7 @@ class RowPlayer:
 
     def _delete(self, row: _Row, kind: Operation) -> int | str:
         if not row.is_live:
-            return COUNT_IGNORED if kind == Operation.DELETE_IGNORE else RowError.REASON_NOT_FOUND
+            return _absent(kind)
         row.is_live, row.is_replaced, row.values = False, False, {}
         return COUNT_DELETED
 
@@ -171,7 +213,7 @@ class RowPlayer:
                 return RowError.REASON_MISSING
         return None
 
-    def _change(self, row: _Row) -> tuple[int, dict[str, Any], int] | None:
+    def _change(self, row: _Row) -> Change | None:
         if row.is_live and not row.existed:
             return CHANGE_INSERT, row.key | row.values, row.position
         if row.is_live and (row.values or row.is_replaced):

@@ -57,6 +57,7 @@ class WalWriter:
         self._file: AppendFile | None = None
         self._salt = b""
         self._may_be_dirty = False  # an append of this writer did not come to its end
+        self._is_cut = False  # nothing is behind `end`, as was just seen
         self._must_roll = False  # a roll did not: the next segment may be there
 
     @property
@@ -73,7 +74,8 @@ class WalWriter:
         if self._end.segment == 0:
             return True
         if self._file is not None:
-            return self._file.size() == self._end.offset
+            self._is_cut = self._file.size() == self._end.offset
+            return self._is_cut
         try:
             length = segment_path(self._folder, self._end.segment).stat().st_size
         except FileNotFoundError:
@@ -99,7 +101,9 @@ class WalWriter:
         if self._must_roll or self._end.offset + frame_bytes > self._segment_bytes_max:
             self.roll()
             file = self._open()
-        self._cut_tail(file)
+        if not self._is_cut:
+            self._cut_tail(file)
+        self._is_cut = False
         frame = encode_frame(encoded, salt=self._salt, offset=self._end.offset)
         self._may_be_dirty = True
         try:
