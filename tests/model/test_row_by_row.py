@@ -50,24 +50,24 @@ class Steps:
 
     def _some(self) -> list[Step]:
         choice, client = self.random.random(), self.random.randrange(CLIENTS)
-        if choice < 0.74:
+        if choice < 0.76:
             return self._session_steps()
-        if choice < 0.79:
+        if choice < 0.80:
             return [("auto", client, *self._row(OPERATIONS))]
-        if choice < 0.81:
+        if choice < 0.82:
             return [("background", client, self._rows(OPERATIONS))]
         if choice < 0.85:
             return [self._batch(client)]
-        if choice < 0.865:
+        if choice < 0.862:
             return [("mixed", client, self._uniform(self._rows(SAFE)))]
-        if choice < 0.868:
+        if choice < 0.865:
             rows = [(key, values) for _, key, values in self._uniform(self._rows(["upsert"]))]
             return [("overwrite", client, rows)]
-        if choice < 0.91:
+        if choice < 0.895:
             return [("flush_table", client)]
-        if choice < 0.93:
+        if choice < 0.92:
             return [(self.random.choice(["reopen", "close"]), client)]
-        if choice < 0.934:
+        if choice < 0.924:
             return [("check", client)]
         return [self._look(client)]
 

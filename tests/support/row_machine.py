@@ -42,7 +42,7 @@ Step = tuple
 Rows = list[tuple[str, Row]]
 CLIENTS = 2
 SESSIONS = 3
-WHOLE_VERSIONS = 8  # of those that are looked at whole at the end
+WHOLE_VERSIONS = 5  # of those that are looked at whole at the end
 LOOKS = ("scan", "ordered", "tokens", "count", "get", "get_many")
 COMPARISONS = {
     "=": lambda found, value: found == value,
