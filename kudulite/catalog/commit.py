@@ -37,9 +37,8 @@ from kudulite.catalog.manifest import Manifest, TabletEntry
 from kudulite.catalog.publish import publish_next
 from kudulite.catalog.stage import THREAD_COUNT, Stager
 from kudulite.catalog.table_store import TableStore
-from kudulite.errors import ConflictError, KuduliteError, TimestampError, UsageError
+from kudulite.errors import ConflictError, KuduliteError, UsageError
 from kudulite.fs.lock import TabletLock
-from kudulite.mvcc.hybrid_time import TIMESTAMP_MAX
 from kudulite.tablet.collapse import WriteCounts
 from kudulite.tablet.revalidate import Revalidator
 from kudulite.tablet.staged import StagedTablet
@@ -260,13 +259,7 @@ class Commit:
     def _timestamp(self, newest: Manifest, locks: Mapping[str, TabletLock]) -> int:
         stamps = {entry.id: entry.timestamp for entry in newest.tablets}
         used = [max(stamps[t], lock.last_timestamp) for t, lock in locks.items()]
-        timestamp = max(self.store.environment.clock.now(), *(stamp + 1 for stamp in [0, *used]))
-        if timestamp > TIMESTAMP_MAX:
-            raise TimestampError(
-                f"table {self.store.name!r}: no timestamp is left above {max(used)}; some machine's"
-                " clock was far ahead when it wrote or read here"
-            )
-        return timestamp
+        return self.store.next_timestamp(max(used, default=0))
 
     def _adopt(
         self, adopter: Adopter, parts: Parts, newest: Manifest, locks: Mapping[str, TabletLock]

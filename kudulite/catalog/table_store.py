@@ -29,11 +29,12 @@ from kudulite.errors import (
     StorageError,
     TableExistsError,
     TableNotFoundError,
+    TimestampError,
 )
 from kudulite.fs.file_system import FileRef, FileSystem, read_file
 from kudulite.fs.lock import TabletLock, create_lock_file, read_last_timestamp
 from kudulite.model.schema import Schema
-from kudulite.mvcc.hybrid_time import Clock
+from kudulite.mvcc.hybrid_time import TIMESTAMP_MAX, Clock
 from kudulite.tablet.mem_stores import MemStores
 from kudulite.tablet.superblock import Superblock
 from kudulite.tablet.tablet import LOCK_NAME, ROWSET_FOLDER, Tablet
@@ -229,6 +230,16 @@ class TableStore:
     def last_timestamp(self, tablet_id: str) -> int:
         """Return the highest timestamp used or settled in a tablet, read without its lock."""
         return read_last_timestamp(self.lock_path(tablet_id))
+
+    def next_timestamp(self, used: int) -> int:
+        """Return a timestamp for a write: the present, above `used`. Raises TimestampError."""
+        timestamp = max(self.environment.clock.now(), used + 1)
+        if timestamp > TIMESTAMP_MAX:
+            raise TimestampError(
+                f"table {self.name!r}: no timestamp is left above {used}; some machine's"
+                " clock was far ahead when it wrote or read here"
+            )
+        return timestamp
 
     # -- creating and publishing
 

@@ -14,9 +14,8 @@ import pyarrow as pa
 from kudulite.catalog.manifest import Manifest
 from kudulite.catalog.table_store import TableStore
 from kudulite.catalog.wal_tail import recover
-from kudulite.errors import ConflictError, KuduliteError, TimestampError
+from kudulite.errors import ConflictError, KuduliteError
 from kudulite.fs.lock import TabletLock
-from kudulite.mvcc.hybrid_time import TIMESTAMP_MAX
 from kudulite.tablet.collapse import WriteCounts
 from kudulite.tablet.mem_stores import Location, MemStores
 from kudulite.tablet.row_effects import RowEffects, RowPlayer
@@ -123,7 +122,7 @@ class TabletWrite:
         """Return what to append, with a timestamp above `used`; None where nothing changes."""
         if not effects.changes:
             return None
-        record = player.record(effects, self._next_timestamp(used))
+        record = player.record(effects, self.store.next_timestamp(used))
         return record, encode_record(record)
 
     def _append(
@@ -148,15 +147,6 @@ class TabletWrite:
             [locations[position] for position in changed],
             end,
         )
-
-    def _next_timestamp(self, used: int) -> int:
-        timestamp = max(self.store.environment.clock.now(), used + 1)
-        if timestamp > TIMESTAMP_MAX:
-            raise TimestampError(
-                f"table {self.store.name!r}: no timestamp is left above {used}; some machine's"
-                " clock was far ahead when it wrote or read here"
-            )
-        return timestamp
 
 
 def _report(
