@@ -29,10 +29,10 @@ from typing import Any
 from kudulite.catalog.flush import flushed_under_locks
 from kudulite.catalog.manifest import Manifest, TabletEntry
 from kudulite.catalog.partition import PartitionSchema, RangePartition
+from kudulite.catalog.publish import publish_next
 from kudulite.catalog.snapshot import ancient_history_mark
 from kudulite.catalog.table_store import TableStore
 from kudulite.errors import (
-    ConflictError,
     KuduliteError,
     NotSupportedError,
     SchemaError,
@@ -40,9 +40,6 @@ from kudulite.errors import (
 )
 from kudulite.fs.lock import TabletLock
 from kudulite.model.schema import Column, Schema
-
-# Only commits that change no tablet can take a number meanwhile.
-PUBLISH_ATTEMPTS_MAX = 1000
 
 
 @dataclass(frozen=True)
@@ -213,21 +210,20 @@ def _publish(
     if draft.history_seconds > newest.history_seconds:
         # What was before the mark may be gone already: a longer retention begins here.
         start = ancient_history_mark(store, newest)
-    for _ in range(PUBLISH_ATTEMPTS_MAX):
-        manifest = replace(
-            newest,
-            version=newest.version + 1,
-            commit_id=uuid.uuid4().hex,
+    commit_id = uuid.uuid4().hex
+
+    def build(manifest: Manifest) -> Manifest:
+        return replace(
+            manifest,
+            version=manifest.version + 1,
+            commit_id=commit_id,
             schema=draft.schema,
             partition=partition,
             tablets=tablets,
             history_seconds=draft.history_seconds,
             history_start=start,
         )
-        if store.publish(manifest):
-            return manifest
-        newest = store.newest()
-    raise ConflictError(
-        f"table {store.name!r}: {PUBLISH_ATTEMPTS_MAX} other versions were published meanwhile;"
-        " alter it again"
-    )
+
+    published = publish_next(store, newest, build)
+    assert published is not None  # `build` never gives up
+    return published
