@@ -24,7 +24,7 @@ from kudulite.catalog.manifest import Manifest, TabletEntry
 from kudulite.catalog.publish import publish_next
 from kudulite.catalog.table_store import TableStore
 from kudulite.catalog.wal_tail import caught_up_memory, make_durable, recover
-from kudulite.delta.delta_file import DeltaRows, write_delta_file
+from kudulite.delta.delta_file import create_delta_file
 from kudulite.fs.lock import TabletLock
 from kudulite.model.schema import Schema
 from kudulite.rowset.disk_rowset import DiskRowSet
@@ -173,11 +173,9 @@ def _with_redo(store: TableStore, tablet: Tablet, rowset: DiskRowSet) -> RowSetM
     """Write a rowset's DeltaMemStore as its newest REDO file."""
     if rowset.dms is None:
         return rowset.meta
-    rows: DeltaRows = rowset.dms.to_rows()
     folder = tablet.folder / ROWSET_FOLDER / rowset.meta.id
     file_system = store.environment.file_system
-    with file_system.open_sink(folder / f"redo-{uuid.uuid4().hex}.arrow") as sink:
-        redo = write_delta_file(sink, rows)
+    redo = create_delta_file(file_system, folder, "redo", rowset.dms.to_rows())
     file_system.sync_directory(folder)
     return rowset.meta.with_redo((redo,))
 

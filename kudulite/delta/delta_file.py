@@ -25,6 +25,7 @@ Source: Kudu tablet.md, "Delta tracking".
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,7 +36,7 @@ import pyarrow as pa
 import pyarrow.ipc
 
 from kudulite.errors import CorruptionError, FormatVersionError, StorageError
-from kudulite.fs.file_system import FileRef, Sink, check_content
+from kudulite.fs.file_system import FileRef, FileSystem, Sink, check_content
 
 FORMAT_VERSION = 1
 OP_UPDATE, OP_DELETE, OP_REINSERT = 0, 1, 2  # on disk: do not renumber
@@ -115,6 +116,14 @@ class DeltaFileMeta:
             reinsert_count=value["reinsert_count"],
             update_counts={int(key): count for key, count in value["update_counts"].items()},
         )
+
+
+def create_delta_file(
+    file_system: FileSystem, folder: Path, kind: str, rows: DeltaRows
+) -> DeltaFileMeta:
+    """Write `rows` to a new file of `folder`; `kind` is "redo" or "undo". See write_delta_file."""
+    with file_system.open_sink(folder / f"{kind}-{uuid.uuid4().hex}.arrow") as sink:
+        return write_delta_file(sink, rows)
 
 
 def write_delta_file(sink: Sink, rows: DeltaRows) -> DeltaFileMeta:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from kudulite.cfile.base_data import ROW_GROUP_ROWS, write_base_data
 from kudulite.cfile.bloom import write_bloom
 from kudulite.cfile.key_index import write_key_index
-from kudulite.delta.delta_file import DeltaFileMeta, DeltaRows, write_delta_file
+from kudulite.delta.delta_file import DeltaFileMeta, DeltaRows, create_delta_file
 from kudulite.delta.delta_rows import slice_rows, take_rows, without_unset
 from kudulite.fs.file_system import FileRef, FileSystem
 from kudulite.model.key_array import KeyArray
@@ -105,8 +105,7 @@ def _write_deltas(
 ) -> tuple[DeltaFileMeta, ...]:
     if rows is None or not len(rows.rowids):
         return ()
-    with file_system.open_sink(target / f"{kind}-{uuid.uuid4().hex}.arrow") as sink:
-        return (write_delta_file(sink, without_unset(rows)),)
+    return (create_delta_file(file_system, target, kind, without_unset(rows)),)
 
 
 def _rows_per_rowset(rows: pa.Table) -> int:

@@ -10,7 +10,6 @@ Threads: a resolver is immutable; several threads may resolve different tablets 
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +23,7 @@ from kudulite.delta.delta_file import (
     OP_UPDATE,
     DeltaColumn,
     DeltaRows,
-    write_delta_file,
+    create_delta_file,
 )
 from kudulite.errors import RowError
 from kudulite.fs.file_system import FileSystem
@@ -164,8 +163,7 @@ class Resolver:
         """Write one REDO file for a rowset into the staging folder of its tablet."""
         target = self.folder / folder / rowset_id
         self.file_system.make_directory(target)
-        with self.file_system.open_sink(target / f"redo-{uuid.uuid4().hex}.arrow") as sink:
-            return StagedDelta(rowset_id, write_delta_file(sink, delta))
+        return StagedDelta(rowset_id, create_delta_file(self.file_system, target, "redo", delta))
 
     def _delta_rows(
         self, rows: pa.Table, effects: KeyEffects, found: RowLocations, at: np.ndarray
