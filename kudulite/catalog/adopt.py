@@ -57,13 +57,7 @@ class Adopter:
         ref = self.store.write_superblock(superblock)
         self._written.append(self.store.tablet_folder(entry.id) / ref.name)
         self.store.environment.file_system.sync_directory(self.store.tablet_folder(entry.id))
-        return replace(
-            entry,
-            superblock=ref,
-            timestamp=self.timestamp,
-            live_row_count=sum(meta.live_row_count for meta in rowsets),
-            bytes_on_disk=sum(meta.bytes_on_disk for meta in rowsets),
-        )
+        return entry.with_superblock(ref, rowsets, self.timestamp)
 
     def _changed(self, meta: RowSetMeta, parts: Sequence[StagedTablet]) -> RowSetMeta:
         """Return a rowset that was there with this write's deltas, or ended by it."""

@@ -152,13 +152,8 @@ def _flushed_entry(
     superblock = Superblock(entry.id, flushed.rowsets, start)
     ref = store.write_superblock(superblock)
     store.environment.file_system.sync_directory(store.tablet_folder(entry.id))
-    return replace(
-        entry,
-        superblock=ref,
-        timestamp=max(entry.timestamp, flushed.timestamp),
-        live_row_count=sum(meta.live_row_count for meta in flushed.rowsets),
-        bytes_on_disk=sum(meta.bytes_on_disk for meta in flushed.rowsets),
-    )
+    timestamp = max(entry.timestamp, flushed.timestamp)
+    return entry.with_superblock(ref, flushed.rowsets, timestamp)
 
 
 def _write_files(store: TableStore, memory: MemStores) -> _FlushedTablet:

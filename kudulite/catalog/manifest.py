@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -20,6 +20,7 @@ from kudulite.catalog.partition import PartitionSchema, TabletPartition
 from kudulite.errors import CorruptionError, FormatVersionError, KuduliteError
 from kudulite.fs.file_system import FileRef
 from kudulite.model.schema import Schema
+from kudulite.rowset.rowset_meta import RowSetMeta
 
 FORMAT_VERSION = 1
 HISTORY_SECONDS_DEFAULT = 7 * 24 * 3600
@@ -41,6 +42,19 @@ class TabletEntry:
     timestamp: int = 0
     live_row_count: int = 0
     bytes_on_disk: int = 0
+
+    def with_superblock(
+        self, ref: FileRef, rowsets: Iterable[RowSetMeta], timestamp: int
+    ) -> TabletEntry:
+        """Return the entry of the tablet with a newer superblock of these rowsets."""
+        metas = list(rowsets)
+        return replace(
+            self,
+            superblock=ref,
+            timestamp=timestamp,
+            live_row_count=sum(meta.live_row_count for meta in metas),
+            bytes_on_disk=sum(meta.bytes_on_disk for meta in metas),
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form that the manifest keeps."""
