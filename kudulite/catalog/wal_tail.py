@@ -172,7 +172,7 @@ def _catch_up(store: TableStore, memory: MemStores, end: WalPosition) -> None:
     """Replay the log up to `end`; the file is read before the mutex is taken."""
     folder = memory.base.wal_folder
     while (start := memory.end).first_frame < end.first_frame:
-        tail = read_wal(folder, start, end, memory.schema)
+        tail = read_wal(folder, start, end, memory.decoder)
         with memory.mutex:
             if memory.end == start:
                 memory.replay(tail.records, tail.end)

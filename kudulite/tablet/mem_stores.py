@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from kudulite.delta.delta_file import OP_DELETE, OP_UPDATE, DeltaColumn, DeltaRows
 from kudulite.delta.delta_mem_store import DeltaMemStore
+from kudulite.delta.delta_rows import concat_columns
 from kudulite.errors import CorruptionError
 from kudulite.model.encoded_key import encode_keys, key_width
 from kudulite.model.key_array import KeyArray
@@ -35,7 +36,7 @@ from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.memrowset import MemRowSet
 from kudulite.tablet.row_effects import RowPlayer
 from kudulite.tablet.tablet import Tablet
-from kudulite.wal.record_format import Record
+from kudulite.wal.record_format import Record, RecordDecoder
 from kudulite.wal.row_changes import CHANGE_DELETE, CHANGE_INSERT
 from kudulite.wal.row_codec import RowList
 from kudulite.wal.wal_position import WalPosition
@@ -67,33 +68,26 @@ class TimedChanges:
             return TimedChanges._of_rows([r for r in records if isinstance(r, RowList)])
         if len(records) == 1:
             (record,) = records
-            stamps = np.full(len(record.ops), record.timestamp, np.uint64)
+            stamps = _timestamps_of(records)
             return TimedChanges(stamps, record.ops, record.columns, record.is_set)
         counts = [len(record.ops) for record in records]
-        timestamps = np.repeat(np.array([r.timestamp for r in records], np.uint64), counts)
-        ops = np.concatenate([record.ops for record in records])
         columns, is_set = {}, {}
         for column in schema.columns:
-            found = [record.columns.get(column.id) for record in records]
-            if all(part is None for part in found):
-                continue
-            parts = [
-                pa.nulls(count, column.type.arrow) if part is None else part
-                for part, count in zip(found, counts, strict=True)
-            ]
-            columns[column.id] = parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
-            if mask := _joined_mask(column.id, records, counts):
-                is_set[column.id] = np.concatenate(mask)
-        return TimedChanges(timestamps, ops, columns, is_set)
+            joined = concat_columns([_column_of(r, column.id) for r in records], counts)
+            if joined is not None:
+                columns[column.id] = joined.values
+                if joined.is_set is not None:
+                    is_set[column.id] = joined.is_set
+        ops = np.concatenate([record.ops for record in records])
+        return TimedChanges(_timestamps_of(records), ops, columns, is_set)
 
     @staticmethod
     def _of_rows(records: Sequence[RowList]) -> TimedChanges:
         """Put all rows into columns at once."""
         rows = [row for record in records for row in record.rows]
         columns, is_set = records[0].codec.columns([cells for _, cells in rows])
-        counts = [record.row_count for record in records]
-        stamps = np.repeat(np.array([r.timestamp for r in records], np.uint64), counts)
-        return TimedChanges(stamps, np.array([op for op, _ in rows], np.uint8), columns, is_set)
+        ops = np.array([op for op, _ in rows], np.uint8)
+        return TimedChanges(_timestamps_of(records), ops, columns, is_set)
 
     def take(self, rows: np.ndarray) -> TimedChanges:
         """Return some of the changes, in the order of `rows`."""
@@ -114,18 +108,15 @@ def _ops_of(record: Record) -> list[int]:
     return record.ops.tolist()
 
 
-def _joined_mask(
-    column_id: int, records: Sequence[Record], counts: Sequence[int]
-) -> list[np.ndarray] | None:
-    """Return which rows set the column, per record; None when all do."""
-    if all(r.columns.get(column_id) is not None and column_id not in r.is_set for r in records):
-        return None
-    return [
-        r.is_set[column_id]
-        if column_id in r.is_set
-        else np.full(count, column_id in r.columns)
-        for r, count in zip(records, counts, strict=True)
-    ]
+def _timestamps_of(records: Sequence[Record]) -> np.ndarray:
+    """Return uint64: each record's timestamp, for each of its rows."""
+    stamps = np.array([record.timestamp for record in records], np.uint64)
+    return np.repeat(stamps, [record.row_count for record in records])
+
+
+def _column_of(record: Record, column_id: int) -> DeltaColumn | None:
+    values = record.columns.get(column_id)
+    return None if values is None else DeltaColumn(values, record.is_set.get(column_id))
 
 
 class MemStores:
@@ -135,6 +126,7 @@ class MemStores:
         self.base = base
         self.schema = schema
         self.player = RowPlayer(schema)
+        self.decoder = RecordDecoder(schema)
         self.log: WalWriter | None = None  # of this process's last append, by the lock's holder
         self.end: WalPosition = base.superblock.wal_start
         self.mutex = threading.Lock()

@@ -95,7 +95,6 @@ class RowPlayer:
     """Plays flushes under one schema; immutable."""
 
     def __init__(self, schema: Schema) -> None:
-        self._schema = schema
         self._key_names = schema.key_names
         values = schema.value_columns
         self._defaults = {column.name: column.write_default for column in values}
