@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 from kudulite.catalog.alter import Step, TableDraft, alter_table
+from kudulite.catalog.partition import RangePartition
 from kudulite.client.kudu_names import EXCLUSIVE_BOUND, INCLUSIVE_BOUND
 from kudulite.client.partitioning import range_of
 from kudulite.client.schema_builder import ColumnSpec
@@ -90,12 +91,7 @@ class TableAlterer:
     ) -> TableAlterer:
         """Add an empty range; bounds are given as to `Partitioning.add_range_partition`."""
         given = (lower_bound, upper_bound, lower_bound_type, upper_bound_type)
-
-        def step(draft: TableDraft) -> TableDraft:
-            columns = [draft.schema.column(name) for name in draft.range_columns]
-            return draft.add_range(range_of(columns, *given))
-
-        self._steps.append(step)
+        self._steps.append(lambda draft: draft.add_range(_range_in(draft, given)))
         return self
 
     def drop_range_partition(
@@ -110,12 +106,7 @@ class TableAlterer:
         `alter` raises NotSupportedError for any other.
         """
         given = (lower_bound, upper_bound, lower_bound_type, upper_bound_type)
-
-        def step(draft: TableDraft) -> TableDraft:
-            columns = [draft.schema.column(name) for name in draft.range_columns]
-            return draft.drop_range(range_of(columns, *given))
-
-        self._steps.append(step)
+        self._steps.append(lambda draft: draft.drop_range(_range_in(draft, given)))
         return self
 
     def set_history_retention(self, seconds: int) -> TableAlterer:
@@ -146,6 +137,12 @@ class TableAlterer:
         if self._new_name is not None:
             store, self._new_name = rename_table(store, self._new_name), None
         return Table(store)
+
+
+def _range_in(draft: TableDraft, given: tuple[Any, Any, str, str]) -> RangePartition:
+    """Return the range between two bounds, over the draft's range columns."""
+    columns = [draft.schema.column(name) for name in draft.range_columns]
+    return range_of(columns, *given)
 
 
 def _changed(draft: TableDraft, spec: ColumnSpec) -> TableDraft:
