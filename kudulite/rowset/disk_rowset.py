@@ -31,6 +31,7 @@ from kudulite.delta.delta_overlay import DeltaOverlay
 from kudulite.delta.scatter import select
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Column
+from kudulite.rowset.overlay_memo import OverlayMemo
 from kudulite.rowset.rowset import Block, ScannedRows, cell_value, constant, record_batch
 from kudulite.rowset.rowset_deltas import RowSetDeltas
 from kudulite.rowset.rowset_meta import BaseFileMeta, RowSetMeta
@@ -57,9 +58,7 @@ class DiskRowSet:
         self._cache = cache
         self._deltas = RowSetDeltas(meta, folder, cache)
         self._dms = dms
-        # The newest overlay with memory, and one of the past with its moment.
-        self._overlay_latest: DeltaOverlay | None = None
-        self._overlay_recent: tuple[int, DeltaOverlay] | None = None
+        self._overlays: OverlayMemo | None = None  # with memory, made when one is asked for
         # Paths as text: building and hashing a Path costs more than the lookup that it is for.
         self._key_index_path = str(folder / meta.key_index.name)
         self._bloom_path = str(folder / meta.bloom.name)
@@ -69,7 +68,7 @@ class DiskRowSet:
         """Return the same rowset with other changes in memory; opened files are shared."""
         other = copy.copy(self)
         other._dms = dms
-        other._overlay_latest = other._overlay_recent = None
+        other._overlays = None
         return other
 
     @property
@@ -98,19 +97,17 @@ class DiskRowSet:
 
     def overlay(self, timestamp: int) -> DeltaOverlay:
         """Return the fold of the deltas that a snapshot at `timestamp` sees."""
-        if self._dms is None or not len(self._dms):
+        dms = self._dms
+        if dms is None or not len(dms):
             return self._deltas.overlay(timestamp)
-        if timestamp >= self._dms.meta.timestamp_max and timestamp >= self._deltas.timestamp_max:
-            if self._overlay_latest is None:
-                self._overlay_latest = self._fold(self._dms, timestamp)
-            return self._overlay_latest
-        recent = self._overlay_recent
-        if recent is None or recent[0] != timestamp:
-            recent = self._overlay_recent = (timestamp, self._fold(self._dms, timestamp))
-        return recent[1]
+        if self._overlays is None:
+            newest = max(dms.meta.timestamp_max, self._deltas.timestamp_max)
+            self._overlays = OverlayMemo(newest)
+        return self._overlays.at(timestamp, self._fold)
 
-    def _fold(self, dms: DeltaMemSnapshot, timestamp: int) -> DeltaOverlay:
-        return self._deltas.overlay(timestamp).with_memory(dms, timestamp)
+    def _fold(self, timestamp: int) -> DeltaOverlay:
+        assert self._dms is not None
+        return self._deltas.overlay(timestamp).with_memory(self._dms, timestamp)
 
     def live_row_count(self, timestamp: int) -> int:
         """Number of rows that a snapshot sees, from deltas alone."""

@@ -26,6 +26,7 @@ from kudulite.delta.scatter import select
 from kudulite.model.encoded_key import key_width
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Column, Schema
+from kudulite.rowset.overlay_memo import OverlayMemo
 from kudulite.rowset.rowset import Block, ScannedRows, cell_value, constant, record_batch
 from kudulite.rowset.scan_spec import ScanSpec
 from kudulite.rowset.sorted_keys import SortedKeys
@@ -77,8 +78,7 @@ class MemRowSetSnapshot:
         self._key_chunks = key_chunks
         self._key_width = key_width(schema.key_types)
         self._order = order
-        self._overlay_latest: DeltaOverlay | None = None
-        self._overlay_recent: tuple[int, DeltaOverlay] | None = None
+        self._overlays = OverlayMemo(self.timestamp_max)
 
     def is_visible(self, timestamp: int) -> bool:
         """Whether a snapshot at `timestamp` (inclusive) may see any row."""
@@ -86,15 +86,10 @@ class MemRowSetSnapshot:
 
     def overlay(self, timestamp: int) -> DeltaOverlay:
         """Return the fold of the changes up to `timestamp`; of rows inserted later it is silent."""
-        if timestamp >= self.timestamp_max:
-            if self._overlay_latest is None:
-                self._overlay_latest = DeltaOverlay((), timestamp, memory=self.changes)
-            return self._overlay_latest
-        recent = self._overlay_recent
-        if recent is None or recent[0] != timestamp:
-            overlay = DeltaOverlay((), timestamp, memory=self.changes)
-            recent = self._overlay_recent = (timestamp, overlay)
-        return recent[1]
+        return self._overlays.at(timestamp, self._fold)
+
+    def _fold(self, timestamp: int) -> DeltaOverlay:
+        return DeltaOverlay((), timestamp, memory=self.changes)
 
     def live_row_count(self, timestamp: int) -> int:
         """Number of rows that a snapshot sees."""

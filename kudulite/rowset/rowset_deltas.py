@@ -13,6 +13,7 @@ from pathlib import Path
 from kudulite.cfile.block_cache import BlockCache
 from kudulite.delta.delta_file import DeltaFile, DeltaFileMeta
 from kudulite.delta.delta_overlay import DeltaOverlay
+from kudulite.rowset.overlay_memo import OverlayMemo
 from kudulite.rowset.rowset_meta import RowSetMeta
 
 
@@ -24,19 +25,11 @@ class RowSetDeltas:
         self._folder = folder
         self._cache = cache
         self.timestamp_max = max((m.timestamp_max for m in (*meta.redo, *meta.undo)), default=0)
-        self._latest: DeltaOverlay | None = None
-        self._recent: tuple[int, DeltaOverlay] | None = None
+        self._overlays = OverlayMemo(self.timestamp_max)
 
     def overlay(self, timestamp: int) -> DeltaOverlay:
         """Return the fold of the files that a snapshot at `timestamp` sees."""
-        if timestamp >= self.timestamp_max:
-            if self._latest is None:
-                self._latest = self._fold(timestamp)
-            return self._latest
-        recent = self._recent
-        if recent is None or recent[0] != timestamp:
-            recent = self._recent = (timestamp, self._fold(timestamp))
-        return recent[1]
+        return self._overlays.at(timestamp, self._fold)
 
     def _fold(self, timestamp: int) -> DeltaOverlay:
         undo = [self._file(m) for m in self._meta.undo if m.timestamp_max > timestamp]
