@@ -56,8 +56,9 @@ from kudulite.client.scan_token_builder import ScanTokenBuilder
 from kudulite.client.scanner import Scanner
 from kudulite.client.schema_builder import ColumnSpec, SchemaBuilder
 from kudulite.client.session import Session, SessionCounters
-from kudulite.client.table import Table, TableStatistics
+from kudulite.client.table import Table
 from kudulite.client.table_alterer import TableAlterer
+from kudulite.client.table_upkeep import TableStatistics
 from kudulite.errors import (
     KuduBadStatus,
     KuduException,

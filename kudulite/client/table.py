@@ -11,27 +11,18 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from kudulite.catalog.bulk_write import WriteState, begin_write
-from kudulite.catalog.check import CheckReport, check_table
 from kudulite.catalog.flush import flush_table
 from kudulite.catalog.partition import PartitionSchema
 from kudulite.catalog.row_write import RowWriter
 from kudulite.catalog.snapshot import choose_snapshot
-from kudulite.catalog.sweep import (
-    GRACE_SECONDS,
-    STAGING_GRACE_SECONDS,
-    SweepResult,
-    sweep,
-    sweep_staging,
-)
+from kudulite.catalog.sweep import sweep_staging
 from kudulite.catalog.table_store import TableStore
-from kudulite.catalog.wal_tail import read_tablet
 from kudulite.client.arrow_input import arrow_batches
 from kudulite.client.bulk_write import BulkWrite, WriteResult
 from kudulite.client.kudu_table import KuduTable
@@ -40,6 +31,7 @@ from kudulite.client.row_operations import RowOperations
 from kudulite.client.scan import Scan
 from kudulite.client.scan_token import ScanToken, make_tokens
 from kudulite.client.small_write import SmallWrite
+from kudulite.client.table_upkeep import TableUpkeep
 from kudulite.errors import ColumnNotFoundError, OptionError
 from kudulite.model.predicate import ColumnExpression, Predicate
 from kudulite.model.schema import Schema
@@ -54,19 +46,7 @@ WRITE_OPTIONS = (
 )
 
 
-@dataclass(frozen=True)
-class TableStatistics:
-    """Figures of one version of a table, from metadata alone; bytes are on disk."""
-
-    version: int
-    tablet_count: int
-    live_row_count: int
-    rowset_count: int
-    redo_file_count: int
-    bytes_on_disk: int
-
-
-class Table(RowOperations, KuduTable):
+class Table(RowOperations, TableUpkeep, KuduTable):
     """One table; made by `Client.table`, `Client.create_table` and `open_table`."""
 
     def __init__(self, store: TableStore) -> None:
@@ -111,22 +91,6 @@ class Table(RowOperations, KuduTable):
     def tablet_count(self) -> int:
         """Number of tablets."""
         return len(self._store.newest().tablets)
-
-    @property
-    def statistics(self) -> TableStatistics:
-        """Figures of the newest version."""
-        manifest = self._store.newest()
-        tablets = [read_tablet(self._store, entry) for entry in manifest.tablets]
-        disk = [rowset.meta for tablet in tablets for rowset in tablet.disk_rowsets]
-        rowsets = [meta for meta in disk if meta.delete_timestamp is None]
-        return TableStatistics(
-            version=manifest.version,
-            tablet_count=len(tablets),
-            live_row_count=sum(tablet.live_row_count for tablet in tablets),
-            rowset_count=len(rowsets),
-            redo_file_count=sum(len(meta.redo) for meta in rowsets),
-            bytes_on_disk=sum(entry.bytes_on_disk for entry in manifest.tablets),
-        )
 
     def __getitem__(self, column: str | int) -> ColumnExpression:
         """Return a column to compare: `table["host"] == "a"`. Raises ColumnNotFoundError."""
@@ -270,28 +234,6 @@ class Table(RowOperations, KuduTable):
             write.abort()
             raise
 
-    # -- upkeep
-
-    def flush(self) -> int:
-        """Write what the logs hold to DiskRowSets; returns how many tablets had something.
-
-        Rows are durable and visible without it; it keeps memory and logs short.
-        """
-        return flush_table(self._store)
-
-    def maintain(
-        self,
-        grace_seconds: float = GRACE_SECONDS,
-        staging_grace_seconds: float = STAGING_GRACE_SECONDS,
-    ) -> SweepResult:
-        """Remove files that were superseded or abandoned longer than the grace time ago.
-
-        Safe beside all readers and writers. Versions of the last `grace_seconds` keep their files,
-        so that readers that are under way, on any machine, can end. What a write has staged stays
-        until nothing was added to it for `staging_grace_seconds`.
-        """
-        return sweep(self._store, grace_seconds, staging_grace_seconds)
-
     # -- reading
 
     def scan(
@@ -353,16 +295,6 @@ class Table(RowOperations, KuduTable):
     def tablet_index(self, keys: Any) -> pa.Array:
         """Return int32 per row of key columns: which tablet owns it, -1 where no range does."""
         return KeyLookup(self._store).tablet_index(keys)
-
-    # -- looking after it
-
-    def check(self) -> CheckReport:
-        """Read the newest version whole and compare what its files say with each other.
-
-        Problems are in the report: `table.check().problems`, or `.raise_if_bad()` to get them as a
-        CorruptionError. Nothing is changed; memory is bounded by a row group.
-        """
-        return check_table(self._store)
 
 
 def _check_options(table: str, options: Mapping[str, Any]) -> None:
