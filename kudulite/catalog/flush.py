@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kudulite.catalog.manifest import Manifest, TabletEntry
-from kudulite.catalog.publish import publish_next
+from kudulite.catalog.publish import are_there, publish_next, with_tablet
 from kudulite.catalog.table_store import TableStore
 from kudulite.catalog.wal_tail import caught_up_memory, make_durable, recover
 from kudulite.delta.delta_file import create_delta_file
@@ -110,26 +110,15 @@ def _publish(
     now = newest.entry(base.id)
     if now is None or store.tablet(now).superblock != base.superblock:
         return False
-    if not _are_there(flushed.rowsets, base):
+    if not are_there(flushed.rowsets, base):
         return False
     new = _flushed_entry(store, now, flushed, recover(store, now, lock), lock)
     commit_id = uuid.uuid4().hex
 
     def build(manifest: Manifest) -> Manifest:
-        tablets = tuple(new if old.id == new.id else old for old in manifest.tablets)
-        return replace(
-            manifest, version=manifest.version + 1, commit_id=commit_id, tablets=tablets
-        )
+        return with_tablet(manifest, new, commit_id)
 
     return publish_next(store, newest, build) is not None
-
-
-def _are_there(rowsets: Sequence[RowSetMeta], base: Tablet) -> bool:
-    """Whether all files are on disk that `rowsets` have and the tablet `base` does not."""
-    known = {ref.name for rowset in base.disk_rowsets for ref in rowset.meta.file_refs}
-    new = [(meta.id, ref.name) for meta in rowsets for ref in meta.file_refs]
-    folder = base.folder / ROWSET_FOLDER
-    return all(name in known or (folder / place / name).exists() for place, name in new)
 
 
 def _flushed_entry(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-from kudulite.catalog.manifest import Manifest
+from kudulite.catalog.manifest import Manifest, TabletEntry
 from kudulite.catalog.table_store import TableStore
 from kudulite.errors import ConflictError
+from kudulite.rowset.rowset_meta import RowSetMeta
+from kudulite.tablet.tablet import ROWSET_FOLDER, Tablet
 
 # Each lost race is another writer's success; this many in a row mean that something else is wrong.
 PUBLISH_ATTEMPTS_MAX = 1000
@@ -38,3 +41,20 @@ def publish_next(
         f"table {store.name!r}: {PUBLISH_ATTEMPTS_MAX} other versions were published meanwhile;"
         " write again"
     )
+
+
+def with_tablet(manifest: Manifest, new: TabletEntry, commit_id: str) -> Manifest:
+    """Return the version after `manifest`, with another entry of one of its tablets."""
+    tablets = tuple(new if old.id == new.id else old for old in manifest.tablets)
+    return replace(manifest, version=manifest.version + 1, commit_id=commit_id, tablets=tablets)
+
+
+def are_there(rowsets: Sequence[RowSetMeta], base: Tablet) -> bool:
+    """Whether all files are on disk that `rowsets` have and the tablet `base` does not.
+
+    Files that are built without the lock look abandoned to a sweep with a short grace time.
+    """
+    known = {ref.name for rowset in base.disk_rowsets for ref in rowset.meta.file_refs}
+    new = [(meta.id, ref.name) for meta in rowsets for ref in meta.file_refs]
+    folder = base.folder / ROWSET_FOLDER
+    return all(name in known or (folder / place / name).exists() for place, name in new)
