@@ -27,10 +27,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kudulite.catalog.flush import flushed_under_locks
+from kudulite.catalog.history import ancient_history_mark
 from kudulite.catalog.manifest import Manifest, TabletEntry
 from kudulite.catalog.partition import PartitionSchema, RangePartition
 from kudulite.catalog.publish import publish_next
-from kudulite.catalog.snapshot import ancient_history_mark
 from kudulite.catalog.table_store import TableStore
 from kudulite.errors import (
     KuduliteError,
@@ -221,7 +221,7 @@ def _publish(
             partition=partition,
             tablets=tablets,
             history_seconds=draft.history_seconds,
-            history_start=start,
+            history_start=max(start, manifest.history_start),
         )
 
     published = publish_next(store, newest, build)

@@ -4,7 +4,7 @@
 
 The body names the schema, the partitioning, every tablet with its superblock (file, length, CRC),
 the highest commit timestamp, and per application id the highest version committed for it. Creating
-the file of number n + 1, if it is absent, is what a commit is.
+the file of number n + 1, if it is absent, is what a commit is. Format version 1 had no tags.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kudulite.fs.file_system import FileRef
 from kudulite.model.schema import Schema
 from kudulite.rowset.rowset_meta import RowSetMeta
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 HISTORY_SECONDS_DEFAULT = 7 * 24 * 3600
 NAME_DIGITS = 20
 
@@ -87,7 +87,8 @@ class Manifest:
 
     `applications` maps an application id to the highest version committed for it. `commit_id` is
     the id of the write that made this version. `history_start` is a moment before which nothing
-    can be read even if the retention allows it: where the history began when it was made longer.
+    can be read even if the retention allows it: what was before is collected, or was too old when
+    the history was made longer. `tags` are moments with a name that stay readable.
     """
 
     table_id: str
@@ -100,11 +101,13 @@ class Manifest:
     applications: Mapping[str, int] = field(default_factory=dict)
     history_seconds: int = HISTORY_SECONDS_DEFAULT
     history_start: int = 0
+    tags: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def timestamp(self) -> int:
         """The highest commit timestamp, or that of the creation."""
-        return max(self.created, max(tablet.timestamp for tablet in self.tablets))
+        stamps = [tablet.timestamp for tablet in self.tablets]
+        return max(self.created, self.history_start, *stamps)  # its commits may be gone
 
     def entry(self, tablet_id: str) -> TabletEntry | None:
         """Return a tablet's entry, None where this version does not have it."""
@@ -128,6 +131,7 @@ class Manifest:
             "applications": dict(self.applications),
             "history_seconds": self.history_seconds,
             "history_start": self.history_start,
+            "tags": dict(self.tags),
         }
         line = json.dumps(body, separators=(",", ":")).encode()
         return line + b'\n{"crc32":%d}\n' % zlib.crc32(line)
@@ -146,14 +150,14 @@ class Manifest:
                 raise CorruptionError(f"{source}: CRC {found:#010x}, expected {stored:#010x}")
             body = json.loads(line)
             version = body["format_version"]
-            if version == FORMAT_VERSION:
+            if 1 <= version <= FORMAT_VERSION:
                 return _from_body(body)
         except KuduliteError:
             raise
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptionError(f"{source}: not a manifest: {error!r}") from error
         raise FormatVersionError(
-            f"{source}: table of format version {version}, known: {FORMAT_VERSION};"
+            f"{source}: table of format version {version}, known: 1 to {FORMAT_VERSION};"
             " upgrade kudulite to open it"
         )
 
@@ -171,4 +175,5 @@ def _from_body(body: dict[str, Any]) -> Manifest:
         applications=body["applications"],
         history_seconds=body["history_seconds"],
         history_start=body.get("history_start", 0),  # absent where it was never altered
+        tags=body.get("tags", {}),  # absent in version 1
     )

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from kudulite.catalog.history import tablet_at
 from kudulite.catalog.manifest import Manifest, TabletEntry
 from kudulite.catalog.pruning import tablets_to_scan
 from kudulite.catalog.table_store import TableStore
-from kudulite.catalog.wal_tail import read_tablet
 from kudulite.cfile.base_data import ROW_GROUP_ROWS
 from kudulite.errors import SchemaError
 from kudulite.model.predicate import BoundPredicates, Predicate, bind_predicates
@@ -83,7 +83,7 @@ def _tablet_pieces(
     store: TableStore, entry: TabletEntry, spec: ScanSpec, split_bytes: int
 ) -> list[ScanPiece]:
     """Sweep the first keys of all row groups in key order; cut where a piece is large enough."""
-    tablet = read_tablet(store, entry)
+    tablet = tablet_at(store, entry, spec.timestamp)
     share = max(1, len(set(spec.names) | set(spec.predicates.columns))) / len(spec.schema.columns)
     groups: list[tuple[bytes, int, int]] = []
     for rowset in tablet.visible(spec.timestamp).overlapping(spec.lower, spec.upper):

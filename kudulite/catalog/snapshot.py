@@ -16,16 +16,12 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from typing import Any
 
+from kudulite.catalog.history import check_not_ancient
 from kudulite.catalog.manifest import Manifest
 from kudulite.catalog.table_store import TableStore
 from kudulite.catalog.wal_tail import make_durable, read_tablet
 from kudulite.errors import StorageError, TimestampError
-from kudulite.mvcc.hybrid_time import (
-    LOGICAL_BITS,
-    LOGICAL_MASK,
-    format_timestamp,
-    parse_timestamp,
-)
+from kudulite.mvcc.hybrid_time import LOGICAL_MASK, format_timestamp, parse_timestamp
 
 _NOT_WRITABLE = (errno.EACCES, errno.EROFS, errno.EPERM)
 
@@ -74,27 +70,6 @@ def checked_timestamp(store: TableStore, manifest: Manifest, timestamp: int, now
         )
     check_not_ancient(store, manifest, timestamp)
     return timestamp
-
-
-def check_not_ancient(store: TableStore, manifest: Manifest, timestamp: int) -> None:
-    """Raise TimestampError for a time before the ancient history mark, naming both."""
-    mark = ancient_history_mark(store, manifest)
-    if timestamp < mark:
-        raise TimestampError(
-            f"table {store.name!r}: snapshot {format_timestamp(timestamp)} is before the ancient"
-            f" history mark {format_timestamp(mark)}; history is kept for"
-            f" {manifest.history_seconds} s"
-        )
-
-
-def ancient_history_mark(store: TableStore, manifest: Manifest) -> int:
-    """Return the HybridTime before which the past may no longer be whole.
-
-    The newest state is no history: the mark is never after the newest commit.
-    """
-    age = manifest.history_seconds * 1_000_000 << LOGICAL_BITS
-    mark = min(store.environment.clock.now() - age, manifest.timestamp)
-    return max(0, manifest.history_start, mark)
 
 
 def _settle_all(store: TableStore, ids: list[str], timestamp: int) -> None:

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from kudulite.catalog.history import tablet_at
 from kudulite.catalog.manifest import Manifest
 from kudulite.catalog.snapshot import choose_snapshot
 from kudulite.catalog.table_store import TableStore
-from kudulite.catalog.wal_tail import read_tablet
 from kudulite.client.arrow_input import key_table, key_values
 from kudulite.errors import RowError, SchemaError
 from kudulite.model.encoded_key import decode_key, encode_key, encode_keys, key_width
@@ -44,7 +44,7 @@ class KeyLookup:
         index = manifest.partition.tablet_of_key(dict(zip(schema.key_names, given, strict=True)))
         if index < 0:
             return None
-        tablet = read_tablet(self.store, manifest.tablets[index])
+        tablet = tablet_at(self.store, manifest.tablets[index], timestamp)
         found = tablet.locate_one(encoded, key_width(schema.key_types), timestamp)
         if found is None:
             return None
@@ -66,7 +66,7 @@ class KeyLookup:
         places: list[np.ndarray] = []
         for number in np.unique(index[index >= 0]):
             rows = np.flatnonzero(index == number)
-            tablet = read_tablet(self.store, manifest.tablets[number])
+            tablet = tablet_at(self.store, manifest.tablets[number], timestamp)
             for table, found in self._in_tablet(manifest, tablet, encoded.take(rows), timestamp):
                 parts.append(table)
                 places.append(rows[found])

@@ -17,17 +17,18 @@ from typing import Any
 
 import pyarrow as pa
 
+from kudulite.catalog.history import tablet_at
 from kudulite.catalog.manifest import Manifest, TabletEntry
 from kudulite.catalog.planned_columns import check_still_there, planned_columns
 from kudulite.catalog.scan_plan import KeyBounds, entries_to_scan, narrowed, scan_spec
 from kudulite.catalog.snapshot import choose_snapshot
 from kudulite.catalog.table_store import TableStore
-from kudulite.catalog.wal_tail import read_tablet
 from kudulite.errors import ConflictError, OptionError
 from kudulite.model.predicate import Predicate
 from kudulite.model.schema import Column
 from kudulite.rowset.merge import merge_ordered
 from kudulite.rowset.scan_spec import ScanSpec
+from kudulite.tablet.tablet import Tablet
 from kudulite.tablet.tablet_scan import BlockRead, block_reads, count_rows, scan_ordered
 
 READ_THREADS = min(8, os.cpu_count() or 1)
@@ -107,7 +108,7 @@ class Scan:
 
     def count(self) -> int:
         """Return the number of rows; without predicates no column is read."""
-        total = sum(count_rows(read_tablet(self._store, e), self._spec) for e in self._entries())
+        total = sum(count_rows(self._opened(entry), self._spec) for entry in self._entries())
         return total if self._limit is None else min(total, self._limit)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
@@ -128,11 +129,14 @@ class Scan:
                 return list(manifest.tablets)  # the predicates have names from before a rename
         return entries_to_scan(manifest, self._spec.predicates)
 
+    def _opened(self, entry: TabletEntry) -> Tablet:
+        return tablet_at(self._store, entry, self._spec.timestamp)
+
     def _unordered_batches(self) -> Iterator[pa.RecordBatch]:
         reads = (
             read
             for entry in self._entries()
-            for read in block_reads(read_tablet(self._store, entry), self._spec)
+            for read in block_reads(self._opened(entry), self._spec)
         )
         return read_ahead(reads)
 
@@ -145,7 +149,8 @@ def ordered_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of all tablets together in key order."""
     streams = [
-        scan_ordered(read_tablet(store, entry), replace(spec, with_keys=True)) for entry in entries
+        scan_ordered(tablet_at(store, entry, spec.timestamp), replace(spec, with_keys=True))
+        for entry in entries
     ]
     return (rows.batch for rows in merge_ordered(streams))
 

@@ -14,12 +14,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from kudulite.catalog.history import check_not_ancient, tablet_at
 from kudulite.catalog.manifest import TabletEntry
 from kudulite.catalog.planned_columns import ColumnIds, planned_columns, schema_as_planned
 from kudulite.catalog.scan_plan import KeyBounds, narrowed, plan_pieces, scan_spec, tightest
-from kudulite.catalog.snapshot import check_not_ancient, choose_snapshot
+from kudulite.catalog.snapshot import choose_snapshot
 from kudulite.catalog.table_store import TableStore
-from kudulite.catalog.wal_tail import read_tablet
 from kudulite.client.environment import default_environment
 from kudulite.client.row_reader import RowReader
 from kudulite.client.scan import ordered_batches, read_ahead
@@ -62,7 +62,7 @@ class ScanToken:
         store, entry, spec = self._plan()
         if self.ordered:
             return ordered_batches(store, [entry], spec)
-        return read_ahead(block_reads(read_tablet(store, entry), spec))
+        return read_ahead(block_reads(tablet_at(store, entry, spec.timestamp), spec))
 
     def into_kudu_scanner(self) -> TokenScanner:
         """Return a scanner of the piece, in kudu-python's words."""

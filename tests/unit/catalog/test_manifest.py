@@ -74,8 +74,8 @@ def test_a_newer_manifest_is_refused(table):
     path = table.path / "manifest" / manifest_name(table.version)
     content = path.read_bytes()
     path.unlink()
-    path.write_bytes(with_body(content, lambda body: body.update(format_version=2)))
-    expected = rf"{path}: table of format version 2, known: 1; upgrade"
+    path.write_bytes(with_body(content, lambda body: body.update(format_version=3)))
+    expected = rf"{path}: table of format version 3, known: 1 to 2; upgrade"
     with pytest.raises(FormatVersionError, match=expected):
         newest(table)
     with pytest.raises(FormatVersionError, match=expected):
