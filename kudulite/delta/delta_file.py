@@ -121,9 +121,15 @@ class DeltaFileMeta:
 def create_delta_file(
     file_system: FileSystem, folder: Path, kind: str, rows: DeltaRows
 ) -> DeltaFileMeta:
-    """Write `rows` to a new file of `folder`; `kind` is "redo" or "undo". See write_delta_file."""
+    """Write `rows` to a new file of `folder`; `kind` is "redo" or "undo". See write_delta_file.
+
+    Where all rows have one timestamp it goes to the entry and not into the file.
+    """
     with file_system.open_sink(folder / f"{kind}-{uuid.uuid4().hex}.arrow") as sink:
-        return write_delta_file(sink, rows)
+        timestamp = _common_timestamp(rows)
+        if timestamp is None:
+            return write_delta_file(sink, rows)
+        return write_delta_file(sink, replace(rows, timestamps=None)).stamped(timestamp)
 
 
 def write_delta_file(sink: Sink, rows: DeltaRows) -> DeltaFileMeta:
@@ -149,6 +155,14 @@ def write_delta_file(sink: Sink, rows: DeltaRows) -> DeltaFileMeta:
     with pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema, options=options) as writer:
         writer.write_batch(batch.replace_schema_metadata(schema.metadata))
     return _describe(sink.finish(), rows)
+
+
+def _common_timestamp(rows: DeltaRows) -> int | None:
+    """Return the timestamp that can stand for all rows' own; None where one row has several."""
+    stamps = rows.timestamps
+    if stamps is None or not len(stamps) or (stamps != stamps[0]).any():
+        return None
+    return int(stamps[0]) if (rows.rowids[1:] > rows.rowids[:-1]).all() else None
 
 
 def _describe(ref: FileRef, rows: DeltaRows) -> DeltaFileMeta:

@@ -14,6 +14,7 @@ from kudulite.delta.delta_file import (
     DeltaFile,
     DeltaFileMeta,
     DeltaRows,
+    create_delta_file,
     write_delta_file,
 )
 from kudulite.errors import CorruptionError, FormatVersionError, StorageError
@@ -78,6 +79,25 @@ def test_a_wrong_row_count_is_corruption(path: Path):
     file = DeltaFile(path, replace(written(path), row_count=4), 10)
     with pytest.raises(CorruptionError, match=r"redo-1.arrow: 3 rows .* expected 4 rows"):
         _ = file.rowids
+
+
+@pytest.mark.parametrize(
+    ("rowids", "timestamps", "common"),
+    [([1, 4], [7, 7], 7), ([1, 4], [7, 8], None), ([4, 4], [7, 7], None)],
+)
+def test_one_timestamp_for_all_rows_is_kept_once(tmp_path: Path, rowids, timestamps, common):
+    """Unless a row has several changes, whose file must have timestamps."""
+    ops = np.array([OP_UPDATE] * 2, np.uint8)
+    columns = {7: DeltaColumn(pa.array(["a", "b"]))}
+    rows = DeltaRows(np.array(rowids), ops, columns, np.array(timestamps, np.uint64))
+    meta = create_delta_file(FileSystem(), tmp_path, "undo", rows)
+    assert (meta.timestamp, meta.timestamp_min, meta.timestamp_max) == (
+        common,
+        timestamps[0],
+        timestamps[1],
+    )
+    stored = DeltaFile(tmp_path / meta.ref.name, meta, 5).timestamps()
+    assert (None if stored is None else stored.tolist()) == (None if common else timestamps)
 
 
 @pytest.mark.parametrize("damage", [lambda c: c[:-3], lambda c: c[:50] + b"\xff" + c[51:]])
