@@ -86,11 +86,14 @@ def concat_rows(parts: Sequence[DeltaRows]) -> DeltaRows:
 def concat_columns(
     parts: Sequence[DeltaColumn | None], lengths: Sequence[int]
 ) -> DeltaColumn | None:
-    """Return the cells of parts with so many rows each; None where no part sets any."""
+    """Return the cells of parts with so many rows each; None where no part sets any.
+
+    Where the column's type was widened between parts the cells have the widest.
+    """
     arrow_type = next((part.values.type for part in parts if part is not None), None)
     if arrow_type is None:
         return None
-    values = pa.concat_arrays(
+    values = concat_values(
         [
             pa.nulls(length, arrow_type) if part is None else part.values
             for part, length in zip(parts, lengths, strict=True)
@@ -107,6 +110,21 @@ def concat_columns(
         elif part.is_set is not None:
             is_set[start:stop] = part.is_set
     return DeltaColumn(values, is_set)
+
+
+def concat_values(parts: Sequence[pa.Array]) -> pa.Array:
+    """Return the values of parts of one column, in the widest of their types."""
+    first = parts[0].type
+    if all(part.type.equals(first) for part in parts):
+        return pa.concat_arrays(parts) if len(parts) > 1 else parts[0]
+    widest = max((part.type for part in parts), key=_width)
+    return pa.concat_arrays([part.cast(widest) for part in parts])
+
+
+def _width(arrow_type: pa.DataType) -> tuple[int, int]:
+    """Return what grows when a column's type is widened."""
+    precision = arrow_type.precision if pa.types.is_decimal(arrow_type) else 0
+    return arrow_type.bit_width, precision
 
 
 def nbytes_of(rows: DeltaRows) -> int:

@@ -1,0 +1,158 @@
+"""History of a DiskRowSet's rows as arrays: deltas are joined, ordered, split, turned round, cut.
+
+    REDO   by (rowid, timestamp)              takes base data forward
+    UNDO   by (rowid, timestamp descending)   takes it back
+
+These are the steps of which compactions are made:
+
+    minor    merge_redo(files)                                 one REDO file in their place
+    major    split_columns(merge_redo(files), columns)         moved, rest (stays REDO)
+             without_ancient(invert_updates(moved, old), mark) one more UNDO file, in front
+    UNDO     without_ancient(merge_undo(files), mark)          one UNDO file in their place
+
+Changes of one row at one timestamp keep their order: ascending in REDO, reversed in UNDO. Nothing
+is coalesced: each change stays for readers of the past, and for who asks which changes there were.
+
+A change is ancient when its timestamp is at or below the ancient history mark. Reads are at the
+mark or later, and an UNDO is applied to go back before its timestamp: an ancient one never is.
+
+Threads: pure functions; nothing that is given is changed.
+
+Source: Kudu deltafile.cc and compaction.cc, ApplyMutationsAndGenerateUndos; design-docs/tablet.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+
+from kudulite.delta.delta_file import OP_UPDATE, DeltaColumn, DeltaFile, DeltaRows
+from kudulite.delta.delta_rows import concat_rows, concat_values, take_rows, without_unset
+
+# (column id, int64[m] strictly ascending row ids) -> the m values of base data.
+BaseValues = Callable[[int, np.ndarray], pa.Array]
+
+
+def stamped(file: DeltaFile) -> DeltaRows:
+    """Return a whole file with a timestamp per row, be it kept per row or once for all."""
+    rows = file.read()
+    if rows.timestamps is not None:
+        return rows
+    assert file.meta.timestamp is not None
+    return replace(rows, timestamps=np.full(len(rows.rowids), file.meta.timestamp, np.uint64))
+
+
+def merge_redo(parts: Sequence[DeltaRows]) -> DeltaRows:
+    """Return the changes of parts, oldest first (at least one), by (rowid, timestamp).
+
+    Parts may set different columns. At equal timestamps a row's changes keep the order they have.
+    """
+    rows = concat_rows(parts)
+    assert rows.timestamps is not None, "each change has a timestamp of its own"
+    return _by_row_and(rows.timestamps, rows)
+
+
+def merge_undo(parts: Sequence[DeltaRows]) -> DeltaRows:
+    """Return the changes of parts, newest first (at least one), by (rowid, timestamp descending).
+
+    Parts may set different columns. A column compaction leaves older updates of other columns
+    behind, so that UNDO of one row may be in order within each part and not over all: here it is.
+    """
+    rows = concat_rows(parts)
+    assert rows.timestamps is not None, "each change has a timestamp of its own"
+    return _by_row_and(~rows.timestamps, rows)
+
+
+def without_ancient(undo: DeltaRows, mark: int) -> DeltaRows:
+    """Return the changes after `mark`, maybe none; only the others are never applied."""
+    assert undo.timestamps is not None, "each change has a timestamp of its own"
+    keep = undo.timestamps > mark
+    if keep.all():
+        return undo
+    return without_unset(take_rows(undo, np.flatnonzero(keep)))
+
+
+def split_columns(
+    redo: DeltaRows, column_ids: Collection[int]
+) -> tuple[DeltaRows, DeltaRows | None]:
+    """Return the updates of `column_ids`, maybe none, and all other changes, None without any.
+
+    The first has the rows that set any of these columns, and only these. In the second are the
+    DELETEs, and the updates that still set something.
+    """
+    inside = {c: column for c, column in redo.columns.items() if c in column_ids}
+    outside = {c: column for c, column in redo.columns.items() if c not in column_ids}
+    moved = _setting_any(redo, inside)
+    rest = _setting_any(redo, outside) | (redo.ops != OP_UPDATE)
+    first = _rows_with_columns(redo, inside, moved)
+    assert (first.ops == OP_UPDATE).all(), "in REDO only an UPDATE sets columns"
+    return first, _rows_with_columns(redo, outside, rest) if rest.any() else None
+
+
+def invert_updates(redo: DeltaRows, base: BaseValues) -> DeltaRows:
+    """Return what takes UPDATEs by (rowid, timestamp) back, by (rowid, timestamp descending).
+
+    Each sets the cells that its UPDATE set, to what they were before it: the value of the row's
+    UPDATE before, or of `base`. O(changes), one gather per column.
+    """
+    assert (redo.ops == OP_UPDATE).all(), "only UPDATEs are turned round"
+    count = len(redo.rowids)
+    # Rows ascend and the changes of each are reversed, those of one timestamp as well.
+    newest_first = count - 1 - np.argsort(redo.rowids[::-1], kind="stable")
+    columns = {
+        column_id: _values_before(column_id, column, redo.rowids, base, newest_first)
+        for column_id, column in redo.columns.items()
+    }
+    stamps = None if redo.timestamps is None else redo.timestamps[newest_first]
+    return DeltaRows(redo.rowids[newest_first], redo.ops[newest_first], columns, stamps)
+
+
+def _by_row_and(second: np.ndarray, rows: DeltaRows) -> DeltaRows:
+    """Order rows by (row id, uint64[n] `second`), where equal in the order they have."""
+    steps, after = rows.rowids[1:] - rows.rowids[:-1], second[1:] >= second[:-1]
+    if ((steps > 0) | ((steps == 0) & after)).all():
+        return rows
+    return take_rows(rows, np.lexsort((second, rows.rowids)))
+
+
+def _setting_any(rows: DeltaRows, columns: dict[int, DeltaColumn]) -> np.ndarray:
+    """Return bool[n]: which rows set any of the columns."""
+    found = np.zeros(len(rows.rowids), dtype=bool)
+    for column in columns.values():
+        found |= True if column.is_set is None else column.is_set
+    return found
+
+
+def _rows_with_columns(
+    rows: DeltaRows, columns: dict[int, DeltaColumn], keep: np.ndarray
+) -> DeltaRows:
+    chosen = replace(rows, columns=columns)
+    return without_unset(chosen if keep.all() else take_rows(chosen, np.flatnonzero(keep)))
+
+
+def _values_before(
+    column_id: int,
+    column: DeltaColumn,
+    rowids: np.ndarray,
+    base: BaseValues,
+    newest_first: np.ndarray,
+) -> DeltaColumn:
+    """Return what each update of one column found there, in the order `newest_first`."""
+    count = len(rowids)
+    setters = np.arange(count) if column.is_set is None else np.flatnonzero(column.is_set)
+    changed = rowids[setters]
+    is_first = np.append(True, changed[1:] != changed[:-1])[: len(changed)]
+    # The pool: what the updates set, then what base data has for the rows that they set.
+    values = column.values if column.is_set is None else column.values.take(pa.array(setters))
+    pool = concat_values([values, base(column_id, changed[is_first])])
+    before = np.arange(-1, len(setters) - 1)
+    before[is_first] = len(setters) + np.arange(np.count_nonzero(is_first))
+    if column.is_set is None:
+        return DeltaColumn(pool.take(pa.array(before[newest_first])))
+    found = np.zeros(count, dtype=np.int64)
+    found[setters] = before
+    is_set = column.is_set[newest_first]
+    return DeltaColumn(pool.take(pa.array(found[newest_first], mask=~is_set)), is_set)
