@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from kudulite.cfile.base_data import ROW_GROUP_ROWS, BaseDataFile
+from kudulite.cfile.base_data import ROW_GROUP_ROWS
 from kudulite.cfile.block_cache import BlockCache
 from kudulite.cfile.bloom import BloomFilter
 from kudulite.cfile.key_index import KeyIndex
@@ -31,19 +31,21 @@ from kudulite.delta.delta_overlay import DeltaOverlay
 from kudulite.delta.scatter import select
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Column
+from kudulite.rowset.base_columns import BaseColumns
 from kudulite.rowset.overlay_memo import OverlayMemo
-from kudulite.rowset.rowset import Block, ScannedRows, cell_value, constant, record_batch
+from kudulite.rowset.rowset import Block, ScannedRows, cell_value, record_batch
 from kudulite.rowset.rowset_deltas import RowSetDeltas
-from kudulite.rowset.rowset_meta import BaseFileMeta, RowSetMeta
+from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.rowset.scan_spec import ScanSpec
 
-# What an opened file costs in the cache beside what it has loaded: metadata and handles.
-_OPEN_FILE_BYTES = 16 << 10
 _KEY_BYTES = 12
 
 
 class DiskRowSet:
-    """One rowset as a superblock describes it, reading its files from `folder`."""
+    """One rowset as a superblock describes it, reading its files from `folder`, its own.
+
+    `base` is its base data as it is, without deltas.
+    """
 
     def __init__(
         self,
@@ -54,7 +56,8 @@ class DiskRowSet:
     ) -> None:
         """`dms` holds the changes that are newer than all REDO files."""
         self.meta = meta
-        self._folder = folder
+        self.folder = folder
+        self.base = BaseColumns(meta, folder, cache)
         self._cache = cache
         self._deltas = RowSetDeltas(meta, folder, cache)
         self._dms = dms
@@ -62,7 +65,6 @@ class DiskRowSet:
         # Paths as text: building and hashing a Path costs more than the lookup that it is for.
         self._key_index_path = str(folder / meta.key_index.name)
         self._bloom_path = str(folder / meta.bloom.name)
-        self._base_files: dict[int, BaseDataFile | None] = {}
 
     def with_dms(self, dms: DeltaMemSnapshot | None) -> DiskRowSet:
         """Return the same rowset with other changes in memory; opened files are shared."""
@@ -145,12 +147,11 @@ class DiskRowSet:
         Decoded blocks are kept in the cache: the next reader of a near row pays no decoding.
         """
         overlay = self.overlay(timestamp)
-        groups = rowids // ROW_GROUP_ROWS
-        arrays = []
-        for column in columns:
-            base = self._gather(rowids, groups, column)
-            arrays.append(overlay.apply_rows(base, column.id, rowids))
-        return arrays
+        base = self.base.gather(rowids, columns)
+        return [
+            overlay.apply_rows(values, column.id, rowids)
+            for values, column in zip(base, columns, strict=True)
+        ]
 
     # -- scans
 
@@ -204,14 +205,12 @@ class DiskRowSet:
         return start, stop
 
     def _may_match(self, spec: ScanSpec, name: str, column_id: int, group: int) -> bool:
-        file = self._base_file(column_id)
-        if file is None:
-            return True
-        statistics = file.statistics(group, file.name_by_id[column_id])
+        statistics = self.base.statistics(column_id, group)
         if statistics is None:
             return True
-        start, stop = file.row_group_rows(group)
         low, high, null_count = statistics
+        start = group * ROW_GROUP_ROWS
+        stop = min(start + ROW_GROUP_ROWS, self.meta.row_count)
         return spec.predicates.may_match_statistics(name, low, high, null_count, stop - start)
 
     def _read_columns(
@@ -224,40 +223,11 @@ class DiskRowSet:
     ) -> dict[str, pa.Array]:
         """Read columns of a block, bring them to the snapshot, keep the `selected` positions."""
         columns = [spec.schema.column(name) for name in names]
-        base: dict[int, pa.Array] = {}
-        by_file: dict[Path, tuple[BaseDataFile, list[Column]]] = {}
-        for column in columns:
-            file = self._base_file(column.id)
-            if file is None:
-                base[column.id] = constant(column, block.row_count)
-            else:
-                by_file.setdefault(file.path, (file, []))[1].append(column)
-        offset = block.start - block.row_group * ROW_GROUP_ROWS
-        for file, in_file in by_file.values():
-            table = file.read([block.row_group], [file.name_by_id[c.id] for c in in_file])
-            if table.num_rows != block.row_count:
-                table = table.slice(offset, block.row_count)
-            for index, column in enumerate(in_file):
-                base[column.id] = _combined(table.column(index))
+        base = self.base.read(block, columns)
         return {
-            c.name: overlay.apply_range(base[c.id], c.id, block.start, selected) for c in columns
+            column.name: overlay.apply_range(values, column.id, block.start, selected)
+            for values, column in zip(base, columns, strict=True)
         }
-
-    def _gather(self, rowids: np.ndarray, groups: np.ndarray, column: Column) -> pa.Array:
-        file = self._base_file(column.id)
-        if file is None:
-            return constant(column, len(rowids))
-        parts, positions = [], []
-        for group in np.unique(groups):
-            at = np.flatnonzero(groups == group)
-            block = self._decoded(file, int(group), column)
-            parts.append(block.take(pa.array(rowids[at] - int(group) * ROW_GROUP_ROWS)))
-            positions.append(at)
-        if len(parts) == 1:
-            return parts[0]
-        back = np.empty(len(rowids), dtype=np.int64)
-        back[np.concatenate(positions)] = np.arange(len(rowids))
-        return pa.concat_arrays(parts).take(pa.array(back))
 
     def read_row(self, rowid: int, columns: Sequence[Column], timestamp: int) -> list[object]:
         """Return one row's cells as Python values, as of `timestamp`."""
@@ -269,18 +239,7 @@ class DiskRowSet:
         changed = None if overlay is None else overlay.cell(rowid, column.id)
         if changed is not None:
             return cell_value(changed, column)
-        file = self._base_file(column.id)
-        if file is None:
-            return column.read_default
-        block = self._decoded(file, rowid // ROW_GROUP_ROWS, column)
-        return cell_value(block[rowid % ROW_GROUP_ROWS], column)
-
-    def _decoded(self, file: BaseDataFile, group: int, column: Column) -> pa.Array:
-        key = (file.ref.name, group, column.id)
-        found = self._cache.get(key)
-        if found is None:
-            found = self._cache.get_or_load(key, lambda: _decode(file, group, column.id))
-        return found
+        return self.base.cell(rowid, column)
 
     # -- files
 
@@ -294,25 +253,3 @@ class DiskRowSet:
     def _load_bloom(self) -> tuple[BloomFilter, int]:
         bloom = BloomFilter(Path(self._bloom_path), self.meta.bloom)
         return bloom, self.meta.bloom.length
-
-    def _base_file(self, column_id: int) -> BaseDataFile | None:
-        """Return the file with a column's base data; None for a column added after it."""
-        if column_id not in self._base_files:
-            base = next((b for b in self.meta.base if column_id in b.column_ids), None)
-            self._base_files[column_id] = None if base is None else self._open_base(base)
-        return self._base_files[column_id]
-
-    def _open_base(self, base: BaseFileMeta) -> BaseDataFile:
-        path = self._folder / base.ref.name
-        return self._cache.get_or_load(
-            str(path), lambda: (BaseDataFile(path, base.ref), _OPEN_FILE_BYTES)
-        )
-
-
-def _decode(file: BaseDataFile, group: int, column_id: int) -> tuple[pa.Array, int]:
-    block = _combined(file.read([group], [file.name_by_id[column_id]]).column(0))
-    return block, block.nbytes
-
-
-def _combined(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
