@@ -147,7 +147,9 @@ def changes_of(effects: RowEffects) -> dict[int, tuple]:
 def effects_of(keys: list[int], effects: KeyEffects) -> dict[int, tuple]:
     """The same of a collapsed batch, where each row's cells hold its row number."""
     actions = {
-        ACTION_INSERT: CHANGE_INSERT, ACTION_UPDATE: CHANGE_UPDATE, ACTION_DELETE: CHANGE_DELETE
+        ACTION_INSERT: CHANGE_INSERT,
+        ACTION_UPDATE: CHANGE_UPDATE,
+        ACTION_DELETE: CHANGE_DELETE,
     }
     found = {}
     for at, key in enumerate(keys):
@@ -272,7 +274,9 @@ def test_changes_become_a_record_of_the_columns_that_are_set():
         assert record.timestamp == 5
         assert record.ops.tolist() == [CHANGE_UPDATE, CHANGE_UPDATE, CHANGE_DELETE, CHANGE_INSERT]
         assert {at: a.to_pylist() for at, a in record.columns.items()} == {
-            0: [0, 1, 2, 3], 1: [1, None, None, None], 2: [None, 2, None, DEFAULT_W]
+            0: [0, 1, 2, 3],
+            1: [1, None, None, None],
+            2: [None, 2, None, DEFAULT_W],
         }
         masks = {at: mask.tolist() for at, mask in record.is_set.items()}
         assert masks == {1: [True, False, False, True], 2: [False, True, False, True]}

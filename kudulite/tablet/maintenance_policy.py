@@ -1,0 +1,306 @@
+"""Maintenance policy: what is worth doing to a tablet, and what first.
+
+    CollectHistory    drops files that no legal read needs      first of all: it costs nothing
+    CompactRowSets    overlapping or small rowsets into fewer   score: the height it takes away, or
+                      one with many rows dead behind the mark   the share of such rows
+    CompactColumns    a rowset's updates into base data         score: updates per base data, by
+                                                                column, from a tenth on
+    CompactDeltas     adjacent delta files into one             score: number of files / 1000
+
+Everything is weighed against what it rewrites, so that upkeep costs a bounded multiple of what is
+written: a delta file or a rowset is joined with smaller ones only once those make up a fair part of
+it, so sizes grow in steps and a byte is rewritten a few times in each. Deletes are never a reason
+to compact columns, since they would stay.
+
+Invariants: (1) what an operation leaves does not qualify for it again, so a pass ends; (2) a tiny
+table is not a reason to do anything before a few files have come together.
+
+Threads: any; all functions are pure.
+
+Source: Kudu util/maintenance_manager.cc and tablet_mm_ops.cc; rowsets and delta files by steps of
+size are ours (there a flush comes at a gigabyte, here after two minutes).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from kudulite.delta.delta_file import DeltaFileMeta
+from kudulite.rowset.rowset_meta import RowSetMeta
+from kudulite.tablet.compaction_policy import BUDGET_BYTES, RowSetExtent, choose_rowsets
+from kudulite.tablet.rowset_debt import (
+    ancient_row_count,
+    collectable_bytes,
+    column_bytes,
+    fullness,
+    update_bytes,
+    updated_cell_count,
+)
+from kudulite.tablet.superblock import Superblock
+
+# Files or rowsets of fewer bytes are taken for so large: what they cost is being files.
+_SMALL_FILE_BYTES = 16 << 10
+# Delta files are joined from this many on, each at most so many times as large as all newer ones.
+DELTA_FILES_MIN = 3
+_DELTA_STEP = 4
+_DELTA_FILE_SCORE = 1 / 1000
+# Rowsets are merged where what lies over others weighs an eighth of those, or the largest at most
+# eight times as much as the others; small ones from three on.
+_ROWSET_STEP = 8
+_SMALL_MERGE_BYTES = 8 << 20
+_SMALL_MERGE_COUNT = 3
+# Updates become base data where they are this part of it, and so many bytes.
+UPDATE_SHARE_MIN = 0.1
+_UPDATE_BYTES_MIN = 64 << 10
+# Rows dead behind the mark are dropped where they are this part of a rowset; few rows, where they
+# are half of it.
+DEAD_SHARE_MIN, _DEAD_SHARE_SMALL = 0.1, 0.5
+_DEAD_ROWS_MIN = 1000
+
+
+@dataclass(frozen=True)
+class Operation:
+    """Something to do to a tablet's rowsets, by their ids."""
+
+    rowset_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class CollectHistory(Operation):
+    """Drop UNDO files behind the mark and rowsets that are dead for ever, all that there are."""
+
+    rowset_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class CompactRowSets(Operation):
+    """Merge rowsets into new ones that do not overlap; or one, to drop what is dead behind the
+    mark."""
+
+
+@dataclass(frozen=True)
+class CompactColumns(Operation):
+    """Make the updates of some columns base data; UNDO takes it back."""
+
+    column_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class CompactDeltas(Operation):
+    """Join adjacent REDO files, `start` to `stop` of the rowset's, into one; or its UNDO files."""
+
+    start: int
+    stop: int
+    is_undo: bool = False
+
+
+@dataclass(frozen=True)
+class ScoredOperation:
+    """An operation with the bytes that it reads to rewrite them, and those it frees at once.
+
+    What frees something goes first, then the highest score.
+    """
+
+    operation: Operation
+    score: float
+    byte_count: int
+    freed_bytes: int = 0
+
+    @property
+    def rank(self) -> tuple[int, float]:
+        """What the best operation has the highest of."""
+        return self.freed_bytes, self.score
+
+
+def scored_operations(
+    superblock: Superblock,
+    mark: int,
+    column_ids: Collection[int],
+    budget_bytes: int = BUDGET_BYTES,
+) -> list[ScoredOperation]:
+    """Return what is worth doing to a tablet, the best first; none where it is in good shape.
+
+    `mark` is the ancient history mark, `column_ids` are those of the schema. An operation reads no
+    more than `budget_bytes` to rewrite them.
+    """
+    metas = [meta for meta in superblock.rowsets if meta.delete_timestamp is None]
+    found = [*_collection(superblock, mark), *_merges(metas, budget_bytes)]
+    for meta in metas:
+        found += _dead_rows(meta, mark)
+        found += _columns(meta, column_ids)
+        found += _deltas(meta, meta.redo[::-1], is_undo=False)
+        found += _deltas(meta, meta.undo, is_undo=True)
+    affordable = [scored for scored in found if scored.byte_count <= budget_bytes]
+    return sorted(affordable, key=lambda scored: scored.rank, reverse=True)
+
+
+def full_compaction(
+    superblock: Superblock, mark: int, column_ids: Collection[int]
+) -> list[Operation]:
+    """Return all that brings a tablet to its best shape, whatever it costs; none where it is so.
+
+    After it no rowsets overlap, no two neighbours fit into one, no column has updates in REDO, and
+    rowsets have one REDO and one UNDO file at most. The operations are of different rowsets, and it
+    may take some rounds: what is behind the mark goes first, joining what is left comes last.
+    """
+    metas = [meta for meta in superblock.rowsets if meta.delete_timestamp is None]
+    found: list[Operation] = [scored.operation for scored in _collection(superblock, mark)]
+    if found:
+        return found
+    for group in _joined_groups(_overlapping_groups(metas)):
+        ids = tuple(meta.id for meta in group)
+        if len(group) > 1 or ancient_row_count(group[0], mark):
+            found.append(CompactRowSets(ids))
+        else:
+            found += _cleaned(group[0], column_ids)
+    return found
+
+
+def extents_of(metas: Sequence[RowSetMeta]) -> list[RowSetExtent]:
+    """Return the rowsets as the compaction policy sees them."""
+    return [
+        RowSetExtent(meta.id, meta.key_min, meta.key_max, meta.bytes_on_disk, fullness(meta))
+        for meta in metas
+    ]
+
+
+def _collection(superblock: Superblock, mark: int) -> Iterator[ScoredOperation]:
+    freed = sum(collectable_bytes(meta, mark) for meta in superblock.rowsets)
+    if freed:
+        yield ScoredOperation(CollectHistory(), 0.0, 0, freed)
+
+
+def _merges(metas: Sequence[RowSetMeta], budget_bytes: int) -> Iterator[ScoredOperation]:
+    """Yield the best merge that is worth its bytes, if any.
+
+    A choice that is not is made again without its largest rowset.
+    """
+    extents = {extent.id: extent for extent in extents_of(metas)}
+    without: set[str] = set()
+    while choice := choose_rowsets(list(extents.values()), budget_bytes, without):
+        chosen = [extents[rowset_id] for rowset_id in choice.rowset_ids]
+        if _is_worth_its_bytes(chosen):
+            byte_count = sum(extent.byte_count for extent in chosen)
+            yield ScoredOperation(CompactRowSets(choice.rowset_ids), choice.quality, byte_count)
+            return
+        without.add(max(chosen, key=lambda extent: extent.byte_count).id)
+
+
+def _is_worth_its_bytes(chosen: Sequence[RowSetExtent]) -> bool:
+    """Whether a merge has enough to bring together for all that it rewrites.
+
+    Either what lies over other rowsets is a fair part of it, or none is full and the largest does
+    not outweigh the others by far.
+    """
+    sizes = [max(_SMALL_FILE_BYTES, extent.byte_count) for extent in chosen]
+    total, largest = sum(sizes), max(sizes)
+    if total < _SMALL_MERGE_BYTES and len(sizes) < _SMALL_MERGE_COUNT:
+        return False
+    if total <= (1 + _ROWSET_STEP) * (total - _side_by_side(chosen, sizes)):
+        return True
+    is_any_full = any(extent.fullness >= 1 for extent in chosen)
+    return not is_any_full and largest <= _ROWSET_STEP * (total - largest)
+
+
+def _side_by_side(extents: Sequence[RowSetExtent], sizes: Sequence[int]) -> int:
+    """Return the most bytes that rowsets of no common key have."""
+    order = sorted(range(len(extents)), key=lambda index: extents[index].key_max)
+    ends: list[bytes] = []
+    most = [0]  # by how many of those in order may take part
+    for index in order:
+        before = bisect_left(ends, extents[index].key_min)
+        most.append(max(most[-1], most[before] + sizes[index]))
+        ends.append(extents[index].key_max)
+    return most[-1]
+
+
+def _dead_rows(meta: RowSetMeta, mark: int) -> Iterator[ScoredOperation]:
+    count = ancient_row_count(meta, mark)
+    share = count / meta.row_count
+    if share >= (DEAD_SHARE_MIN if count >= _DEAD_ROWS_MIN else _DEAD_SHARE_SMALL):
+        yield ScoredOperation(CompactRowSets((meta.id,)), share, meta.bytes_on_disk)
+
+
+def _columns(meta: RowSetMeta, column_ids: Collection[int]) -> Iterator[ScoredOperation]:
+    sizes = update_bytes(meta, column_ids)
+    if sum(sizes.values()) < _UPDATE_BYTES_MIN:
+        return
+    share = {
+        column_id: max(
+            size / column_bytes(meta, column_id),
+            updated_cell_count(meta, column_id) / meta.row_count,
+        )
+        for column_id, size in sizes.items()
+    }
+    worthy = tuple(sorted(c for c in sizes if share[c] >= UPDATE_SHARE_MIN))
+    if worthy:
+        redo_bytes = sum(delta.ref.length for delta in meta.redo)
+        byte_count = redo_bytes + sum(column_bytes(meta, column_id) for column_id in worthy)
+        score = min(1.0, max(share[column_id] for column_id in worthy))
+        yield ScoredOperation(CompactColumns((meta.id,), worthy), score, byte_count)
+
+
+def _deltas(
+    meta: RowSetMeta, newest_first: Sequence[DeltaFileMeta], *, is_undo: bool
+) -> Iterator[ScoredOperation]:
+    """Yield the join of the newest delta files that are of about the same size, if any are."""
+    sizes = [max(_SMALL_FILE_BYTES, delta.ref.length) for delta in newest_first]
+    for first in range(len(sizes)):
+        stop, total = first + 1, sizes[first]
+        while stop < len(sizes) and sizes[stop] <= _DELTA_STEP * total:
+            total += sizes[stop]
+            stop += 1
+        if stop - first >= DELTA_FILES_MIN:
+            operation = _join(meta, first, stop, is_undo=is_undo)
+            score = min(1.0, (stop - first) * _DELTA_FILE_SCORE)
+            byte_count = sum(delta.ref.length for delta in newest_first[first:stop])
+            yield ScoredOperation(operation, score, byte_count)
+            return
+
+
+def _join(meta: RowSetMeta, first: int, stop: int, *, is_undo: bool) -> CompactDeltas:
+    """Return the join of files counted from the newest; a rowset lists REDO oldest first."""
+    if is_undo:
+        return CompactDeltas((meta.id,), first, stop, is_undo=True)
+    return CompactDeltas((meta.id,), len(meta.redo) - stop, len(meta.redo) - first)
+
+
+def _cleaned(meta: RowSetMeta, column_ids: Collection[int]) -> Iterator[Operation]:
+    """Yield what leaves a rowset that stays by itself without updates, or with fewer files."""
+    updated = tuple(sorted(update_bytes(meta, column_ids)))
+    if updated:
+        yield CompactColumns((meta.id,), updated)
+    elif len(meta.redo) > 1:
+        yield _join(meta, 0, len(meta.redo), is_undo=False)
+    elif len(meta.undo) > 1:
+        yield _join(meta, 0, len(meta.undo), is_undo=True)
+
+
+def _overlapping_groups(metas: Sequence[RowSetMeta]) -> list[list[RowSetMeta]]:
+    """Return the rowsets in key order, those together that others connect."""
+    groups: list[list[RowSetMeta]] = []
+    key_max = b""
+    for meta in sorted(metas, key=lambda meta: meta.key_min):
+        if groups and meta.key_min <= key_max:
+            groups[-1].append(meta)
+        else:
+            groups.append([meta])
+        key_max = max(key_max, meta.key_max)
+    return groups
+
+
+def _joined_groups(groups: Sequence[list[RowSetMeta]]) -> list[list[RowSetMeta]]:
+    """Return the groups with neighbours together that fit into one rowset."""
+    joined: list[list[RowSetMeta]] = []
+    room = 0.0
+    for group in groups:
+        need = sum(fullness(meta) for meta in group)
+        if joined and need <= room:
+            joined[-1] += group
+            room -= need
+        else:
+            joined.append(list(group))
+            room = 1.0 - need
+    return joined
