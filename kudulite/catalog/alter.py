@@ -11,9 +11,12 @@ it finds of its columns, and the read default of a column that a file lacks. Mom
 read with the newest schema. Writes that were prepared against the old one are refused at their
 commit.
 
-Invariants: (1) an added tablet's `last` is at or above that of every other, so that a moment that
-was settled before holds in it too; (2) a tablet is dropped only if it never had a row, because the
-past of a dropped range could not be read.
+A range that is dropped with rows ends at a new timestamp, and its past stays readable
+(range_drop.py); tablets that never had a row just go.
+
+Invariants: (1) an added tablet's `last` is at or above that of every other and the timestamp of
+every drop, so that a moment that was settled before holds in it too, and a key is never live in two
+tablets; (2) a range that is dropped and added again in the same alteration is empty.
 
 Source: Kudu docs/design-docs/schema-change.md.
 """
@@ -21,23 +24,19 @@ Source: Kudu docs/design-docs/schema-change.md.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from kudulite.catalog.flush import flushed_under_locks
 from kudulite.catalog.history import ancient_history_mark
-from kudulite.catalog.manifest import Manifest, TabletEntry
+from kudulite.catalog.manifest import DroppedRange, Manifest, TabletEntry
 from kudulite.catalog.partition import PartitionSchema, RangePartition
 from kudulite.catalog.publish import publish_next
+from kudulite.catalog.range_drop import ended_range, had_rows
 from kudulite.catalog.table_store import TableStore
-from kudulite.errors import (
-    KuduliteError,
-    NotSupportedError,
-    SchemaError,
-    UsageError,
-)
+from kudulite.errors import KuduliteError, SchemaError, UsageError
 from kudulite.fs.lock import TabletLock
 from kudulite.model.schema import Column, Schema
 
@@ -50,6 +49,7 @@ class TableDraft:
     range_columns: tuple[str, ...]
     ranges: tuple[RangePartition, ...]
     history_seconds: int
+    dropped: frozenset[RangePartition] = frozenset()
 
     @staticmethod
     def of(manifest: Manifest) -> TableDraft:
@@ -84,7 +84,8 @@ class TableDraft:
                 f"no range partition to drop from {dropped.lower} to {dropped.upper}: the bounds"
                 " must be those of an existing one"
             )
-        return replace(self, ranges=tuple(r for r in self.ranges if r != dropped))
+        ranges = tuple(given for given in self.ranges if given != dropped)
+        return replace(self, ranges=ranges, dropped=self.dropped | {dropped})
 
     def keep_history(self, seconds: int) -> TableDraft:
         """Set how long the past stays readable."""
@@ -99,7 +100,7 @@ Step = Callable[[TableDraft], TableDraft]
 def alter_table(store: TableStore, steps: Sequence[Step]) -> Manifest:
     """Publish the version that `steps` make of the newest, all or none of them.
 
-    Raises SchemaError, NotSupportedError, LockTimeoutError, StorageError, ConflictError.
+    Raises SchemaError, LockTimeoutError, StorageError, ConflictError.
     """
     with ExitStack() as stack:
         locks = store.lock_all(stack, "alteration")
@@ -113,10 +114,11 @@ def alter_table(store: TableStore, steps: Sequence[Step]) -> Manifest:
             partition = _partition_of(draft, newest)
         except SchemaError as error:
             raise type(error)(f"table {store.name!r}: {error}") from error
-        _check_dropped(store, newest, draft)
         tablets = _Tablets(store, newest, locks)
         try:
-            return _publish(store, newest, draft, partition, tablets.of(partition))
+            dropped = tablets.ended(draft.dropped)
+            kept = tablets.of(partition, draft.dropped)
+            return _publish(store, newest, draft, partition, kept, dropped)
         except BaseException:
             tablets.undo()
             raise
@@ -128,7 +130,7 @@ def _partition_of(draft: TableDraft, old: Manifest) -> PartitionSchema:
         raise SchemaError("cannot drop the last range partition; add another in the same step")
     ranges = draft.ranges
     if not draft.range_columns:
-        if ranges != old.partition.ranges:
+        if ranges != old.partition.ranges or draft.dropped:
             raise SchemaError("the table has no range partition columns, so it has no ranges")
         ranges = ()
     dimensions = []
@@ -139,33 +141,36 @@ def _partition_of(draft: TableDraft, old: Manifest) -> PartitionSchema:
     return PartitionSchema.build(draft.schema, dimensions, draft.range_columns, ranges)
 
 
-def _check_dropped(store: TableStore, old: Manifest, draft: TableDraft) -> None:
-    """Raise NotSupportedError for a dropped range whose tablets have, or had, rows."""
-    for entry in old.tablets:
-        number = entry.partition.range_index
-        has_rows = bool(store.tablet(entry).superblock.rowsets)
-        if old.partition.ranges[number] not in draft.ranges and has_rows:
-            raise NotSupportedError(
-                f"table {store.name!r}: dropping range partition"
-                f" {old.partition.describe_range(number)} is not supported yet: it has or had rows,"
-                " whose past must stay readable; delete its rows instead"
-            )
-
-
 @dataclass
 class _Tablets:
-    """The tablets of the new version: those that stay, and new empty ones."""
+    """The tablets of the new version: those that stay, new empty ones, and those that end."""
 
     store: TableStore
     old: Manifest
     locks: Mapping[str, TabletLock]
     _created: tuple[TabletEntry, ...] = ()
+    _drop_timestamp: int = 0
 
-    def of(self, partition: PartitionSchema) -> tuple[TabletEntry, ...]:
+    def ended(self, dropped: Collection[RangePartition]) -> tuple[DroppedRange, ...]:
+        """Return the ranges that are dropped with rows, ended at one new timestamp."""
+        ended = []
+        for number, given in enumerate(self.old.partition.ranges):
+            tablets = [e for e in self.old.tablets if e.partition.range_index == number]
+            if given in dropped and any(had_rows(self.store, entry) for entry in tablets):
+                if not self._drop_timestamp:
+                    self._drop_timestamp = self.store.next_timestamp(self._used())
+                ended.append(ended_range(self.store, given, tablets, self._drop_timestamp))
+        return tuple(ended)
+
+    def of(
+        self, partition: PartitionSchema, dropped: Collection[RangePartition]
+    ) -> tuple[TabletEntry, ...]:
         """Return the entries in the order of `partition`; tablets are told apart by place."""
         ranges = self.old.partition.ranges
         known = {
-            (ranges[e.partition.range_index], e.partition.buckets): e for e in self.old.tablets
+            (ranges[e.partition.range_index], e.partition.buckets): e
+            for e in self.old.tablets
+            if ranges[e.partition.range_index] not in dropped
         }
         entries = []
         for place in partition.tablets():
@@ -180,13 +185,17 @@ class _Tablets:
     def _settle_created(self) -> None:
         if not self._created:
             return
-        stamps = [lock.last_timestamp for lock in self.locks.values()]
-        last = max(self.store.environment.clock.now(), self.old.timestamp, *stamps)
+        last = max(self.store.environment.clock.now(), self._used(), self._drop_timestamp)
         for entry in self._created:
             with self.store.lock(entry.id) as lock:
                 lock.lift_last_timestamp(last)
         folder = self.store.tablet_folder(self._created[0].id).parent
         self.store.environment.file_system.sync_directory(folder)
+
+    def _used(self) -> int:
+        """Return the highest timestamp that is used or settled in the table."""
+        stamps = [lock.last_timestamp for lock in self.locks.values()]
+        return max(self.old.timestamp, *stamps)
 
     def undo(self) -> None:
         """Remove what was created, after an alteration that did not come to be."""
@@ -205,6 +214,7 @@ def _publish(
     draft: TableDraft,
     partition: PartitionSchema,
     tablets: tuple[TabletEntry, ...],
+    dropped: tuple[DroppedRange, ...],
 ) -> Manifest:
     start = newest.history_start
     if draft.history_seconds > newest.history_seconds:
@@ -220,6 +230,7 @@ def _publish(
             schema=draft.schema,
             partition=partition,
             tablets=tablets,
+            dropped=manifest.dropped + dropped,
             history_seconds=draft.history_seconds,
             history_start=max(start, manifest.history_start),
         )

@@ -11,6 +11,7 @@
     log         every frame up to the durable end; its changes fit the rows they are for
     tablet      each key is live in one rowset at most, MemRowSet included; nothing is newer than
                 the entry says
+    dropped     tablets of dropped ranges, in the same way; all their rowsets have ended with them
 
 Nothing is changed, and nothing comes from the block cache: what is checked are the bytes on disk.
 Memory is bounded by a row group and a rowset's keys. Problems are collected, not raised, so that
@@ -27,7 +28,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from kudulite.catalog.manifest import Manifest, TabletEntry
+from kudulite.catalog.manifest import DroppedRange, Manifest, TabletEntry
+from kudulite.catalog.partition import PartitionSchema
 from kudulite.catalog.table_store import TableStore
 from kudulite.catalog.wal_tail import read_tablet
 from kudulite.cfile.base_data import BaseDataFile
@@ -115,16 +117,23 @@ class _Check:
 
     def run(self) -> None:
         """Check all tablets."""
-        places = [entry.partition for entry in self.manifest.tablets]
-        self.expect(
-            places == self.manifest.partition.tablets(),
-            f"{self.store.folder}: the tablets of the manifest are not those of its partitioning",
-        )
-        ids = [entry.id for entry in self.manifest.tablets]
+        manifest = self.manifest
+        ids = [entry.id for entry in manifest.readable_tablets]
         self.expect(len(set(ids)) == len(ids), f"{self.store.folder}: a tablet is listed twice")
-        for index, entry in enumerate(self.manifest.tablets):
-            with self.problems_of(f"tablet {entry.id}"):
-                self._check_tablet(index, entry)
+        for partition, entries in manifest.partitions_at(0):
+            places = [entry.partition for entry in entries]
+            self.expect(
+                places == partition.tablets(),
+                f"{self.store.folder}: the tablets of the manifest are not those of its"
+                " partitioning",
+            )
+            for index, entry in enumerate(entries):
+                with self.problems_of(f"tablet {entry.id}"):
+                    self._check_tablet(_Place(partition, index), entry)
+        for dropped in manifest.dropped:
+            for entry in dropped.tablets:
+                with self.problems_of(f"tablet {entry.id}"):
+                    self._check_dropped(dropped, entry)
 
     def expect(self, condition: bool, problem: str) -> bool:
         """Note `problem` unless `condition` holds; returns the condition."""
@@ -142,7 +151,18 @@ class _Check:
         except (pa.ArrowException, OSError) as error:
             self.problems.append(f"{what}: {error}")
 
-    def _check_tablet(self, index: int, entry: TabletEntry) -> None:
+    def _check_dropped(self, dropped: DroppedRange, entry: TabletEntry) -> None:
+        """Check that nothing of a dropped tablet outlives its range."""
+        tablet = read_tablet(self.store, entry)
+        ends = [rowset.meta.delete_timestamp for rowset in tablet.disk_rowsets]
+        alive = sum(end is None or end > dropped.timestamp for end in ends)
+        self.expect(
+            not alive and tablet.memrowset is None and entry.timestamp == dropped.timestamp,
+            f"tablet {entry.id}: was dropped at {dropped.timestamp}, but {alive} rowsets end later,"
+            f" or its log has rows, or it changed at {entry.timestamp}",
+        )
+
+    def _check_tablet(self, place: _Place, entry: TabletEntry) -> None:
         tablet = self.store.tablet(entry)
         self._count(entry.superblock)
         what = f"tablet {entry.id}"
@@ -169,7 +189,7 @@ class _Check:
             folder = tablet.folder / ROWSET_FOLDER / rowset.meta.id
             with self.problems_of(str(folder)):
                 self.rowset_count += 1
-                _RowSetCheck(self, rowset, folder, index).run()
+                _RowSetCheck(self, rowset, folder, place).run()
             readable &= len(self.problems) == count
         with self.problems_of(what):
             tablet = read_tablet(self.store, entry)  # what its log holds, on top
@@ -212,14 +232,22 @@ def _name_of(rowset: RowSet) -> str:
     return rowset.meta.id if isinstance(rowset, DiskRowSet) else "the MemRowSet"
 
 
+@dataclass(frozen=True)
+class _Place:
+    """Where a tablet's rows belong: number `index` of `partition`."""
+
+    partition: PartitionSchema
+    index: int
+
+
 @dataclass
 class _RowSetCheck:
-    """The check of one DiskRowSet, of the tablet with number `tablet_index`."""
+    """The check of one DiskRowSet, of the tablet at `place`."""
 
     check: _Check
     rowset: DiskRowSet
     folder: Path
-    tablet_index: int
+    place: _Place
 
     def run(self) -> None:
         """Check files first; then, as they can be read, what is in them."""
@@ -289,8 +317,8 @@ class _RowSetCheck:
             keys.to_arrow().equals(stored.to_arrow()),
             f"{file.path}: the keys of rows {start} to {stop} are not those of the key index",
         )
-        owners = manifest.partition.tablet_index(columns, rows.num_rows)
-        strays = np.count_nonzero(owners != self.tablet_index)
+        owners = self.place.partition.tablet_index(columns, rows.num_rows)
+        strays = np.count_nonzero(owners != self.place.index)
         self._expect(strays == 0, f"{file.path}: {strays} rows belong to another tablet")
 
     # -- deltas

@@ -7,8 +7,9 @@ rises with the clock alone. `history_start` is what was really collected: whoeve
 without some history raises it to the mark that he used, in the same version.
 
 A read checks twice: the mark when it is planned, so that the answer does not depend on what was
-collected already; and `history_start` after it has opened a tablet, since a collection may have
-been published in between. `tablet_at` does the latter; all reads open their tablets with it.
+collected already; and `history_start` of the versions that it uses, since a collection may have
+been published in between. All reads find their tablets with `partitions_to_read` and open them with
+`tablet_at`, which check that.
 
 Invariants: (1) a version in which a tag is below `history_start` is never published: a tag is made
 only at or above the mark of the version before, and a collection asks `is_mark_still_valid` of the
@@ -19,7 +20,7 @@ Source: Kudu tablet/tablet.cc, the ancient history mark; reads after it are refu
 
 from __future__ import annotations
 
-from kudulite.catalog.manifest import Manifest, TabletEntry
+from kudulite.catalog.manifest import Manifest, PartitionedTablets, TabletEntry
 from kudulite.catalog.table_store import TableStore
 from kudulite.catalog.wal_tail import read_tablet
 from kudulite.errors import StorageError, TimestampError
@@ -65,6 +66,18 @@ def tablet_at(store: TableStore, entry: TabletEntry, timestamp: int) -> Tablet:
         raise
     _check_collected(store, timestamp)
     return tablet
+
+
+def partitions_to_read(
+    store: TableStore, manifest: Manifest, timestamp: int
+) -> list[PartitionedTablets]:
+    """Return the partitionings that a snapshot reads: the newest, and dropped ranges it sees.
+
+    Raises TimestampError when the version has lost history that the snapshot needs: a dropped range
+    would be missing without an error.
+    """
+    _check_not_before(store, manifest, timestamp, manifest.history_start)
+    return manifest.partitions_at(timestamp)
 
 
 def _check_collected(store: TableStore, timestamp: int) -> None:

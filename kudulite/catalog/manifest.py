@@ -4,7 +4,8 @@
 
 The body names the schema, the partitioning, every tablet with its superblock (file, length, CRC),
 the highest commit timestamp, and per application id the highest version committed for it. Creating
-the file of number n + 1, if it is absent, is what a commit is. Format version 1 had no tags.
+the file of number n + 1, if it is absent, is what a commit is. Format version 1 had no tags
+and no dropped ranges.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from kudulite.catalog.partition import PartitionSchema, TabletPartition
+from kudulite.catalog.partition import PartitionSchema, RangePartition, TabletPartition
 from kudulite.errors import CorruptionError, FormatVersionError, KuduliteError
 from kudulite.fs.file_system import FileRef
 from kudulite.model.schema import Schema
@@ -82,13 +83,31 @@ class TabletEntry:
 
 
 @dataclass(frozen=True)
+class DroppedRange:
+    """A range partition that had rows when it was dropped: snapshots before `timestamp` see them.
+
+    `tablets` are in the order of their buckets, each at its place in a partitioning that has this
+    range alone. Every rowset of theirs has ended. They go when `timestamp` becomes ancient.
+    """
+
+    range: RangePartition
+    timestamp: int
+    tablets: tuple[TabletEntry, ...]
+
+
+# A partitioning and its tablets, in its order.
+PartitionedTablets = tuple[PartitionSchema, tuple[TabletEntry, ...]]
+
+
+@dataclass(frozen=True)
 class Manifest:
     """One version of a table; `tablets` in the partition schema's order.
 
     `applications` maps an application id to the highest version committed for it. `commit_id` is
     the id of the write that made this version. `history_start` is a moment before which nothing
     can be read even if the retention allows it: what was before is collected, or was too old when
-    the history was made longer. `tags` are moments with a name that stay readable.
+    the history was made longer. `tags` are moments with a name that stay readable. `dropped` are
+    ranges of the past; a key lies in one of `tablets` at most, and may lie in several of these.
     """
 
     table_id: str
@@ -102,20 +121,52 @@ class Manifest:
     history_seconds: int = HISTORY_SECONDS_DEFAULT
     history_start: int = 0
     tags: Mapping[str, int] = field(default_factory=dict)
+    dropped: tuple[DroppedRange, ...] = ()
 
     @property
     def timestamp(self) -> int:
         """The highest commit timestamp, or that of the creation."""
         stamps = [tablet.timestamp for tablet in self.tablets]
+        stamps += [dropped.timestamp for dropped in self.dropped]
         return max(self.created, self.history_start, *stamps)  # its commits may be gone
 
     def entry(self, tablet_id: str) -> TabletEntry | None:
-        """Return a tablet's entry, None where this version does not have it."""
+        """Return a tablet's entry, None where this version does not have it, or has dropped it."""
         return self._entries.get(tablet_id)
+
+    def readable_entry(self, tablet_id: str) -> TabletEntry | None:
+        """Return the entry of a tablet of the newest state or of a dropped range, or None."""
+        return self._entries.get(tablet_id) or self._dropped_entries.get(tablet_id)
+
+    @property
+    def readable_tablets(self) -> tuple[TabletEntry, ...]:
+        """The tablets of the newest state and of all dropped ranges."""
+        return (*self.tablets, *self._dropped_entries.values())
+
+    def partitions_at(self, timestamp: int) -> list[PartitionedTablets]:
+        """Return the partitionings that a snapshot reads: the newest, and one per dropped range.
+
+        A key is live at `timestamp` in one of them at most. Ranges that were dropped at or before
+        `timestamp` are left out.
+        """
+        found = [(self.partition, self.tablets)]
+        found += [past for stamp, past in self._dropped_partitions if stamp > timestamp]
+        return found
 
     @cached_property
     def _entries(self) -> dict[str, TabletEntry]:
         return {entry.id: entry for entry in self.tablets}
+
+    @cached_property
+    def _dropped_entries(self) -> dict[str, TabletEntry]:
+        return {entry.id: entry for dropped in self.dropped for entry in dropped.tablets}
+
+    @cached_property
+    def _dropped_partitions(self) -> list[tuple[int, PartitionedTablets]]:
+        return [
+            (dropped.timestamp, (self.partition.of_range(dropped.range), dropped.tablets))
+            for dropped in self.dropped
+        ]
 
     def encode(self) -> bytes:
         """Return the file's content."""
@@ -132,9 +183,17 @@ class Manifest:
             "history_seconds": self.history_seconds,
             "history_start": self.history_start,
             "tags": dict(self.tags),
+            "dropped": [self._dropped_to_json(dropped) for dropped in self.dropped],
         }
         line = json.dumps(body, separators=(",", ":")).encode()
         return line + b'\n{"crc32":%d}\n' % zlib.crc32(line)
+
+    def _dropped_to_json(self, dropped: DroppedRange) -> dict[str, Any]:
+        return {
+            "range": self.partition.range_to_json(dropped.range),
+            "timestamp": dropped.timestamp,
+            "tablets": [tablet.to_json() for tablet in dropped.tablets],
+        }
 
     @staticmethod
     def decode(content: bytes, source: str) -> Manifest:
@@ -164,16 +223,25 @@ class Manifest:
 
 def _from_body(body: dict[str, Any]) -> Manifest:
     schema = Schema.from_json(body["schema"])
+    partition = PartitionSchema.from_json(body["partition"], schema)
     return Manifest(
         table_id=body["table_id"],
         version=body["version"],
         schema=schema,
-        partition=PartitionSchema.from_json(body["partition"], schema),
+        partition=partition,
         tablets=tuple(TabletEntry.from_json(tablet) for tablet in body["tablets"]),
         created=body["created"],
         commit_id=body["commit_id"],
         applications=body["applications"],
         history_seconds=body["history_seconds"],
         history_start=body.get("history_start", 0),  # absent where it was never altered
-        tags=body.get("tags", {}),  # absent in version 1
+        tags=body.get("tags", {}),  # absent in version 1, as `dropped`
+        dropped=tuple(
+            DroppedRange(
+                partition.range_from_json(dropped["range"]),
+                dropped["timestamp"],
+                tuple(TabletEntry.from_json(tablet) for tablet in dropped["tablets"]),
+            )
+            for dropped in body.get("dropped", ())
+        ),
     )

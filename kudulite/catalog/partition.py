@@ -12,7 +12,7 @@ Source: Kudu common/partition.cc; docs/schema_design.adoc, "Partitioning".
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -218,40 +218,42 @@ class PartitionSchema:
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form that the manifest keeps."""
-        columns = [self.schema.column(name) for name in self.range_columns]
         return {
             "hash": [
                 {"columns": list(d.columns), "bucket_count": d.bucket_count, "seed": d.seed}
                 for d in self.hash_dimensions
             ],
             "range_columns": list(self.range_columns),
-            "ranges": [
-                {
-                    "lower": _bound_to_json(r.lower, columns),
-                    "upper": _bound_to_json(r.upper, columns),
-                }
-                for r in self.ranges
-            ],
+            "ranges": [self.range_to_json(given) for given in self.ranges],
         }
 
     @staticmethod
     def from_json(value: dict[str, Any], schema: Schema) -> PartitionSchema:
         """Build a partition schema from `to_json`'s form."""
-        columns = [schema.column(name) for name in value["range_columns"]]
-        return PartitionSchema(
-            tuple(
-                HashDimension(tuple(d["columns"]), d["bucket_count"], d["seed"])
-                for d in value["hash"]
-            ),
-            tuple(value["range_columns"]),
-            tuple(
-                RangePartition(
-                    _bound_from_json(r["lower"], columns), _bound_from_json(r["upper"], columns)
-                )
-                for r in value["ranges"]
-            ),
-            schema,
+        dimensions = tuple(
+            HashDimension(tuple(d["columns"]), d["bucket_count"], d["seed"]) for d in value["hash"]
         )
+        bare = PartitionSchema(dimensions, tuple(value["range_columns"]), (), schema)
+        return replace(bare, ranges=tuple(bare.range_from_json(r) for r in value["ranges"]))
+
+    def range_to_json(self, given: RangePartition) -> dict[str, Any]:
+        """Return the JSON form of a range over the range columns."""
+        columns = [self.schema.column(name) for name in self.range_columns]
+        return {
+            "lower": _bound_to_json(given.lower, columns),
+            "upper": _bound_to_json(given.upper, columns),
+        }
+
+    def range_from_json(self, value: dict[str, Any]) -> RangePartition:
+        """Build a range from `range_to_json`'s form."""
+        columns = [self.schema.column(name) for name in self.range_columns]
+        return RangePartition(
+            _bound_from_json(value["lower"], columns), _bound_from_json(value["upper"], columns)
+        )
+
+    def of_range(self, only: RangePartition) -> PartitionSchema:
+        """Return the same partitioning with one range, which need not be among those here."""
+        return replace(self, ranges=(only,))
 
 
 def _canonical_range(given: RangePartition, columns: Sequence[Column]) -> RangePartition:

@@ -43,6 +43,24 @@ def publish_next(
     )
 
 
+def publish_alone(
+    store: TableStore, work: str, build: Callable[[Manifest], Manifest | None]
+) -> Manifest | None:
+    """Publish `build(newest)`, which changes no tablet, as `publish_next` does.
+
+    The lock of one tablet, any of them, keeps the table from being deleted and created again in
+    between. Raises LockTimeoutError, TableNotFoundError, StorageError.
+    """
+    while True:
+        tablet_id = store.newest().tablets[0].id
+        with store.lock(tablet_id) as lock:
+            lock.announce(work)
+            newest = store.newest()
+            # An alteration that was waited for may have dropped it.
+            if newest.entry(tablet_id) is not None:
+                return publish_next(store, newest, build)
+
+
 def with_tablet(manifest: Manifest, new: TabletEntry, commit_id: str) -> Manifest:
     """Return the version after `manifest`, with another entry of one of its tablets."""
     tablets = tuple(new if old.id == new.id else old for old in manifest.tablets)

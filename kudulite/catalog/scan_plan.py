@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from kudulite.catalog.history import tablet_at
+from kudulite.catalog.history import partitions_to_read, tablet_at
 from kudulite.catalog.manifest import Manifest, TabletEntry
 from kudulite.catalog.pruning import tablets_to_scan
 from kudulite.catalog.table_store import TableStore
@@ -61,9 +61,18 @@ def scan_spec(
     return ScanSpec(schema, names, predicates, timestamp, lower, upper)
 
 
-def entries_to_scan(manifest: Manifest, predicates: BoundPredicates) -> list[TabletEntry]:
-    """Return the tablets that may hold a matching row."""
-    return [manifest.tablets[i] for i in tablets_to_scan(manifest.partition, predicates)]
+def entries_to_scan(
+    store: TableStore, manifest: Manifest, predicates: BoundPredicates, timestamp: int
+) -> list[TabletEntry]:
+    """Return the tablets that may hold a matching row at `timestamp`, dropped ones last.
+
+    Raises TimestampError when history up to there was collected.
+    """
+    return [
+        tablets[index]
+        for partition, tablets in partitions_to_read(store, manifest, timestamp)
+        for index in tablets_to_scan(partition, predicates)
+    ]
 
 
 def plan_pieces(
@@ -74,7 +83,7 @@ def plan_pieces(
     A tablet that a snapshot sees no rowset of gives no piece.
     """
     pieces: list[ScanPiece] = []
-    for entry in entries_to_scan(manifest, spec.predicates):
+    for entry in entries_to_scan(store, manifest, spec.predicates, spec.timestamp):
         pieces += _tablet_pieces(store, entry, spec, split_bytes)
     return pieces
 

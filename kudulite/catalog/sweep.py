@@ -69,7 +69,7 @@ def sweep(
     version_count = _sweep_versions(store, grace_seconds)
     file_count = byte_count = 0
     manifests: dict[int, Manifest] = {}
-    for entry in store.newest().tablets:
+    for entry in store.newest().readable_tablets:
         _read_versions(store, manifests)  # most of them, ahead of the lock
         with store.lock(entry.id) as lock:
             lock.announce("sweep")
@@ -111,7 +111,7 @@ def _read_versions(store: TableStore, manifests: dict[int, Manifest]) -> None:
 def _referenced(store: TableStore, tablet_id: str, manifests: dict[int, Manifest]) -> set[Path]:
     """Return the files of a tablet that any of the versions refers to."""
     folder = store.tablet_folder(tablet_id)
-    found = [manifest.entry(tablet_id) for manifest in manifests.values()]
+    found = [manifest.readable_entry(tablet_id) for manifest in manifests.values()]
     entries = {entry.superblock.name: entry for entry in found if entry is not None}
     kept = {folder / LOCK_NAME}
     log_starts = []
@@ -137,7 +137,7 @@ def _unreferenced(folder: Path, kept: set[Path], grace_seconds: float) -> Iterat
 def _sweep_tablets(store: TableStore, manifests: dict[int, Manifest], grace_seconds: float) -> None:
     """Remove the folders of tablets that no version has."""
     horizon = time.time() - grace_seconds
-    known = {entry.id for manifest in manifests.values() for entry in manifest.tablets}
+    known = {entry.id for manifest in manifests.values() for entry in manifest.readable_tablets}
     for folder in _entries(store.folder / TABLET_FOLDER):
         if folder.name not in known and _is_older(folder, horizon):
             store.environment.file_system.remove_tree(folder)

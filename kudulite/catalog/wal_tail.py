@@ -40,9 +40,7 @@ def read_tablet(store: TableStore, entry: TabletEntry) -> Tablet:
     return store.tablet(entry) if memory is None else memory.tablet()
 
 
-def caught_up_memory(
-    store: TableStore, entry: TabletEntry
-) -> tuple[TabletEntry, MemStores | None]:
+def caught_up_memory(store: TableStore, entry: TabletEntry) -> tuple[TabletEntry, MemStores | None]:
     """Return the tablet's newest entry, and its memory up to the durable end; None: nothing is.
 
     Whoever else changes a tablet's rowsets or schema flushes its log. So what lies between the
@@ -50,7 +48,7 @@ def caught_up_memory(
     """
     found = _durable_end(store, entry)
     manifest = store.newest()
-    entry = manifest.entry(entry.id) or entry
+    entry = manifest.readable_entry(entry.id) or entry
     is_known, memory = _known_memory(store, entry, manifest.schema)
     base = store.tablet(entry)
     start = base.superblock.wal_start
@@ -114,14 +112,14 @@ def _recovered_by_reader(store: TableStore, entry: TabletEntry) -> tuple[TabletE
     try:
         with store.lock(entry.id) as lock:
             lock.announce("recovery")
-            entry = store.newest().entry(entry.id) or entry
+            entry = store.newest().readable_entry(entry.id) or entry
             return entry, recover(store, entry, lock)
     except StorageError:
         if os.access(store.lock_path(entry.id), os.W_OK):
             raise
     with store.lock(entry.id, is_shared=True):
         manifest = store.newest()
-        entry = manifest.entry(entry.id) or entry
+        entry = manifest.readable_entry(entry.id) or entry
         memory = _new_memory(store, entry, manifest.schema)
         tail = read_wal(memory.base.wal_folder, memory.end, None, memory.schema)
     _catch_up(store, memory, tail.end)

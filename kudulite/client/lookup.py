@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from kudulite.catalog.history import tablet_at
+from kudulite.catalog.history import partitions_to_read, tablet_at
 from kudulite.catalog.manifest import Manifest
 from kudulite.catalog.snapshot import choose_snapshot
 from kudulite.catalog.table_store import TableStore
@@ -41,11 +41,13 @@ class KeyLookup:
             encoded = encode_key(given, schema.key_types)
         except SchemaError as error:
             raise SchemaError(f"table {self.store.name!r}: {error}") from error
-        index = manifest.partition.tablet_of_key(dict(zip(schema.key_names, given, strict=True)))
-        if index < 0:
-            return None
-        tablet = tablet_at(self.store, manifest.tablets[index], timestamp)
-        found = tablet.locate_one(encoded, key_width(schema.key_types), timestamp)
+        values = dict(zip(schema.key_names, given, strict=True))
+        found = None
+        for partition, tablets in partitions_to_read(self.store, manifest, timestamp):
+            index = partition.tablet_of_key(values)
+            if found is None and index >= 0:
+                tablet = tablet_at(self.store, tablets[index], timestamp)
+                found = tablet.locate_one(encoded, key_width(schema.key_types), timestamp)
         if found is None:
             return None
         rowset, rowid = found
@@ -61,15 +63,17 @@ class KeyLookup:
         columns = self._key_columns(manifest, keys)
         count = len(next(iter(columns.values())))
         encoded = encode_keys(list(columns.values()), manifest.schema.key_types)
-        index = manifest.partition.tablet_index(columns, count)
         parts: list[pa.Table] = []
         places: list[np.ndarray] = []
-        for number in np.unique(index[index >= 0]):
-            rows = np.flatnonzero(index == number)
-            tablet = tablet_at(self.store, manifest.tablets[number], timestamp)
-            for table, found in self._in_tablet(manifest, tablet, encoded.take(rows), timestamp):
-                parts.append(table)
-                places.append(rows[found])
+        for partition, tablets in partitions_to_read(self.store, manifest, timestamp):
+            index = partition.tablet_index(columns, count)
+            for number in np.unique(index[index >= 0]):
+                rows = np.flatnonzero(index == number)
+                tablet = tablet_at(self.store, tablets[number], timestamp)
+                keys = encoded.take(rows)
+                for table, found in self._in_tablet(manifest, tablet, keys, timestamp):
+                    parts.append(table)
+                    places.append(rows[found])
         fields = pa.schema([f.remove_metadata() for f in manifest.schema.arrow_schema()])
         if not parts:
             return fields.empty_table()

@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from kudulite.catalog.history import tablet_at
+from kudulite.catalog.history import partitions_to_read, tablet_at
 from kudulite.catalog.manifest import Manifest, TabletEntry
 from kudulite.catalog.planned_columns import check_still_there, planned_columns
 from kudulite.catalog.scan_plan import KeyBounds, entries_to_scan, narrowed, scan_spec
@@ -126,8 +126,10 @@ class Scan:
         if manifest.schema is not self._manifest.schema:
             check_still_there(self._store.name, self._columns, manifest.schema)
             if manifest.schema.names != self._manifest.schema.names:
-                return list(manifest.tablets)  # the predicates have names from before a rename
-        return entries_to_scan(manifest, self._spec.predicates)
+                # The predicates have the names of their time.
+                found = partitions_to_read(self._store, manifest, self.timestamp)
+                return [entry for _, tablets in found for entry in tablets]
+        return entries_to_scan(self._store, manifest, self._spec.predicates, self.timestamp)
 
     def _opened(self, entry: TabletEntry) -> Tablet:
         return tablet_at(self._store, entry, self._spec.timestamp)

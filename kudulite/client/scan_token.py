@@ -71,13 +71,14 @@ class ScanToken:
     def _plan(self) -> tuple[TableStore, TabletEntry, ScanSpec]:
         store = TableStore(Path(self.folder), default_environment())
         manifest = store.newest()
-        entry = next((e for e in manifest.tablets if e.id == self.tablet_id), None)
+        entry = manifest.readable_entry(self.tablet_id)
+        if manifest.table_id == self.table_id:
+            check_not_ancient(store, manifest, self.timestamp)
         if entry is None or manifest.table_id != self.table_id:
             raise ConflictError(
                 f"table {store.name!r}: tablet {self.tablet_id} of a scan token is gone: the table"
                 " was deleted, or created again; scan again"
             )
-        check_not_ancient(store, manifest, self.timestamp)
         schema = schema_as_planned(store.name, self.column_ids, manifest.schema)
         manifest = replace(manifest, schema=schema)
         spec = scan_spec(store.name, manifest, self.columns, self.where, self.timestamp)

@@ -101,9 +101,9 @@ class TableAlterer:
         lower_bound_type: str = INCLUSIVE_BOUND,
         upper_bound_type: str = EXCLUSIVE_BOUND,
     ) -> TableAlterer:
-        """Drop a range by its exact bounds; only one that never had a row, until a later version.
+        """Drop a range by its exact bounds, with its rows; moments before still show them.
 
-        `alter` raises NotSupportedError for any other.
+        Writes that are under way are refused. A range that is added later is empty.
         """
         given = (lower_bound, upper_bound, lower_bound_type, upper_bound_type)
         self._steps.append(lambda draft: draft.drop_range(_range_in(draft, given)))
@@ -126,7 +126,7 @@ class TableAlterer:
         """Apply the steps, all or none, and return the table.
 
         Waits for commits that are under way. Raises SchemaError, NotSupportedError,
-        TableExistsError, LockTimeoutError.
+        TableExistsError, LockTimeoutError, TimestampError.
         """
         if not self._steps and self._new_name is None:
             raise UsageError(f"table {self._table.name!r}: no alter steps provided")

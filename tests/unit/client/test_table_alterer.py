@@ -1,11 +1,11 @@
 """Altered tables: every way of reading shows old rows through the new schema."""
 
-import pickle
 import random
 
 import pyarrow as pa
 import pytest
 from core_tables import CoreTables, ManualClock
+from readings import every_reading
 
 import kudulite as kudu
 from kudulite.client.client import Client
@@ -38,27 +38,6 @@ def client(core: CoreTables) -> Client:
     table.insert([{"a": i, "b": 5 * i, "v": f"v{i}"} for i in range(20)])
     table.update([{"a": 3, "b": 15, "v": "changed"}])
     return client
-
-
-def every_reading(table: Table, at: int | None = None) -> list[dict]:
-    """The rows as dicts; all ways of reading are compared."""
-    rows = sorted(table.scan(at=at).to_pylist(), key=lambda row: tuple(row.values())[:2])
-    keys = [tuple(row[name] for name in table.schema.key_names) for row in rows]
-    assert table.scan(at=at, ordered=True).to_pylist() == rows
-    assert [table.get(key, at=at) for key in keys] == rows
-    assert table.get_many(keys, at=at).to_pylist() == rows
-    tokens = pickle.loads(pickle.dumps(table.scan_tokens(at=at, split_size_bytes=1)))
-    of_tokens = [row for token in tokens for batch in token.open() for row in batch.to_pylist()]
-    assert sorted(of_tokens, key=lambda row: tuple(row.values())[:2]) == rows
-    for column in table.schema.value_columns:
-        for value in list({row[column.name] for row in rows})[:4]:
-            name = column.name
-            test = table[name].is_null() if value is None else table[name] == value
-            found = table.scan(where=test, at=at, ordered=True).to_pylist()
-            assert found == [row for row in rows if row[name] == value]
-            assert table.scan(where=test, at=at).count() == len(found)
-    assert table.check().raise_if_bad()
-    return rows
 
 
 def test_an_added_column_shows_its_default_in_old_rows(client: Client):
@@ -173,19 +152,22 @@ def test_a_range_that_is_added_takes_rows(client: Client):
             client.new_table_alterer(table).add_range_partition(lower, upper).alter()
 
 
-def test_only_a_range_that_never_had_rows_is_dropped(client: Client):
-    """The past of any other must stay readable."""
+def test_a_range_is_dropped_with_its_rows(client: Client):
+    """They are gone now and stay in the past; one that never had rows leaves nothing behind."""
     table = client.table("t")
+    before = every_reading(table)
+    moment = table.current_timestamp()
     table = client.new_table_alterer(table).add_range_partition(200, 300).alter()
     tablets = table.tablet_count
     table = client.new_table_alterer(table).drop_range_partition(200, 300).alter()
     assert (tablets, table.tablet_count) == (6, 4)
-    assert len(every_reading(table)) == 20
-    table.delete([{"a": i, "b": 5 * i} for i in range(10)])
-    with pytest.raises(NotSupportedError, match=r"b: \[0, 50\) is not supported yet"):
-        client.new_table_alterer(table).drop_range_partition(0, 50).alter()
+    assert table._store.newest().dropped == ()
+    table.delete([{"a": i, "b": 5 * i} for i in range(5)])
+    table = client.new_table_alterer(table).drop_range_partition(0, 50).alter()
+    assert every_reading(table) == before[10:]
+    assert every_reading(table, moment) == before
     with pytest.raises(SchemaError, match="no range partition to drop"):
-        client.new_table_alterer(table).drop_range_partition(0, 40).alter()
+        client.new_table_alterer(table).drop_range_partition(0, 50).alter()
 
 
 def test_an_unbounded_range_is_replaced_in_one_step(core: CoreTables):
@@ -359,17 +341,17 @@ def shown(table: Table, cells: dict) -> dict:
 
 
 def test_rows_that_are_not_flushed_are_altered_too(client: Client):
-    """They are a past that must stay readable, and a range with them is not dropped."""
+    """They are a past that stays readable, also when their range is dropped."""
     table = client.table("t")
     table = client.new_table_alterer(table).add_range_partition(200, 300).alter()
     session = kudu.Session()
     session.apply(table.new_insert({"a": 1, "b": 250, "v": "kept"}))
     session.apply(table.new_update({"a": 0, "b": 0, "v": "changed"}))
     session.flush()
-    with pytest.raises(NotSupportedError, match="has or had rows"):
-        client.new_table_alterer(table).drop_range_partition(200, 300).alter()
-    alterer = client.new_table_alterer(table).drop_column("n")
+    moment = table.current_timestamp()
+    alterer = client.new_table_alterer(table).drop_column("n").drop_range_partition(200, 300)
     alterer.alter_column("v", "w")
     table = alterer.alter()
-    shown = {(row["a"], row["b"]): row["w"] for row in every_reading(table)}
+    shown = {(row["a"], row["b"]): row["w"] for row in every_reading(table, moment)}
     assert (shown[1, 250], shown[0, 0], shown[3, 15]) == ("kept", "changed", "changed")
+    assert len(every_reading(table)) == len(shown) - 1
