@@ -170,8 +170,10 @@ class RowPlayer:
                 return False
             if value is not None:
                 try:
-                    canonical_value(value, column.type, name)
+                    fitting = canonical_value(value, column.type, name)
                 except SchemaError:
+                    return False
+                if type(fitting) is not type(value):  # canonical, but for the column that was
                     return False
         return True
 

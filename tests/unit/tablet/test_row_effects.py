@@ -235,17 +235,18 @@ def test_a_column_that_the_table_has_no_more_is_refused():
 def test_values_that_do_not_fit_are_found_and_refused(filler):
     """Row by row or as columns; those at the positions that `misfits` tells are left out."""
     operations = [op("insert", v="text"), op("insert", 1, v=1), op("insert", 2, v=1 << 40)]
-    operations += [op("insert", k, v=k) for k in range(3, 3 + filler)]
+    operations += [op("insert", 3, v=0.0)]  # what a column of floats took
+    operations += [op("insert", k, v=k) for k in range(4, 4 + filler)]
     player = RowPlayer(SCHEMA)
     keys = [encode_key([o.values["k"]], SCHEMA.key_types) for o in operations]
     absent = [False] * len(operations)
     with pytest.raises((pa.ArrowException, ValueError)):
         encode_record(player.record(player.play(operations, keys, absent), 5))
     misfits = player.misfits(operations)
-    assert misfits == {0, 2}
+    assert misfits == {0, 2, 3}
     effects = player.play(operations, keys, absent, misfits)
     invalid = RowError.REASON_INVALID
-    assert effects.outcomes == [invalid, INSERTED, invalid, *[INSERTED] * filler]
+    assert effects.outcomes == [invalid, INSERTED, invalid, invalid, *[INSERTED] * filler]
     assert player.record(effects, 5).row_count == 1 + filler
 
 
