@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from model_table import sort_key
 
 import kudulite
@@ -71,6 +74,20 @@ class CoreTables:
                 Table(store).check().raise_if_bad()
                 count += 1
         return count
+
+
+@contextlib.contextmanager
+def group_rows_of(row_count: int | None) -> Iterator[None]:
+    """Base data with row groups of so many rows, so that small tables have many of them."""
+    if row_count is None:
+        yield
+        return
+    named = [m for name, m in sys.modules.items() if name.startswith("kudulite")]
+    with pytest.MonkeyPatch.context() as patch:
+        for module in named:
+            if hasattr(module, "ROW_GROUP_ROWS"):
+                patch.setattr(module, "ROW_GROUP_ROWS", row_count)
+        yield
 
 
 def tuples(rows: pa.Table | pa.RecordBatch) -> list[tuple]:

@@ -1,0 +1,20 @@
+"""Random operations and upkeep on 5 to 50 keys: now, every legal moment, and what changed between.
+
+Two clients that share nothing but the folder take turns; the clock and a short retention move the
+ancient history mark. A failure prints the few steps that are needed for it, as a call of `replay`
+to paste into a test. benchmarks/random_history.py runs many more seeds of the same steps.
+"""
+
+import pytest
+from core_tables import CoreTables
+from history_steps import Steps, expect_equal, setup_of
+
+SEEDS = range(20)
+OPERATIONS_EACH = 500
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_any_operations_and_upkeep_equal_the_model(core: CoreTables, seed: int):
+    """After every kind of step some reads, at the end every way now and every legal moment."""
+    setup = setup_of(seed)
+    expect_equal(core.root / "random", setup, Steps(setup, seed).make(OPERATIONS_EACH))

@@ -1,0 +1,242 @@
+"""Steps that read, now and at every legal moment; all steps are listed in history_machine.py."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from core_tables import environment, tuples
+from history_model import Shown
+from history_setup import value_of
+from history_state import HistoryState, by_key
+
+import kudulite
+from kudulite.client.client import Client
+from kudulite.client.table import Table
+from kudulite.errors import ConflictError, TimestampError
+
+LOOKS = ("scan", "ordered", "tokens", "count", "get", "get_many", "projected")
+PLANS = ("scan", "tokens")
+COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
+    "=": lambda found, value: found == value,
+    "<": lambda found, value: found < value,
+    ">=": lambda found, value: found >= value,
+}
+
+
+@dataclass
+class PlannedScan:
+    """A scan that was planned and is read later; `columns` are the ids of what it shows."""
+
+    read: Callable[[], list[tuple]]
+    timestamp: int
+    columns: tuple[int, ...]
+    expected: Shown
+
+
+class LookSteps(HistoryState):
+    """Scans, lookups, predicates, the whole past, and reads that must be refused."""
+
+    def _look(self, client: int, how: str, at: int | None) -> None:
+        """One way of reading, at one moment."""
+        moment = self.moment(at)
+        self.look(self.tables[client], how, moment)
+
+    def look(self, table: Table, how: str, moment: int | None) -> None:
+        """Compare a table with the model in one way, at a moment."""
+        expected = self.model.at(moment)
+        count = len(self.setup.key_names)
+        what = f"{how} at {moment}"
+        if how == "scan":
+            self.same(self.rows_of(table, moment), expected, what)
+        elif how == "count":
+            self.same(table.scan(at=moment).count(), len(expected), what)
+        elif how == "ordered":
+            found = tuples(table.scan(at=moment, ordered=True).to_arrow())
+            self.same(found, [expected[key] for key in sorted(expected, key=_encoded)], what)
+        elif how == "tokens":
+            tokens = table.scan_tokens(at=moment, split_size_bytes=1)
+            rows = [row for token in tokens for batch in token.open() for row in tuples(batch)]
+            self.same(by_key(rows, count), expected, what)
+        elif how == "projected":
+            names = [*table.schema.names[-1:], *self.setup.key_names]
+            found = in_any_order(tuples(table.scan(names, at=moment).to_arrow()))
+            wanted = in_any_order((row[-1], *row[:count]) for row in expected.values())
+            self.same(found, wanted, what)
+        elif how == "get":
+            for key in self.keys:
+                row = table.get(key, moment)
+                found = None if row is None else tuple(row.values())
+                self.same(found, expected.get(key), f"{what}, key {key}")
+        else:
+            order = self.keys[::2] + self.keys[1::2]
+            rows = [dict(zip(self.setup.key_names, key, strict=True)) for key in order]
+            found = tuples(table.get_many(rows, moment))
+            self.same(found, [expected[key] for key in order if key in expected], what)
+
+    def rows_of(self, table: Table, moment: int | None) -> Shown:
+        """The rows of a scan, by key."""
+        return by_key(tuples(table.scan(at=moment).to_arrow()), len(self.setup.key_names))
+
+    def _where(
+        self, client: int, conditions: Sequence[tuple[str, str, int | None]], at: int | None
+    ) -> None:
+        """A scan with a conjunction on columns, by name or "key"."""
+        moment, table = self.moment(at), self.tables[client]
+        names = table.schema.names
+        where, tests = [], []
+        for name, how, number in conditions:
+            column = None if name == "key" else self.column(name)
+            if name == "key":
+                place = (number or 0) % len(self.setup.key_names)
+                value = self.setup.key(number or 0)[place]
+            elif column is None:
+                continue
+            else:
+                place, value = names.index(name), value_of(column, number or 0)
+            where.append(_predicate(table[names[place]], how, value))
+            tests.append((place, how, value))
+        rows = self.model.at(moment)
+        expected = {
+            key: row
+            for key, row in rows.items()
+            if all(_holds(row[place], how, value) for place, how, value in tests)
+        }
+        scan = table.scan(where=where, at=moment)
+        found = by_key(tuples(scan.to_arrow()), len(self.setup.key_names))
+        self.same(found, expected, f"{tests} at {moment}")
+        self.same(scan.count(), len(expected), f"count of {tests} at {moment}")
+
+    # -- the past
+
+    def _past(self, client: int) -> None:
+        """Every legal moment, and the moments right before them."""
+        self.past(self.tables[client])
+
+    def past(self, table: Table) -> None:
+        """Compare a table with the model at every legal moment."""
+        moments = self.legal_moments()
+        for place, moment in enumerate(moments):
+            self.look(table, LOOKS[place % len(LOOKS)] if place % 5 == 4 else "scan", moment)
+            if place:
+                self.look(table, "scan", moment - 1)
+
+    def _refused(self, client: int, how: str, distance: int) -> None:
+        """A moment before the mark cannot be read."""
+        mark = self.settle_mark()
+        moment = mark - 1 - distance
+        if moment <= 0:
+            return
+        table = self.tables[client]
+        reads: dict[str, Callable[[], object]] = {
+            "scan": lambda: table.scan(at=moment).to_arrow(),
+            "count": lambda: table.scan(at=moment).count(),
+            "tokens": lambda: table.scan_tokens(at=moment),
+            "get": lambda: table.get(self.keys[0], moment),
+        }
+        try:
+            reads[how]()
+        except TimestampError:
+            return
+        raise AssertionError(f"{how} at {moment}, before the mark {mark}, is not refused")
+
+    # -- planned now, read later
+
+    def _plan(self, client: int, slot: int, how: str, at: int | None) -> None:
+        """Plan a scan, for a later step "read"."""
+        moment, table = self.moment(at), self.tables[client]
+        if how == "tokens":
+            tokens = table.scan_tokens(at=moment, split_size_bytes=1)
+            timestamp = tokens[0].timestamp if tokens else moment
+
+            def read() -> list[tuple]:
+                return [row for token in tokens for batch in token.open() for row in tuples(batch)]
+        else:
+            scan = table.scan(at=moment)
+            timestamp = scan.timestamp
+
+            def read() -> list[tuple]:
+                return tuples(scan.to_arrow())
+
+        if timestamp is not None:
+            columns = tuple(column.id for column in self.model.columns)
+            expected = self.model.at(moment)
+            self.slots[slot] = PlannedScan(read, timestamp, columns, expected)
+
+    def _read(self, slot: int) -> None:
+        """Read what was planned: the same rows as then, unless the mark or a drop is past it."""
+        planned = self.slots.get(slot)
+        if not isinstance(planned, PlannedScan):
+            return
+        self.settle_mark()
+        is_whole = set(planned.columns) <= {column.id for column in self.model.columns}
+        try:
+            found = by_key(planned.read(), len(self.setup.key_names))
+        except TimestampError:
+            if planned.timestamp >= self.first_legal:
+                raise
+            del self.slots[slot]
+            return
+        except ConflictError:
+            if is_whole:
+                raise
+            del self.slots[slot]
+            return
+        self.same(is_whole, True, "a dropped column was read")
+        self.same(found, planned.expected, f"scan at {planned.timestamp}, planned before")
+
+    # -- the files
+
+    def _check(self, client: int) -> None:
+        """Table.check, and figures that metadata gives."""
+        table = self.tables[client]
+        table.check().raise_if_bad()
+        self.same(table.statistics.live_row_count, len(self.model.rows), "live rows")
+
+    def _copy(self) -> None:
+        """A copy of the directory with new file times answers every read as the table does."""
+        folder = self.folder.with_name(f"{self.folder.name}-copy")
+        shutil.copytree(self.folder, folder, copy_function=shutil.copyfile)
+        try:
+            table = Client(folder, environment(clock=self.clock)).table("t")
+            self.look(table, "scan", None)
+            self.past(table)
+            table.check().raise_if_bad()
+        finally:
+            shutil.rmtree(folder)
+
+
+def in_any_order(rows: Any) -> list[tuple]:
+    """Rows in one order, whatever is in them."""
+    return sorted(rows, key=repr)
+
+
+def _encoded(key: tuple) -> tuple:
+    """A key in the order of its encoding: texts as bytes."""
+    return tuple(part.encode() if isinstance(part, str) else part for part in key)
+
+
+def _predicate(column: kudulite.ColumnExpression, how: str, value: Any) -> kudulite.Predicate:
+    made = {
+        "=": lambda: column == value,
+        "<": lambda: column < value,
+        ">=": lambda: column >= value,
+        "null": column.is_null,
+        "not null": column.is_not_null,
+        "in": lambda: column.in_list([value]),
+    }
+    return made[how]()
+
+
+def _holds(found: Any, how: str, value: Any) -> bool:
+    if how == "null":
+        return found is None
+    if how == "not null" or found is None:
+        return found is not None
+    if how == "in":
+        return found == value
+    if isinstance(found, str):
+        found, value = found.encode(), value.encode()
+    return COMPARISONS[how](found, value)
