@@ -31,6 +31,7 @@ from kudulite.client.row_operations import RowOperations
 from kudulite.client.scan import Scan
 from kudulite.client.scan_token import ScanToken, make_tokens
 from kudulite.client.small_write import SmallWrite
+from kudulite.client.table_tags import TableTags
 from kudulite.client.table_upkeep import TableUpkeep
 from kudulite.errors import ColumnNotFoundError, OptionError
 from kudulite.model.predicate import ColumnExpression, Predicate
@@ -46,7 +47,7 @@ WRITE_OPTIONS = (
 )
 
 
-class Table(RowOperations, TableUpkeep, KuduTable):
+class Table(RowOperations, TableUpkeep, TableTags, KuduTable):
     """One table; made by `Client.table`, `Client.create_table` and `open_table`."""
 
     def __init__(self, store: TableStore) -> None:
@@ -246,8 +247,8 @@ class Table(RowOperations, TableUpkeep, KuduTable):
     ) -> Scan:
         """Plan a scan at one moment: now, or `at` (datetime, ISO text, HybridTime; inclusive).
 
-        `where` is a conjunction. `ordered` gives key order over all tablets. Raises
-        ColumnNotFoundError, SchemaError, TimestampError.
+        A tagged moment is `at=table.tags["name"]`. `where` is a conjunction. `ordered` gives key
+        order over all tablets. Raises ColumnNotFoundError, SchemaError, TimestampError.
         """
         return Scan(
             self._store,
