@@ -6,6 +6,7 @@ A column that a part does not set at all is null there, with `is_set` false.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +30,13 @@ def slice_rows(rows: DeltaRows, start: int, stop: int) -> DeltaRows:
     }
     stamps = None if rows.timestamps is None else rows.timestamps[start:stop]
     return DeltaRows(rows.rowids[start:stop], rows.ops[start:stop], columns, stamps)
+
+
+def rows_between(rows: DeltaRows, start: int, stop: int) -> DeltaRows:
+    """Return the changes of rows start..stop of ascending `rows`, their row ids from 0."""
+    low, high = np.searchsorted(rows.rowids, [start, stop]).tolist()
+    found = slice_rows(rows, low, high)
+    return replace(found, rowids=found.rowids - start)
 
 
 def take_rows(rows: DeltaRows, at: np.ndarray) -> DeltaRows:

@@ -3,10 +3,11 @@
     insert@10  update@20  delete@30  insert@40  update@50           one row's changes
                                                     └── base: the newest image
     UNDO, newest first: 50 set the values before · 40 DELETE · 30 REINSERT of the row as it was then
-                        20 set the values before · 10 DELETE
+                        20 set the values before
+    first insert: 10
 
-So each change has one UNDO of the same moment, but for a DELETE that is the row's last change: it
-stays REDO, and the base keeps the row's last image for readers of the past.
+So each change after the first has one UNDO of the same moment, but for a DELETE that is the row's
+last change: it stays REDO, and the base keeps the row's last image for readers of the past.
 
 All of it is array operations over the changes in order of (row, time): the value that a change
 found is the newest one set before it, a running maximum of positions.
@@ -38,8 +39,8 @@ _UNDO_OF[[OP_UPDATE, OP_DELETE, OP_REINSERT]] = [OP_UPDATE, OP_REINSERT, OP_DELE
 class FlushImage:
     """n rows in key order: `keys`, the newest image of each, uint64[n] when it was first inserted.
 
-    `undo` takes the rows back to any moment, `redo` deletes those that are dead now; their row ids
-    are positions in `rows`. None: there is none.
+    `undo` takes the rows back to any moment since, `redo` deletes those that are dead now; their
+    row ids are positions in `rows`. None: there is none.
     """
 
     keys: KeyArray
@@ -91,10 +92,11 @@ class _History:
         # UNDO order: rows ascending, the newest first; what is undone by nothing is left out.
         newest_first = np.argsort(self.rowids[::-1], kind="stable")
         undone = len(self.rowids) - 1 - newest_first
-        self.undone = undone[~self._stays_redo[undone]]
+        is_undone = (self.row_starts != np.arange(len(self.rowids))) & ~self._stays_redo
+        self.undone = undone[is_undone[undone]]
 
     def undo_rows(self, columns: dict[int, DeltaColumn]) -> DeltaRows | None:
-        """Return the UNDO of every change, with the columns' values made by `_Cells.undo`."""
+        """Return the UNDO of changes after the first, with the values made by `_Cells.undo`."""
         if not len(self.undone):
             return None
         ops = _UNDO_OF[self.ops[self.undone]]
@@ -140,7 +142,7 @@ class _Cells:
         is_set = ((ops == OP_UPDATE) & self._is_set[at]) | (ops == OP_DELETE)
         if not is_set.any():
             return None
-        before = self._cells_at(np.maximum(at - 1, history.row_starts[at]))
+        before = self._cells_at(at - 1)
         values = self._values.take(pa.array(before, mask=~is_set))
         return DeltaColumn(values, None if is_set.all() else is_set)
 

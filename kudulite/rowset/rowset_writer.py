@@ -8,7 +8,7 @@ with them, into files of each rowset.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,8 +18,8 @@ import pyarrow as pa
 from kudulite.cfile.base_data import ROW_GROUP_ROWS, write_base_data
 from kudulite.cfile.bloom import write_bloom
 from kudulite.cfile.key_index import write_key_index
-from kudulite.delta.delta_file import DeltaFileMeta, DeltaRows, create_delta_file
-from kudulite.delta.delta_rows import slice_rows, take_rows, without_unset
+from kudulite.delta.delta_file import OP_DELETE, DeltaFileMeta, DeltaRows, create_delta_file
+from kudulite.delta.delta_rows import rows_between, without_unset
 from kudulite.fs.file_system import FileRef, FileSystem
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Schema
@@ -33,8 +33,8 @@ ROWSET_BYTES_MAX = 256 << 20
 class RowHistory:
     """When n rows were inserted (uint64[n]), and the deltas beside their newest image.
 
-    Row ids count over all n rows. `undo` is newest first within a row, every row's insert in it;
-    both have timestamps of their own.
+    Row ids count over all n rows. `undo` takes the image back to each row's first insert and is
+    newest first within a row; the inserts are not among it. Both have timestamps of their own.
     """
 
     insert_timestamps: np.ndarray
@@ -45,8 +45,8 @@ class RowHistory:
         """Return the history of rows start..stop, their row ids from 0."""
         return RowHistory(
             self.insert_timestamps[start:stop],
-            _rows_between(self.undo, start, stop),
-            _rows_between(self.redo, start, stop),
+            None if self.undo is None else rows_between(self.undo, start, stop),
+            None if self.redo is None else rows_between(self.redo, start, stop),
         )
 
 
@@ -65,7 +65,7 @@ def write_rowsets(
     for the caller to make durable. Raises StorageError.
     """
     assert len(keys) == rows.num_rows
-    step = _rows_per_rowset(rows)
+    step = rows_per_rowset(rows)
     for start in range(0, rows.num_rows, step):
         stop = min(start + step, rows.num_rows)
         part = rows.slice(start, stop - start)
@@ -76,39 +76,35 @@ def write_rowsets(
         yield meta
 
 
-def _rows_between(rows: DeltaRows | None, start: int, stop: int) -> DeltaRows | None:
-    if rows is None:
-        return None
-    low, high = np.searchsorted(rows.rowids, [start, stop]).tolist()
-    found = slice_rows(rows, low, high)
-    return replace(found, rowids=found.rowids - start)
-
-
 def _write_history(
     file_system: FileSystem, target: Path, meta: RowSetMeta, history: RowHistory
 ) -> RowSetMeta:
     inserted = int(history.insert_timestamps.min())
-    undo, redo = history.undo, history.redo
-    if undo is not None and undo.timestamps is not None:
-        # The rowset as a whole is not there before its first insert: nothing takes that back.
-        undo = take_rows(undo, np.flatnonzero(undo.timestamps > inserted))
+    # The rowset as a whole is not there before its first insert. What says so of rows inserted
+    # later is oldest of all, and in a file of its own: readers of old values do not need it.
+    later = np.flatnonzero(history.insert_timestamps > inserted)
+    ops = np.full(len(later), OP_DELETE, np.uint8)
+    absent = DeltaRows(later, ops, {}, history.insert_timestamps[later])
     return replace(
         meta,
         insert_timestamp=inserted,
-        undo=_write_deltas(file_system, target, "undo", undo),
-        redo=_write_deltas(file_system, target, "redo", redo),
+        undo=_write_deltas(file_system, target, "undo", [history.undo, absent]),
+        redo=_write_deltas(file_system, target, "redo", [history.redo]),
     )
 
 
 def _write_deltas(
-    file_system: FileSystem, target: Path, kind: str, rows: DeltaRows | None
+    file_system: FileSystem, target: Path, kind: str, files: Sequence[DeltaRows | None]
 ) -> tuple[DeltaFileMeta, ...]:
-    if rows is None or not len(rows.rowids):
-        return ()
-    return (create_delta_file(file_system, target, kind, without_unset(rows)),)
+    return tuple(
+        create_delta_file(file_system, target, kind, without_unset(rows))
+        for rows in files
+        if rows is not None and len(rows.rowids)
+    )
 
 
-def _rows_per_rowset(rows: pa.Table) -> int:
+def rows_per_rowset(rows: pa.Table) -> int:
+    """Return how many rows like these fill a rowset."""
     row_bytes = max(1, rows.nbytes // max(1, rows.num_rows))
     groups = min(ROWSET_ROWS_MAX, ROWSET_BYTES_MAX // row_bytes) // ROW_GROUP_ROWS
     return max(1, groups) * ROW_GROUP_ROWS

@@ -1,0 +1,214 @@
+"""Merging compaction: several DiskRowSets become fewer, side by side, with all their history.
+
+    inputs, by key     ├──a──────────┤   ├──c──┤
+                          ├───b────────┤            ├──d──┤
+    windows            │  │  │  │    │ │ │     │    │     │     all rows of all inputs up to a key
+    outputs            ├──0─────────┤├──1──────┤├───2─────┤     full row groups, full rowsets
+
+A window ends where the first of the inputs in it has no more rows in hand, so whatever rows have a
+key in common are in one window. In memory are a row group of each input that the window is in, the
+deltas of these inputs, and the rows of an output that is not full yet. Inputs side by side are read
+one after the other, and their rows are neither sorted nor copied.
+
+A row of an output has the newest image of its key, at most one REDO (the DELETE of a row that is
+dead now), and UNDO back to the ancient history mark, of all lives of the key in all inputs. What a
+key was in rowsets that are not among the inputs stays there. Keys that are dead since the mark are
+left out.
+
+Invariants: (1) a snapshot at the mark or later sees in the outputs what it saw in the inputs;
+(2) keys of outputs are disjoint; an output is never empty.
+
+Threads: any; inputs never change, and nobody knows the outputs before they are published.
+
+Source: Kudu tablet.cc, DoMergeCompactionOrFlush, its first phase; compaction.cc.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from kudulite.cfile.base_data import ROW_GROUP_ROWS
+from kudulite.delta.delta_file import OP_DELETE, DeltaRows
+from kudulite.delta.delta_rows import concat_rows
+from kudulite.fs.file_system import FileSystem
+from kudulite.model.key_array import KeyArray
+from kudulite.model.schema import Schema
+from kudulite.rowset import rowset_writer
+from kudulite.rowset.disk_rowset import DiskRowSet
+from kudulite.rowset.merged_rows import MergedRows, merge_lives
+from kudulite.rowset.row_id_map import RowIdMap
+from kudulite.rowset.row_lives import NEVER, RowLives, read_lives
+from kudulite.rowset.rowset_meta import RowSetMeta
+from kudulite.rowset.rowset_writer import RowHistory, rows_per_rowset, write_rowsets
+
+# Rows that are put in order at once, of all inputs together.
+_WINDOW_ROWS = 2 * ROW_GROUP_ROWS
+
+
+@dataclass(frozen=True)
+class MergedRowSets:
+    """What a merging compaction has written, in order of keys, and where the rows went."""
+
+    rowsets: tuple[RowSetMeta, ...]
+    row_map: RowIdMap
+
+
+def merge_rowsets(
+    file_system: FileSystem,
+    folder: Path,
+    schema: Schema,
+    inputs: Sequence[DiskRowSet],
+    mark: int,
+    without: KeyArray | None = None,
+) -> MergedRowSets:
+    """Write the rows of `inputs` (no memory, not ended) to new rowsets under their `folder`.
+
+    History up to the ancient history `mark` is left out, and so are the rows with the ascending
+    keys `without`, from all of history. The rowsets are durable but for their names in `folder`,
+    which is for the caller. Raises StorageError, CorruptionError; then there are files that nobody
+    refers to.
+    """
+    numbers = {rowset.meta.id: np.full(rowset.meta.row_count, -1) for rowset in inputs}
+    oldest = min(rowset.meta.insert_timestamp for rowset in inputs)
+    writer = _Writer(file_system, folder, schema)
+    streams = [_Input(rowset, schema, mark, without) for rowset in inputs]
+    count = 0
+    for window in _windows(streams):
+        merged = merge_lives([rows for _, rows in window], schema)
+        for (stream, rows), places in zip(window, merged.places, strict=True):
+            own = numbers[stream.rowset.meta.id]
+            own[rows.rowids] = np.where(places < 0, -1, places + count)
+        count += len(merged)
+        writer.add(merged, _history_of(merged, mark, oldest))
+    rowsets = writer.finish()
+    return MergedRowSets(rowsets, RowIdMap(numbers, [meta.row_count for meta in rowsets]))
+
+
+class _Input:
+    """One rowset and what is left of its current block; opened at its first `advance`."""
+
+    def __init__(
+        self, rowset: DiskRowSet, schema: Schema, mark: int, without: KeyArray | None
+    ) -> None:
+        self.rowset = rowset
+        self.rows: RowLives | None = None
+        self._blocks = read_lives(rowset, schema, mark, without)
+
+    def advance(self) -> None:
+        """Go to the next block; `rows` is None at the end."""
+        self.rows = next(self._blocks, None)
+
+    def key_at(self, count: int) -> bytes:
+        """The last key of the first `count` rows in hand, or of all when there are fewer."""
+        assert self.rows is not None
+        return self.rows.keys[min(count, len(self.rows)) - 1]
+
+    def take_up_to(self, last_key: bytes) -> RowLives | None:
+        """Take the rows with keys ≤ `last_key` off the current block."""
+        rows = self.rows
+        assert rows is not None
+        count = rows.keys.locate(last_key, "right")
+        if count == len(rows):
+            self.advance()
+        elif count:
+            self.rows = rows.cut(count, len(rows))
+        return rows.cut(0, count) if count else None
+
+
+def _windows(inputs: Sequence[_Input]) -> Iterator[list[tuple[_Input, RowLives]]]:
+    """Yield all rows in order of keys, cut between keys; each window has rows."""
+    cold = sorted(inputs, key=lambda each: each.rowset.key_min, reverse=True)
+    hot: list[_Input] = []
+    while cold or hot:
+        end = _window_end(hot)
+        while cold and (end is None or cold[-1].rowset.key_min <= end):
+            opened = cold.pop()
+            opened.advance()
+            if opened.rows is not None:
+                hot.append(opened)
+            end = _window_end(hot)
+        if end is None:
+            continue
+        window = [(each, rows) for each in hot if (rows := each.take_up_to(end)) is not None]
+        hot = [each for each in hot if each.rows is not None]
+        yield window
+
+
+def _window_end(hot: Sequence[_Input]) -> bytes | None:
+    """Return a key up to which all inputs have their rows in hand, not too many of them."""
+    count = max(1, _WINDOW_ROWS // max(1, len(hot)))
+    return min((each.key_at(count) for each in hot), default=None)
+
+
+class _Writer:
+    """Collects merged rows and writes them as soon as they fill a rowset."""
+
+    def __init__(self, file_system: FileSystem, folder: Path, schema: Schema) -> None:
+        self._file_system = file_system
+        self._folder = folder
+        self._schema = schema
+        self._written: list[RowSetMeta] = []
+        self._keys: list[KeyArray] = []
+        self._rows: list[pa.Table] = []
+        self._histories: list[RowHistory] = []
+
+    def add(self, rows: MergedRows, history: RowHistory) -> None:
+        """Take rows whose keys are above all before; writes what fills whole rowsets."""
+        columns = [rows.columns[column.id] for column in self._schema.columns]
+        self._keys.append(rows.keys)
+        self._rows.append(pa.Table.from_arrays(columns, schema=self._schema.arrow_schema()))
+        self._histories.append(history)
+        size = sum(part.nbytes for part in self._rows)
+        count = sum(part.num_rows for part in self._rows)
+        if count >= rowset_writer.ROWSET_ROWS_MAX or size >= rowset_writer.ROWSET_BYTES_MAX:
+            self._write(is_last=False)
+
+    def finish(self) -> tuple[RowSetMeta, ...]:
+        """Write the rest; returns all rowsets in order of keys."""
+        if self._rows:
+            self._write(is_last=True)
+        return tuple(self._written)
+
+    def _write(self, *, is_last: bool) -> None:
+        keys, rows = KeyArray.concat(self._keys), pa.concat_tables(self._rows)
+        history = _joined(self._histories)
+        step = rows_per_rowset(rows)
+        count = rows.num_rows if is_last else rows.num_rows // step * step
+        self._written += write_rowsets(
+            self._file_system,
+            self._folder,
+            self._schema,
+            keys.slice(0, count),
+            rows.slice(0, count),
+            history.cut(0, count),
+        )
+        self._keys = [keys.slice(count, len(keys))]
+        self._rows = [rows.slice(count)]
+        self._histories = [history.cut(count, rows.num_rows)]
+
+
+def _history_of(rows: MergedRows, mark: int, oldest: int) -> RowHistory:
+    """Return the deltas of merged rows; `oldest` is a moment up to all their first inserts."""
+    # For all who may ask, what the mark sees has been there always.
+    began = np.where(rows.began <= mark, np.uint64(oldest), rows.began)
+    dead = np.flatnonzero(rows.ended != NEVER)
+    ops = np.full(len(dead), OP_DELETE, np.uint8)
+    redo = DeltaRows(dead, ops, {}, rows.ended[dead])
+    return RowHistory(began, rows.changes, redo)
+
+
+def _joined(parts: Sequence[RowHistory]) -> RowHistory:
+    """Return the history of the rows of all parts, one after the other."""
+    undo, redo, start = [], [], 0
+    for part in parts:
+        assert part.undo is not None and part.redo is not None
+        undo.append(replace(part.undo, rowids=part.undo.rowids + start))
+        redo.append(replace(part.redo, rowids=part.redo.rowids + start))
+        start += len(part.insert_timestamps)
+    stamps = np.concatenate([part.insert_timestamps for part in parts])
+    return RowHistory(stamps, concat_rows(undo), concat_rows(redo))

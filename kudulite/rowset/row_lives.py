@@ -1,0 +1,260 @@
+"""The rows of one DiskRowSet with all their history, block by block: what merging compactions read.
+
+    a row     inserted@10   updated@20   updated@30   deleted@40
+    lives     began 10 ── changes: 30 set back, 20 set back ── ended 40,   image: as of its newest
+
+REDO is taken into the image: what it changed is in `changes`, which take the image back as UNDO
+does. Only a DELETE stays what it is, the end of the row. A row's first insert is not among its
+changes but its begin. Where an earlier compaction has put several lives of a key into one row, the
+older ones are among the changes, each from its REINSERT to the DELETE at its insert.
+
+Left out are the changes at or before the ancient history mark, rows that are dead since then, rows
+that nobody ever saw (inserted and deleted at one moment), and columns that the schema does not have
+any more. Columns that came later show their read default.
+
+Invariants: (1) keys ascend; (2) `changes` are by row, newest first, each row's last insert down to
+its first but for the begin; (3) a REINSERT sets all columns but the key; (4) all changes and ends
+are after the mark; a begin is exact if it is after the mark, else just some moment up to it.
+
+Threads: one reads; a block, once made, is immutable.
+
+Source: Kudu compaction.cc, ApplyMutationsAndGenerateUndos, RemoveAncientUndos.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from kudulite.cfile.base_data import ROW_GROUP_ROWS
+from kudulite.delta.delta_file import (
+    OP_DELETE,
+    OP_REINSERT,
+    OP_UPDATE,
+    DeltaColumn,
+    DeltaFile,
+    DeltaFileMeta,
+    DeltaRows,
+)
+from kudulite.delta.delta_history import (
+    invert_updates,
+    merge_redo,
+    merge_undo,
+    stamped,
+    without_ancient,
+)
+from kudulite.delta.delta_rows import rows_between, take_rows, without_unset
+from kudulite.model.key_array import KeyArray
+from kudulite.model.schema import Column, Schema
+from kudulite.mvcc.hybrid_time import TIMESTAMP_MAX
+from kudulite.rowset.disk_rowset import DiskRowSet
+from kudulite.rowset.rowset import Block, constant
+
+# The end of a row that is live: after every timestamp.
+NEVER = np.uint64(2**64 - 1)
+_NO_CHANGES = DeltaRows(np.empty(0, np.int64), np.empty(0, np.uint8), {}, np.empty(0, np.uint64))
+
+
+@dataclass(frozen=True)
+class RowLives:
+    """n rows of a rowset in key order: `rowids` int64[n] there, and the newest cells by column id.
+
+    `began` and `ended` are uint64[n]. The row ids of `changes` are positions in this block.
+    """
+
+    keys: KeyArray
+    rowids: np.ndarray
+    columns: dict[int, pa.Array]
+    began: np.ndarray
+    ended: np.ndarray
+    changes: DeltaRows
+
+    def __len__(self) -> int:
+        return len(self.rowids)
+
+    def cut(self, start: int, stop: int) -> RowLives:
+        """Return rows start..stop without a copy."""
+        if start == 0 and stop >= len(self):
+            return self
+        return RowLives(
+            self.keys.slice(start, stop),
+            self.rowids[start:stop],
+            {c: values.slice(start, stop - start) for c, values in self.columns.items()},
+            self.began[start:stop],
+            self.ended[start:stop],
+            rows_between(self.changes, start, stop),
+        )
+
+    def take(self, at: np.ndarray) -> RowLives:
+        """Return the rows at int64[m] ascending positions."""
+        place = np.full(len(self), -1)
+        place[at] = np.arange(len(at))
+        changes = replace(self.changes, rowids=place[self.changes.rowids])
+        indices = pa.array(at)
+        return RowLives(
+            self.keys.take(at),
+            self.rowids[at],
+            {c: values.take(indices) for c, values in self.columns.items()},
+            self.began[at],
+            self.ended[at],
+            take_rows(changes, np.flatnonzero(changes.rowids >= 0)),
+        )
+
+
+def read_lives(
+    rowset: DiskRowSet, schema: Schema, mark: int, without: KeyArray | None = None
+) -> Iterator[RowLives]:
+    """Yield what is left of the rows of a rowset without memory, in key order.
+
+    The rows with the ascending keys `without` are left out. Blocks are of a row group each and have
+    rows; beside the one in hand only the rowset's deltas are in memory.
+    """
+    assert rowset.dms is None and rowset.meta.delete_timestamp is None
+    history = _History.of(rowset, schema, mark)
+    for start in range(0, rowset.meta.row_count, ROW_GROUP_ROWS):
+        stop = min(start + ROW_GROUP_ROWS, rowset.meta.row_count)
+        block = _read_block(rowset, schema, history, start, stop)
+        keep = (block.ended > mark) & (block.ended != block.began)
+        if without is not None:
+            keep &= without.find(block.keys) < 0
+        if not keep.all():
+            block = block.take(np.flatnonzero(keep))
+        if len(block):
+            yield block
+
+
+def life_ends(lives: RowLives) -> np.ndarray:
+    """Return uint64[n] for n changes: the end of the life that each is of."""
+    changes = lives.changes
+    assert changes.timestamps is not None
+    count = len(changes.rowids)
+    revivals = np.where(changes.ops == OP_REINSERT, np.arange(count), -1)
+    newest = np.maximum.accumulate(revivals)
+    is_own = newest >= np.searchsorted(changes.rowids, changes.rowids)
+    return np.where(is_own, changes.timestamps[newest], lives.ended[changes.rowids])
+
+
+@dataclass(frozen=True)
+class _Moments:
+    """Timestamps of some rows, by ascending row id."""
+
+    rowids: np.ndarray
+    timestamps: np.ndarray
+
+    @staticmethod
+    def of(rows: DeltaRows, at: np.ndarray) -> _Moments:
+        assert rows.timestamps is not None
+        return _Moments(rows.rowids[at], rows.timestamps[at])
+
+    def spread(self, start: int, stop: int, others: int | np.uint64) -> np.ndarray:
+        """Return uint64[stop - start] for rows start..stop, `others` where a row has none."""
+        result = np.full(stop - start, others, np.uint64)
+        low, high = np.searchsorted(self.rowids, [start, stop])
+        result[self.rowids[low:high] - start] = self.timestamps[low:high]
+        return result
+
+
+@dataclass(frozen=True)
+class _History:
+    """The deltas of a rowset: its UPDATEs and DELETEs of REDO; UNDO after the mark.
+
+    `begins` are the UNDO DELETEs that are the last change of their rows, `undo` is without them.
+    """
+
+    updates: DeltaRows
+    ends: _Moments
+    undo: DeltaRows
+    begins: _Moments
+    begin_of_all: int
+    mark: int
+
+    @staticmethod
+    def of(rowset: DiskRowSet, schema: Schema, mark: int) -> _History:
+        """Read the delta files of a rowset; O(changes)."""
+        redo = merge_redo(_read_files(rowset, rowset.meta.redo, schema))
+        undo = merge_undo(_read_files(rowset, rowset.meta.undo, schema))
+        undo = without_ancient(undo, mark)
+        is_last = np.append(undo.rowids[1:] != undo.rowids[:-1], True)[: len(undo.rowids)]
+        is_begin = is_last & (undo.ops == OP_DELETE)
+        return _History(
+            updates=take_rows(redo, np.flatnonzero(redo.ops == OP_UPDATE)),
+            ends=_Moments.of(redo, np.flatnonzero(redo.ops == OP_DELETE)),
+            undo=_completed(take_rows(undo, np.flatnonzero(~is_begin)), schema.value_columns),
+            begins=_Moments.of(undo, np.flatnonzero(is_begin)),
+            begin_of_all=rowset.meta.insert_timestamp,
+            mark=mark,
+        )
+
+
+def _read_files(
+    rowset: DiskRowSet, metas: Sequence[DeltaFileMeta], schema: Schema
+) -> list[DeltaRows]:
+    """Return the changes of each file, after a part without any."""
+    parts = [_NO_CHANGES]
+    for meta in metas:
+        file = DeltaFile(rowset.folder / meta.ref.name, meta, rowset.meta.row_count)
+        parts.append(_fitted(stamped(file), schema))
+    return parts
+
+
+def _fitted(rows: DeltaRows, schema: Schema) -> DeltaRows:
+    """Return changes with the columns of a schema; an UPDATE that sets none of them is none."""
+    columns = {}
+    sets_any = rows.ops != OP_UPDATE
+    for column_id, column in rows.columns.items():
+        wanted = schema.column_by_id(column_id)
+        if wanted is not None:
+            values = _widened(column.values, wanted)
+            columns[column_id] = DeltaColumn(values, column.is_set)
+            sets_any |= True if column.is_set is None else column.is_set
+    found = replace(rows, columns=columns)
+    return found if sets_any.all() else take_rows(found, np.flatnonzero(sets_any))
+
+
+def _widened(values: pa.Array, column: Column) -> pa.Array:
+    """Return values in the type that the column has now."""
+    return values if values.type.equals(column.type.arrow) else values.cast(column.type.arrow)
+
+
+def _completed(undo: DeltaRows, columns: Sequence[Column]) -> DeltaRows:
+    """Return changes whose REINSERTs set also the columns that are younger than their files."""
+    revives = undo.ops == OP_REINSERT
+    if not revives.any():
+        return undo
+    completed = {}
+    for column in columns:
+        found = undo.columns.get(column.id)
+        if found is None:
+            completed[column.id] = DeltaColumn(constant(column, len(revives)), revives)
+        elif found.is_set is None or found.is_set[revives].all():
+            completed[column.id] = found
+        else:
+            # What was dead before the column came shows, at its time, what all old rows show.
+            at = np.where(revives & ~found.is_set, len(revives), np.arange(len(revives)))
+            values = pa.concat_arrays([found.values, constant(column, 1)]).take(pa.array(at))
+            completed[column.id] = DeltaColumn(values, found.is_set | revives)
+    return replace(undo, columns=completed)
+
+
+def _read_block(
+    rowset: DiskRowSet, schema: Schema, history: _History, start: int, stop: int
+) -> RowLives:
+    block = Block(start // ROW_GROUP_ROWS, start, stop)
+    found = rowset.base.read(block, schema.columns)
+    base = {c.id: _widened(values, c) for c, values in zip(schema.columns, found, strict=True)}
+    overlay = rowset.overlay(TIMESTAMP_MAX)
+    newest = {c: overlay.apply_range(values, c, start) for c, values in base.items()}
+    updates = rows_between(history.updates, start, stop)
+    inverted = invert_updates(without_unset(updates), lambda c, at: base[c].take(pa.array(at)))
+    undo = [without_ancient(inverted, history.mark), rows_between(history.undo, start, stop)]
+    return RowLives(
+        keys=rowset.key_index.slice(start, stop),
+        rowids=np.arange(start, stop),
+        columns=newest,
+        began=history.begins.spread(start, stop, history.begin_of_all),
+        ended=history.ends.spread(start, stop, NEVER),
+        changes=merge_undo(undo),
+    )
