@@ -2,13 +2,13 @@
 
     rowid r  →  row group r // ROW_GROUP_ROWS, row r % ROW_GROUP_ROWS of it
 
-Written once from a sorted table; read by row group and column. A major compaction of some columns
-writes a file with just those, so a file's columns are a subset of the rowset's, known by id.
-The format, and how damage is found, is in `base_format`.
+Written once, in order, from sorted rows; read by row group and column. A major compaction of some
+columns writes a file with just those, so a file's columns are a subset of the rowset's, known by
+id. The format, and how damage is found, is in `base_format`.
 
-**Threads** `write_base_data` on different sinks, and all of `BaseDataFile`, from any thread;
-pyarrow encodes and decodes without the GIL. The parsed footer and the memory map are shared, the
-Parquet reader is made anew for each read (60 µs): pyarrow does not promise that it can be shared.
+**Threads** Writers on different sinks, and all of `BaseDataFile`, from any thread; pyarrow encodes
+and decodes without the GIL. The parsed footer and the memory map are shared, the Parquet reader is
+made anew for each read (60 µs): pyarrow does not promise that it can be shared.
 
 **Damage** The footer's checksum is verified at the first use, a page's when it is read. That is
 all of the file but page headers, whose damage Parquet notices in most cases; the file's own CRC in
@@ -17,8 +17,8 @@ its FileRef covers every byte and is what `kudulite check` compares.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,13 @@ from kudulite.errors import CorruptionError, FormatVersionError, StorageError
 from kudulite.fs.file_system import FileRef, Sink
 from kudulite.model.schema import Column
 
-__all__ = ["ROW_GROUP_ROWS", "BaseDataFile", "BaseDataStats", "write_base_data"]
+__all__ = [
+    "ROW_GROUP_ROWS",
+    "BaseDataFile",
+    "BaseDataStats",
+    "BaseDataWriter",
+    "write_base_data",
+]
 
 SAMPLE_ROWS = 8192
 SAMPLE_DISTINCT_FRACTION_MAX = 0.8  # of 8192: about 17,000 distinct values in the column
@@ -93,48 +99,91 @@ class _SealingSink:
         self._sink.write(sealed_footer(b"".join(self._tail)))
 
 
-def write_base_data(sink: Sink, batches: pa.Table, columns: Sequence[Column]) -> BaseDataStats:
-    """Write `batches`, which has at least `columns` in their exact Arrow types, as Parquet.
+class BaseDataWriter:
+    """Writes base data to a sink, row group after row group.
 
+    Leaving its `with` block before `close` drops what is not in the sink yet.
     The rows must be in key order already; the order of the file's columns is that of `columns`.
-    The sink is not finished. Raises pa.ArrowInvalid for a null in a NOT NULL column.
+    The encoding of a column that leaves it to us is chosen by the first rows that are written.
     """
-    fields = [
-        pa.field(
-            column.name,
-            column.type.arrow,
-            column.nullable,
-            metadata={_FIELD_ID_KEY: str(column.id).encode()},
+
+    def __init__(self, sink: Sink, columns: Sequence[Column]) -> None:
+        """The sink is not finished here: that is for the caller, after `close`."""
+        self._columns = columns
+        self._schema = pa.schema(
+            pa.field(
+                column.name,
+                column.type.arrow,
+                column.nullable,
+                metadata={_FIELD_ID_KEY: str(column.id).encode()},
+            )
+            for column in columns
         )
-        for column in columns
-    ]
-    arrays = [batches.column(column.name) for column in columns]
-    table = pa.Table.from_arrays(arrays, schema=pa.schema(fields))
-    encodings = {
-        column.name: parquet_encoding(
-            column, has_repeats=column.encoding == "auto" and _has_repeats(values)
+        self._sink = _SealingSink(sink)
+        self._writer: pq.ParquetWriter | None = None
+        self._row_count = 0
+        self._is_closed = False
+
+    def write(self, rows: pa.Table) -> None:
+        """Append rows with at least the columns, in their exact Arrow types.
+
+        All but the last call give whole row groups. Raises pa.ArrowInvalid for a null in a NOT
+        NULL column.
+        """
+        assert self._row_count % ROW_GROUP_ROWS == 0, "a row group in the middle is not full"
+        arrays = [rows.column(column.name) for column in self._columns]
+        table = pa.Table.from_arrays(arrays, schema=self._schema)
+        if self._writer is None:
+            self._writer = self._opened(table)
+        self._writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+        self._row_count += table.num_rows
+
+    def close(self) -> BaseDataStats:
+        """Write the footer, after at least one call of `write`."""
+        assert self._writer is not None, "nothing was written"
+        self._writer.add_key_value_metadata(
+            {FORMAT_VERSION_KEY: str(FORMAT_VERSION), FOOTER_CRC_KEY: FOOTER_CRC_BLANK}
         )
-        for column, values in zip(columns, arrays, strict=True)
-    }
-    sealing_sink = _SealingSink(sink)
-    writer = pq.ParquetWriter(
-        pa.PythonFile(sealing_sink, "w"),
-        table.schema,
-        compression={column.name: PARQUET_CODECS[column.compression] for column in columns},
-        use_dictionary=[name for name, encoding in encodings.items() if encoding == DICTIONARY],
-        column_encoding={n: e for n, e in encodings.items() if e != DICTIONARY} or None,
-        write_page_checksum=True,
-        store_schema=False,  # our types need no Arrow schema, and it would cost bytes per file
-        store_decimal_as_integer=True,
-    )
-    writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
-    writer.add_key_value_metadata(
-        {FORMAT_VERSION_KEY: str(FORMAT_VERSION), FOOTER_CRC_KEY: FOOTER_CRC_BLANK}
-    )
-    sealing_sink.hold_tail()
-    writer.close()
-    sealing_sink.release_tail()
-    return BaseDataStats(row_count=table.num_rows)
+        self._sink.hold_tail()
+        self._writer.close()
+        self._sink.release_tail()
+        self._is_closed = True
+        return BaseDataStats(row_count=self._row_count)
+
+    def __enter__(self) -> BaseDataWriter:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        if self._writer is not None and not self._is_closed:
+            # What pyarrow still holds would go to the sink when the writer is dropped, at any time.
+            self._sink.hold_tail()
+            with contextlib.suppress(StorageError, pa.ArrowException, OSError):
+                self._writer.close()
+
+    def _opened(self, sample: pa.Table) -> pq.ParquetWriter:
+        encodings = {
+            column.name: parquet_encoding(
+                column, has_repeats=column.encoding == "auto" and _has_repeats(values)
+            )
+            for column, values in zip(self._columns, sample.columns, strict=True)
+        }
+        return pq.ParquetWriter(
+            pa.PythonFile(self._sink, "w"),
+            self._schema,
+            compression={c.name: PARQUET_CODECS[c.compression] for c in self._columns},
+            use_dictionary=[name for name, encoding in encodings.items() if encoding == DICTIONARY],
+            column_encoding={n: e for n, e in encodings.items() if e != DICTIONARY} or None,
+            write_page_checksum=True,
+            store_schema=False,  # our types need no Arrow schema, and it would cost bytes per file
+            store_decimal_as_integer=True,
+        )
+
+
+def write_base_data(sink: Sink, rows: pa.Table, columns: Sequence[Column]) -> BaseDataStats:
+    """Write all rows at once, as a BaseDataWriter does."""
+    with BaseDataWriter(sink, columns) as writer:
+        writer.write(rows)
+        return writer.close()
 
 
 def _has_repeats(values: pa.ChunkedArray) -> bool:
@@ -291,7 +340,7 @@ class BaseDataFile:
         if found != expected:
             raise CorruptionError(f"{self.path}: row groups of {found} rows, expected {expected}")
 
-    @contextmanager
+    @contextlib.contextmanager
     def _corruption_errors(self, what: str) -> Iterator[None]:
         """Parquet's complaint about bytes is ours about the file."""
         try:

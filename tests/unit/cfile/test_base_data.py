@@ -13,7 +13,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from kudulite.cfile.base_data import ROW_GROUP_ROWS, BaseDataFile, write_base_data
+from kudulite.cfile.base_data import (
+    ROW_GROUP_ROWS,
+    BaseDataFile,
+    BaseDataWriter,
+    write_base_data,
+)
 from kudulite.cfile.base_format import footer_bounds, parquet_encoding, sealed_footer
 from kudulite.errors import CorruptionError, FormatVersionError, StorageError
 from kudulite.fs.file_system import FileRef, FileSystem
@@ -216,6 +221,33 @@ def test_row_groups_hold_exactly_the_rows_that_their_number_says(tmp_path):
         start, stop = file.row_group_rows(row_group)
         assert file.read([row_group], ["id"])["id"].to_numpy().tolist() == list(range(start, stop))
     assert read_all(file).equals(table)
+
+
+def test_a_file_written_by_row_groups_is_that_of_one_write(tmp_path):
+    """Byte for byte, where the first rows are like all others."""
+    table, columns = three_column_table(2 * ROW_GROUP_ROWS + 5)
+    whole = write(tmp_path, table, columns)
+    path = tmp_path / "parts.parquet"
+    with FileSystem().open_sink(path) as sink, BaseDataWriter(sink, columns) as writer:
+        for start in range(0, table.num_rows, ROW_GROUP_ROWS):
+            writer.write(table.slice(start, ROW_GROUP_ROWS))
+        assert writer.close().row_count == table.num_rows
+        sink.finish()
+    assert path.read_bytes() == whole.path.read_bytes()
+
+
+def test_a_writer_that_is_left_half_way_writes_no_more(tmp_path):
+    """Its sink removes the file; pyarrow's buffers do not come after that."""
+    table, columns = three_column_table(ROW_GROUP_ROWS)
+    path = tmp_path / "half.parquet"
+    with (
+        pytest.raises(KeyError, match="stop"),
+        FileSystem().open_sink(path) as sink,
+        BaseDataWriter(sink, columns) as writer,
+    ):
+        writer.write(table)
+        raise KeyError("stop")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_read_gives_rows_and_columns_in_the_order_asked_for(tmp_path):
