@@ -7,6 +7,7 @@ These are the steps of which compactions are made:
 
     minor    merge_redo(files)                                 one REDO file in their place
     major    split_columns(merge_redo(files), columns)         moved, rest (stays REDO)
+             apply_updates(moved, old)                         new base data
              without_ancient(invert_updates(moved, old), mark) one more UNDO file, in front
     UNDO     without_ancient(merge_undo(files), mark)          one UNDO file in their place
 
@@ -31,6 +32,7 @@ import pyarrow as pa
 
 from kudulite.delta.delta_file import OP_UPDATE, DeltaColumn, DeltaFile, DeltaRows
 from kudulite.delta.delta_rows import concat_rows, concat_values, take_rows, without_unset
+from kudulite.delta.scatter import scatter
 
 # (column id, int64[m] strictly ascending row ids) -> the m values of base data.
 BaseValues = Callable[[int, np.ndarray], pa.Array]
@@ -110,12 +112,36 @@ def invert_updates(redo: DeltaRows, base: BaseValues) -> DeltaRows:
     return DeltaRows(redo.rowids[newest_first], redo.ops[newest_first], columns, stamps)
 
 
+def apply_updates(redo: DeltaRows, column_id: int, start: int, base: pa.Array) -> pa.Array:
+    """Return `base`, one column of rows start, start + 1, …, with the newest of its updates.
+
+    `redo` is by (rowid, timestamp) and within these rows. The result has the type of `base`.
+    """
+    column = redo.columns.get(column_id)
+    if column is None:
+        return base
+    setters = _setters(column, len(redo.rowids))
+    if not len(setters):
+        return base
+    rowids = redo.rowids[setters]
+    newest = np.append(rowids[1:] != rowids[:-1], True)
+    values = column.values.take(pa.array(setters[newest]))
+    if not values.type.equals(base.type):
+        values = values.cast(base.type)
+    return scatter(base, rowids[newest] - start, values)
+
+
 def _by_row_and(second: np.ndarray, rows: DeltaRows) -> DeltaRows:
     """Order rows by (row id, uint64[n] `second`), where equal in the order they have."""
     steps, after = rows.rowids[1:] - rows.rowids[:-1], second[1:] >= second[:-1]
     if ((steps > 0) | ((steps == 0) & after)).all():
         return rows
     return take_rows(rows, np.lexsort((second, rows.rowids)))
+
+
+def _setters(column: DeltaColumn, count: int) -> np.ndarray:
+    """Return the positions of those of `count` rows that set the column."""
+    return np.arange(count) if column.is_set is None else np.flatnonzero(column.is_set)
 
 
 def _setting_any(rows: DeltaRows, columns: dict[int, DeltaColumn]) -> np.ndarray:
@@ -142,7 +168,7 @@ def _values_before(
 ) -> DeltaColumn:
     """Return what each update of one column found there, in the order `newest_first`."""
     count = len(rowids)
-    setters = np.arange(count) if column.is_set is None else np.flatnonzero(column.is_set)
+    setters = _setters(column, count)
     changed = rowids[setters]
     is_first = np.append(True, changed[1:] != changed[:-1])[: len(changed)]
     # The pool: what the updates set, then what base data has for the rows that they set.

@@ -14,7 +14,7 @@ Threads: any number may read; opened files are shared through the cache under th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,12 @@ class BaseColumns:
         self._folder = folder
         self._cache = cache
         self._files: dict[int, BaseDataFile | None] = {}
+
+    def row_groups(self) -> Iterator[Block]:
+        """Yield all rows, a row group at a time."""
+        for start in range(0, self._meta.row_count, ROW_GROUP_ROWS):
+            stop = min(start + ROW_GROUP_ROWS, self._meta.row_count)
+            yield Block(start // ROW_GROUP_ROWS, start, stop)
 
     def statistics(self, column_id: int, row_group: int) -> tuple[Any, Any, int] | None:
         """(minimum, maximum, null count) of a column in a row group, None where not known."""

@@ -8,11 +8,15 @@ Threads: any; a fold done twice gives the same.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from kudulite.cfile.block_cache import BlockCache
-from kudulite.delta.delta_file import DeltaFile, DeltaFileMeta
+from kudulite.delta.delta_file import DeltaFile, DeltaFileMeta, DeltaRows, create_delta_file
+from kudulite.delta.delta_history import stamped
 from kudulite.delta.delta_overlay import DeltaOverlay
+from kudulite.delta.delta_rows import without_unset
+from kudulite.fs.file_system import FileSystem
 from kudulite.rowset.overlay_memo import OverlayMemo
 from kudulite.rowset.rowset_meta import RowSetMeta
 
@@ -41,3 +45,23 @@ class RowSetDeltas:
         return self._cache.get_or_load(
             str(path), lambda: (DeltaFile(path, meta, self._meta.row_count), 2 * meta.ref.length)
         )
+
+
+def read_deltas(folder: Path, entries: Sequence[DeltaFileMeta], row_count: int) -> list[DeltaRows]:
+    """Return whole files of a rowset with `row_count` rows, each row with its timestamp.
+
+    They are read once and not kept in a cache. Raises CorruptionError, StorageError.
+    """
+    return [stamped(DeltaFile(folder / entry.ref.name, entry, row_count)) for entry in entries]
+
+
+def write_deltas(
+    file_system: FileSystem, folder: Path, kind: str, rows: DeltaRows | None
+) -> tuple[DeltaFileMeta, ...]:
+    """Write rows to a new file of the rowset in `folder`, "redo" or "undo"; no file without rows.
+
+    The file is durable, its name after the folder is synced.
+    """
+    if rows is None or not len(rows.rowids):
+        return ()
+    return (create_delta_file(file_system, folder, kind, without_unset(rows)),)

@@ -20,6 +20,7 @@ from kudulite.delta.delta_file import (
     create_delta_file,
 )
 from kudulite.delta.delta_history import (
+    apply_updates,
     invert_updates,
     merge_redo,
     merge_undo,
@@ -231,6 +232,11 @@ def test_base_with_inverted_updates_shows_every_past_moment(data):
         (c.rowid, c.timestamp, sorted(c.cells)) for c in backwards(changes)
     ]
     newest = played(base, changes)
+    for column_id, arrow_type in TYPES.items():
+        start = data.draw(st.integers(0, 1)) if all(c.rowid for c in changes) else 0
+        old = pa.array(base[column_id][start:], arrow_type)
+        new = apply_updates(to_rows(redo), column_id, start, old)
+        assert new.equals(pa.array(newest[column_id][start:], arrow_type))
     for moment in range(9, 45):
         expected = played(base, [c for c in changes if c.timestamp <= moment])
         assert played(newest, [c for c in undo if c.timestamp > moment]) == expected
@@ -243,6 +249,20 @@ def played(base: dict[int, list], changes: Sequence[Change]) -> dict[int, list]:
         for column_id, value in change.cells.items():
             rows[column_id][change.rowid] = value
     return rows
+
+
+def test_updates_from_before_a_column_was_widened_fit_its_base():
+    """Base data and UNDO have the column's type of now."""
+    redo = DeltaRows(
+        np.array([1, 1]),
+        np.array([OP_UPDATE] * 2, np.uint8),
+        {1: DeltaColumn(pa.array([5, 6], pa.int8()))},
+        np.array([3, 4], np.uint64),
+    )
+    base = pa.array([1 << 40, 1 << 41])
+    assert apply_updates(redo, 1, 0, base).equals(pa.array([1 << 40, 6]))
+    undo = invert_updates(redo, lambda _, rowids: base.take(pa.array(rowids)))
+    assert undo.columns[1].values.equals(pa.array([5, 1 << 41]))
 
 
 def test_inverted_updates_without_timestamps_have_none():

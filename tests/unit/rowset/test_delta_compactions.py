@@ -1,0 +1,20 @@
+"""Any sequence of delta compactions, alterations and collections leaves every read the same."""
+
+from pathlib import Path
+from random import Random
+
+import pytest
+from delta_machine import DeltaMachine, small_row_groups
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_compactions_change_no_read(seed: int, tmp_path: Path):
+    """After each step a few moments, at the end all, from the mark on; by every way to read."""
+    with small_row_groups(Random(seed).choice([1, 3, 100])):
+        machine = DeltaMachine(seed, tmp_path)
+        machine.check(machine.model.moments())
+        for _ in range(10):
+            machine.step()
+            moments = machine.model.moments()
+            machine.check(machine.random.sample(moments, min(4, len(moments))))
+        machine.check(machine.model.moments())
