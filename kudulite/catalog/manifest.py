@@ -138,6 +138,13 @@ class Manifest:
         """Return the entry of a tablet of the newest state or of a dropped range, or None."""
         return self._entries.get(tablet_id) or self._dropped_entries.get(tablet_id)
 
+    def with_entry(self, new: TabletEntry) -> Manifest:
+        """Return the version with another entry of one of its tablets, be its range dropped."""
+        if new.id in self._entries:
+            return replace(self, tablets=_replaced(self.tablets, new))
+        dropped = tuple(replace(d, tablets=_replaced(d.tablets, new)) for d in self.dropped)
+        return replace(self, dropped=dropped)
+
     @property
     def readable_tablets(self) -> tuple[TabletEntry, ...]:
         """The tablets of the newest state and of all dropped ranges."""
@@ -219,6 +226,10 @@ class Manifest:
             f"{source}: table of format version {version}, known: 1 to {FORMAT_VERSION};"
             " upgrade kudulite to open it"
         )
+
+
+def _replaced(entries: tuple[TabletEntry, ...], new: TabletEntry) -> tuple[TabletEntry, ...]:
+    return tuple(new if old.id == new.id else old for old in entries)
 
 
 def _from_body(body: dict[str, Any]) -> Manifest:

@@ -63,8 +63,8 @@ def publish_alone(
 
 def with_tablet(manifest: Manifest, new: TabletEntry, commit_id: str) -> Manifest:
     """Return the version after `manifest`, with another entry of one of its tablets."""
-    tablets = tuple(new if old.id == new.id else old for old in manifest.tablets)
-    return replace(manifest, version=manifest.version + 1, commit_id=commit_id, tablets=tablets)
+    changed = manifest.with_entry(new)
+    return replace(changed, version=manifest.version + 1, commit_id=commit_id)
 
 
 def are_there(rowsets: Sequence[RowSetMeta], base: Tablet) -> bool:

@@ -1,0 +1,274 @@
+"""Runs one maintenance operation on a tablet: built beside readers and writers, then published.
+
+    1  read the newest superblock, the ancient history mark          no lock
+    2  write the new files                                           no lock: takes long
+    3  carry over REDO that arrived meanwhile, until it is little    no lock
+    4  the rest of it, the superblock, put-if-absent of the manifest    the lock of the tablet
+
+Whoever has opened the tablet before goes on with its old files, which stay for the grace time. The
+log needs nothing: its records are logical, and whoever opens the new superblock replays them onto
+its rowsets. So `wal_start` stays where it is, and no flush is needed.
+
+A crash anywhere leaves the old version and files that nobody refers to, which the sweep removes.
+Two operations on one tablet at once do no harm: the second to publish does not fit any more.
+
+Invariant: who publishes without history before a mark raises `history_start` to the mark in the
+same version, and gives up where a tag holds a moment before it.
+
+Source: Kudu tablet.cc, "DoMergeCompactionOrFlush"; here without a DuplicatingRowSet, since what
+arrives is in files or in a log of logical records.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from kudulite.catalog.history import ancient_history_mark, is_mark_still_valid
+from kudulite.catalog.manifest import Manifest
+from kudulite.catalog.publish import are_there, publish_next, with_tablet
+from kudulite.catalog.replacement import Replacement
+from kudulite.catalog.table_store import TableStore
+from kudulite.delta.delta_file import DeltaFile, DeltaFileMeta, DeltaRows, create_delta_file
+from kudulite.delta.delta_history import merge_redo, stamped
+from kudulite.errors import StorageError
+from kudulite.fs.file_system import FileSystem
+from kudulite.model.schema import Schema
+from kudulite.rowset.column_compaction import compact_columns
+from kudulite.rowset.disk_rowset import DiskRowSet
+from kudulite.rowset.merge_compaction import merge_rowsets
+from kudulite.rowset.redo_compaction import merge_redo_files, merge_undo_files
+from kudulite.rowset.rowset_gc import is_dead_for_ever, without_ancient_undo
+from kudulite.rowset.rowset_meta import RowSetMeta
+from kudulite.tablet.maintenance_policy import (
+    CollectHistory,
+    CompactColumns,
+    CompactDeltas,
+    CompactRowSets,
+    Operation,
+)
+from kudulite.tablet.superblock import Superblock
+from kudulite.tablet.tablet import ROWSET_FOLDER, Tablet
+
+# REDO of so many rows is carried over while the lock is held; more, without it first.
+CARRIED_ROWS_MAX = 10_000
+_CARRY_ROUNDS_MAX = 10
+
+Hook = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class OperationResult:
+    """What an operation did: the version it made, and the tablet's rowsets and bytes around it.
+
+    `bytes_written` is the size of the new files.
+    """
+
+    version: int
+    rowset_count_before: int
+    rowset_count_after: int
+    bytes_before: int
+    bytes_after: int
+    bytes_written: int
+
+
+def run_operation(
+    store: TableStore, tablet_id: str, operation: Operation, hook: Hook = lambda gap: None
+) -> OperationResult | None:
+    """Run one operation and publish it; None when there was nothing to do, or it did not fit.
+
+    `hook` is called in each gap: "read", "built", "carried", "locked", "published". Raises
+    LockTimeoutError, StorageError, CorruptionError; the table is then as it was.
+    """
+    manifest = store.newest()
+    entry = manifest.entry(tablet_id)
+    if entry is None:
+        return None
+    base = store.tablet(entry)
+    mark = ancient_history_mark(store, manifest)
+    hook("read")
+    if isinstance(operation, CollectHistory):
+        return _collect(store, tablet_id, mark, hook)
+    replacement = _build(store, base, manifest.schema, operation, mark)
+    if replacement is None:
+        return None
+    hook("built")
+    return publish_replacement(store, base, replacement, hook)
+
+
+def publish_replacement(
+    store: TableStore, base: Tablet, replacement: Replacement, hook: Hook = lambda gap: None
+) -> OperationResult | None:
+    """Publish rowsets built from the version `base` of a tablet; None when they do not fit.
+
+    Their files are removed then.
+    """
+    entry = store.newest().entry(base.id)
+    rounds = 0
+    while entry is not None and rounds < _CARRY_ROUNDS_MAX:
+        carried = carry_over(store, store.tablet(entry), replacement)
+        if carried is None:
+            break
+        replacement, row_count = carried
+        if row_count <= CARRIED_ROWS_MAX:
+            break
+        entry, rounds = store.newest().entry(base.id), rounds + 1
+    hook("carried")
+    with store.lock(base.id) as lock:
+        lock.announce("compaction")
+        hook("locked")
+        found = _publish(store, base, replacement)
+    if found is None:
+        _remove_built(store, base, replacement)
+    hook("published")
+    return found
+
+
+def _build(
+    store: TableStore, base: Tablet, schema: Schema, operation: Operation, mark: int
+) -> Replacement | None:
+    """Write the files of an operation; None where the tablet does not have what it is for."""
+    ids = operation.rowset_ids
+    found = [base.rowset(rowset_id) for rowset_id in ids]
+    inputs = [rowset for rowset in found if rowset is not None]
+    metas = tuple(rowset.meta for rowset in inputs)
+    if not inputs or len(inputs) < len(ids) or any(m.delete_timestamp is not None for m in metas):
+        return None
+    file_system, folder = store.environment.file_system, base.folder / ROWSET_FOLDER
+    if isinstance(operation, CompactRowSets):
+        merged = merge_rowsets(file_system, folder, schema, inputs, mark)
+        file_system.sync_directory(folder)
+        return Replacement(metas, merged.rowsets, mark, merged.row_map)
+    (rowset,) = inputs
+    if isinstance(operation, CompactColumns):
+        output = compact_columns(file_system, rowset, schema, operation.column_ids, mark)
+    else:
+        assert isinstance(operation, CompactDeltas)
+        output = _joined_deltas(file_system, rowset, operation, mark)
+    return None if output == rowset.meta else Replacement(metas, (output,), mark)
+
+
+def _joined_deltas(
+    file_system: FileSystem, rowset: DiskRowSet, operation: CompactDeltas, mark: int
+) -> RowSetMeta:
+    meta, start, stop = rowset.meta, operation.start, operation.stop
+    if stop > len(meta.undo if operation.is_undo else meta.redo):
+        return meta
+    if operation.is_undo:
+        return merge_undo_files(file_system, rowset.folder, meta, start, stop, mark=mark)
+    return merge_redo_files(file_system, rowset.folder, meta, start, stop)
+
+
+def carry_over(
+    store: TableStore, now: Tablet, replacement: Replacement
+) -> tuple[Replacement, int] | None:
+    """Return the replacement with the REDO that has arrived, and how many rows that was.
+
+    None where it does not fit any more.
+    """
+    newer = replacement.arrived(now.superblock)
+    if newer is None:
+        return None
+    if replacement.row_map is None or not any(newer.values()):
+        return replacement, 0
+    file_system, folder = store.environment.file_system, now.folder / ROWSET_FOLDER
+    parts: list[list[DeltaRows]] = [[] for _ in replacement.outputs]
+    row_count = 0
+    for meta in replacement.inputs:
+        for delta in newer[meta.id]:
+            file = DeltaFile(folder / meta.id / delta.ref.name, delta, meta.row_count)
+            row_count += delta.row_count
+            mapped = replacement.row_map.map_deltas(meta.id, stamped(file))
+            for index, rows in mapped.items():
+                parts[index].append(rows)
+    written: list[DeltaFileMeta | None] = []
+    for output, found in zip(replacement.outputs, parts, strict=True):
+        if not found:
+            written.append(None)
+            continue
+        rows = merge_redo(found)
+        written.append(create_delta_file(file_system, folder / output.id, "redo", rows))
+        file_system.sync_directory(folder / output.id)
+    return replacement.with_redo(newer, written), row_count
+
+
+def _publish(store: TableStore, base: Tablet, replacement: Replacement) -> OperationResult | None:
+    """Publish a replacement under the tablet's lock; None where it does not fit."""
+    newest = store.newest()
+    entry = newest.entry(base.id)
+    if entry is None:
+        return None
+    now = store.tablet(entry)
+    carried = carry_over(store, now, replacement)
+    superblock = None if carried is None else carried[0].fitted(now.superblock)
+    if superblock is None or not are_there(superblock.rowsets, base):
+        return None
+    return publish_superblock(store, newest, superblock, replacement.mark)
+
+
+def _collect(store: TableStore, tablet_id: str, mark: int, hook: Hook) -> OperationResult | None:
+    """Drop the history behind the mark that whole files hold: nothing is written for it."""
+    with store.lock(tablet_id) as lock:
+        lock.announce("history collection")
+        hook("locked")
+        newest = store.newest()
+        entry = newest.entry(tablet_id)
+        if entry is None:
+            return None
+        superblock = store.tablet(entry).superblock
+        alive = [meta for meta in superblock.rowsets if not is_dead_for_ever(meta, mark)]
+        rowsets = tuple(without_ancient_undo(meta, mark) for meta in alive)
+        if rowsets == superblock.rowsets:
+            return None
+        found = publish_superblock(store, newest, replace(superblock, rowsets=rowsets), mark)
+    hook("published")
+    return found
+
+
+def publish_superblock(
+    store: TableStore, newest: Manifest, superblock: Superblock, mark: int
+) -> OperationResult | None:
+    """Publish a tablet's superblock that lacks history before `mark`, under the tablet's lock.
+
+    None where a tag needs that history.
+    """
+    old = newest.readable_entry(superblock.tablet_id)
+    assert old is not None
+    before = store.tablet(old).superblock.rowsets
+    ref = store.write_superblock(superblock)
+    store.environment.file_system.sync_directory(store.tablet_folder(old.id))
+    new = old.with_superblock(ref, superblock.rowsets, old.timestamp)
+    commit_id = uuid.uuid4().hex
+
+    def build(manifest: Manifest) -> Manifest | None:
+        if not is_mark_still_valid(manifest, mark):
+            return None
+        start = max(manifest.history_start, mark)
+        return replace(with_tablet(manifest, new, commit_id), history_start=start)
+
+    published = publish_next(store, newest, build)
+    if published is None:
+        return None
+    known = {ref.name for meta in before for ref in meta.file_refs}
+    refs = [ref for meta in superblock.rowsets for ref in meta.file_refs]
+    return OperationResult(
+        version=published.version,
+        rowset_count_before=len(before),
+        rowset_count_after=len(superblock.rowsets),
+        bytes_before=old.bytes_on_disk,
+        bytes_after=new.bytes_on_disk,
+        bytes_written=sum(ref.length for ref in refs if ref.name not in known),
+    )
+
+
+def _remove_built(store: TableStore, base: Tablet, replacement: Replacement) -> None:
+    """Remove the files of a replacement that was not published; what fails is left to the sweep."""
+    known = {name for meta in base.superblock.rowsets for name in meta.file_names}
+    folder = base.folder / ROWSET_FOLDER
+    with suppress(StorageError):
+        for meta in replacement.outputs:
+            for name in meta.file_names:
+                if name not in known:
+                    store.environment.file_system.remove(folder / meta.id / name)
