@@ -58,6 +58,15 @@ def sweep_staging(store: TableStore, grace_seconds: float = STAGING_GRACE_SECOND
     return count
 
 
+def open_writes(store: TableStore) -> list[str]:
+    """Return the ids of the writes that have staged something and are neither committed nor over.
+
+    Each pins the version that it read, with its files.
+    """
+    folders = _entries(store.folder / STAGING_FOLDER)
+    return [folder.name for folder in folders if read_pinned_version(folder) is not None]
+
+
 def sweep(
     store: TableStore,
     grace_seconds: float = GRACE_SECONDS,

@@ -82,7 +82,10 @@ def key_table(keys: Any, schema: Schema, table: str) -> pa.Table:
     """Return keys (tuples, single values, dicts, or Arrow) as a table of the key columns."""
     if isinstance(keys, list | tuple):
         return _rows_table([_key_dict(key, schema) for key in keys], schema, table)
-    _, batches = arrow_batches(keys, schema, table)
+    names, batches = arrow_batches(keys, schema, table)
+    missing = [name for name in schema.key_names if name not in names]
+    if missing:
+        raise SchemaError(f"table {table!r}: keys without column {missing[0]!r}")
     tables = list(_tables(batches))
     return pa.concat_tables(tables).select(schema.key_names)
 

@@ -102,6 +102,24 @@ class KeyLookup:
         count = len(next(iter(columns.values())))
         return pa.array(manifest.partition.tablet_index(columns, count))
 
+    def keys_by_tablet(self, keys: Any) -> dict[str, KeyArray]:
+        """Return the keys, ascending and each once, by the id of each tablet that may have them.
+
+        Tablets of dropped ranges are among them.
+        """
+        manifest = self.store.newest()
+        columns = self._key_columns(manifest, keys)
+        count = len(next(iter(columns.values())))
+        encoded = encode_keys(list(columns.values()), manifest.schema.key_types)
+        found = {}
+        for partition, tablets in manifest.partitions_at(0):
+            index = partition.tablet_index(columns, count)
+            for number in np.unique(index[index >= 0]):
+                own = encoded.take(np.flatnonzero(index == number))
+                own = own.take(own.sort_order())
+                found[tablets[number].id] = own.take(np.flatnonzero(~own.equals_previous()))
+        return found
+
     def _key_columns(self, manifest: Manifest, keys: Any) -> dict[str, pa.Array]:
         table = key_table(keys, manifest.schema, self.store.name)
         columns = {}
