@@ -303,6 +303,7 @@ class DeltaMachine:
             self._check_order(
                 delta.ref.name, DeltaFile(self.set_folder / delta.ref.name, delta, 99)
             )
+        self._check_steps_back(new)
         ends = [delta.timestamp_max for delta in new.redo]
         assert all(end <= d.timestamp_min for end, d in zip(ends, new.redo[1:], strict=False))
         if compacted is None:
@@ -315,6 +316,16 @@ class DeltaMachine:
         assert not any(compacted & set(d.update_counts) for d in new.redo)
         assert all(set(d.update_counts) <= known for d in new.redo)
         assert all(len(new.base) == 1 or not set(base.column_ids) <= keys for base in new.base)
+
+    def _check_steps_back(self, meta: RowSetMeta) -> None:
+        """Walking back over all UNDO files a row goes from there to not there, and so on."""
+        is_there: dict[int, bool] = {}
+        for delta in meta.undo:
+            rows = DeltaFile(self.set_folder / delta.ref.name, delta, meta.row_count).read()
+            for rowid, op in zip(rows.rowids.tolist(), rows.ops.tolist(), strict=True):
+                if op != OP_UPDATE:
+                    assert is_there.get(rowid, True) == (op == OP_DELETE)
+                    is_there[rowid] = op != OP_DELETE
 
     @staticmethod
     def _check_order(name: str, file: DeltaFile) -> None:
