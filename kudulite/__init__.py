@@ -11,6 +11,8 @@ from kudulite.catalog.bulk_write import StagedTask
 from kudulite.catalog.check import CheckReport
 from kudulite.catalog.sweep import SweepResult
 from kudulite.client.bulk_write import BulkWrite, WriteResult
+from kudulite.client.change_token import ChangeToken
+from kudulite.client.changes import Changes
 from kudulite.client.client import Client, connect, open_table
 from kudulite.client.kudu_names import (
     CLOSEST_REPLICA,
@@ -119,6 +121,8 @@ __all__ = [
     "READ_LATEST",
     "READ_YOUR_WRITES",
     "BulkWrite",
+    "ChangeToken",
+    "Changes",
     "CheckReport",
     "Client",
     "Column",

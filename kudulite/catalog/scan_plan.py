@@ -7,7 +7,7 @@ sweeps. Key ranges are cut at the first keys of row groups, where base data is c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from kudulite.catalog.history import partitions_to_read, tablet_at
@@ -18,6 +18,7 @@ from kudulite.cfile.base_data import ROW_GROUP_ROWS
 from kudulite.errors import SchemaError
 from kudulite.model.predicate import BoundPredicates, Predicate, bind_predicates
 from kudulite.rowset.disk_rowset import DiskRowSet
+from kudulite.rowset.rowset import RowSet
 from kudulite.rowset.scan_spec import ScanSpec
 
 # [lower, upper) as encoded keys; None is unbounded.
@@ -91,11 +92,21 @@ def plan_pieces(
 def _tablet_pieces(
     store: TableStore, entry: TabletEntry, spec: ScanSpec, split_bytes: int
 ) -> list[ScanPiece]:
-    """Sweep the first keys of all row groups in key order; cut where a piece is large enough."""
     tablet = tablet_at(store, entry, spec.timestamp)
     share = max(1, len(set(spec.names) | set(spec.predicates.columns))) / len(spec.schema.columns)
+    rowsets = tablet.visible(spec.timestamp).overlapping(spec.lower, spec.upper)
+    return cut_pieces(entry.id, rowsets, spec, share, split_bytes)
+
+
+def cut_pieces(
+    tablet_id: str, rowsets: Iterable[RowSet], spec: ScanSpec, share: float, split_bytes: int
+) -> list[ScanPiece]:
+    """Sweep the first keys of all row groups in key order; cut where a piece is large enough.
+
+    `share` is the part of base data that is read.
+    """
     groups: list[tuple[bytes, int, int]] = []
-    for rowset in tablet.visible(spec.timestamp).overlapping(spec.lower, spec.upper):
+    for rowset in rowsets:
         if not isinstance(rowset, DiskRowSet):
             rows = rowset.live_row_count(spec.timestamp)
             groups.append((rowset.key_min, rows * MEMORY_ROW_BYTES, rows))
@@ -118,7 +129,7 @@ def _tablet_pieces(
             continue
         if pieces:
             pieces[-1] = replace(pieces[-1], upper=key)
-        pieces.append(ScanPiece(entry.id, key if pieces else None, None, size, rows))
+        pieces.append(ScanPiece(tablet_id, key if pieces else None, None, size, rows))
     return [piece for piece in pieces if _overlaps(piece, spec)]
 
 

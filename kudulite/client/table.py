@@ -31,6 +31,7 @@ from kudulite.client.row_operations import RowOperations
 from kudulite.client.scan import Scan
 from kudulite.client.scan_token import ScanToken, make_tokens
 from kudulite.client.small_write import SmallWrite
+from kudulite.client.table_history import TableHistory
 from kudulite.client.table_purge import TablePurge
 from kudulite.client.table_tags import TableTags
 from kudulite.client.table_upkeep import TableUpkeep
@@ -48,7 +49,7 @@ WRITE_OPTIONS = (
 )
 
 
-class Table(RowOperations, TableUpkeep, TableTags, TablePurge, KuduTable):
+class Table(RowOperations, TableHistory, TableUpkeep, TableTags, TablePurge, KuduTable):
     """One table; made by `Client.table`, `Client.create_table` and `open_table`."""
 
     def __init__(self, store: TableStore) -> None:

@@ -27,7 +27,7 @@ from kudulite.cfile.block_cache import BlockCache
 from kudulite.cfile.bloom import BloomFilter
 from kudulite.cfile.key_index import KeyIndex
 from kudulite.delta.delta_mem_store import DeltaMemSnapshot
-from kudulite.delta.delta_overlay import DeltaOverlay
+from kudulite.delta.delta_overlay import DeltaOverlay, DeltaSource
 from kudulite.delta.scatter import select
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Column
@@ -190,11 +190,12 @@ class DiskRowSet:
         count = block.row_count if selected is None else len(selected)
         fields = spec.schema.arrow_schema(spec.names)
         batch = record_batch([found[name] for name in spec.names], fields, count)
-        return ScannedRows(batch, self._keys_of(block, selected) if spec.with_keys else None)
+        return ScannedRows(batch, self.keys_of(block, selected) if spec.with_keys else None)
 
-    def _keys_of(self, block: Block, selected: np.ndarray | None) -> KeyArray:
+    def keys_of(self, block: Block, positions: np.ndarray | None) -> KeyArray:
+        """Return the keys of a block's rows at int64[m] `positions`; None is all of them."""
         keys = self.key_index.slice(block.start, block.stop)
-        return keys if selected is None else keys.take(selected)
+        return keys if positions is None else keys.take(positions)
 
     def _rowid_range(self, lower: bytes | None, upper: bytes | None) -> tuple[int, int]:
         start, stop = 0, self.meta.row_count
@@ -240,6 +241,41 @@ class DiskRowSet:
         if changed is not None:
             return cell_value(changed, column)
         return self.base.cell(rowid, column)
+
+    # -- what changed
+
+    @property
+    def lifetime(self) -> tuple[int, int | None]:
+        """When the first row was inserted, and when all rows together were deleted."""
+        return self.meta.insert_timestamp, self.meta.delete_timestamp
+
+    def delta_sources(self) -> tuple[Sequence[DeltaSource], Sequence[DeltaSource]]:
+        """Return the sources of UNDO, newest first, and of REDO, oldest first, not opened yet."""
+        undo, redo = self._deltas.files()
+        return undo, redo if self._dms is None else [*redo, self._dms]
+
+    def rowids_of(self, block: Block) -> np.ndarray:
+        """Return int64[n]: the row ids of a block's rows."""
+        return np.arange(block.start, block.stop)
+
+    def are_there(self, rowids: np.ndarray, timestamp: int, overlay: DeltaOverlay) -> np.ndarray:
+        """Return bool[n]: which of int64[n] row ids are live; `overlay` is that of `timestamp`."""
+        if not self.is_visible(timestamp):
+            return np.zeros(len(rowids), dtype=bool)
+        return ~overlay.is_deleted(rowids)
+
+    def read_images(
+        self,
+        block: Block,
+        columns: Sequence[Column],
+        views: Sequence[tuple[DeltaOverlay, np.ndarray]],
+    ) -> list[list[pa.Array]]:
+        """Return, for each view, the columns' values of the block's rows at its positions."""
+        base = list(zip(self.base.read(block, columns), columns, strict=True))
+        return [
+            [overlay.apply_range(values, c.id, block.start, at) for values, c in base]
+            for overlay, at in views
+        ]
 
     # -- files
 

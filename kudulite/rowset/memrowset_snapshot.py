@@ -21,7 +21,7 @@ import pyarrow as pa
 from kudulite.cfile.base_data import ROW_GROUP_ROWS
 from kudulite.delta.delta_file import OP_DELETE
 from kudulite.delta.delta_mem_store import DeltaMemSnapshot
-from kudulite.delta.delta_overlay import DeltaOverlay
+from kudulite.delta.delta_overlay import DeltaOverlay, DeltaSource
 from kudulite.delta.scatter import select
 from kudulite.model.encoded_key import key_width
 from kudulite.model.key_array import KeyArray
@@ -212,7 +212,7 @@ class MemRowSetSnapshot:
             for name in spec.names
         ]
         batch = record_batch(arrays, spec.schema.arrow_schema(spec.names), len(slots))
-        return ScannedRows(batch, self._keys_of(block, positions) if spec.with_keys else None)
+        return ScannedRows(batch, self.keys_of(block, positions) if spec.with_keys else None)
 
     def _live_positions(
         self, slots: np.ndarray, overlay: DeltaOverlay, timestamp: int
@@ -227,9 +227,39 @@ class MemRowSetSnapshot:
             live &= ~overlay.is_deleted(slots)
         return None if live.all() else np.flatnonzero(live)
 
-    def _keys_of(self, block: Block, positions: np.ndarray | None) -> KeyArray:
+    def keys_of(self, block: Block, positions: np.ndarray | None) -> KeyArray:
+        """Return the keys of a block's rows at int64[m] `positions`; None is all of them."""
         keys = self.sorted_keys.keys.slice(block.start, block.stop)
         return keys if positions is None else keys.take(positions)
+
+    # -- what changed
+
+    @property
+    def lifetime(self) -> tuple[int, int | None]:
+        """0 and None: each row is inserted and deleted by itself."""
+        return 0, None
+
+    def delta_sources(self) -> tuple[Sequence[DeltaSource], Sequence[DeltaSource]]:
+        """Return no UNDO, and all changes, inserts included, as REDO."""
+        return [], [self.changes]
+
+    def rowids_of(self, block: Block) -> np.ndarray:
+        """Return int64[n]: the slots of a block's rows, in key order."""
+        return self.sorted_keys.rowids[block.start : block.stop]
+
+    def are_there(self, rowids: np.ndarray, timestamp: int, overlay: DeltaOverlay) -> np.ndarray:
+        """Return bool[n]: which of int64[n] slots are live; `overlay` is that of `timestamp`."""
+        return (rowids < self._inserted_count(timestamp)) & ~overlay.is_deleted(rowids)
+
+    def read_images(
+        self,
+        block: Block,
+        columns: Sequence[Column],
+        views: Sequence[tuple[DeltaOverlay, np.ndarray]],
+    ) -> list[list[pa.Array]]:
+        """Return, for each view, the columns' values of the block's rows at its positions."""
+        slots = self.rowids_of(block)
+        return [[_values(c, slots[at], overlay) for c in columns] for overlay, at in views]
 
 
 def _values(column: Column, slots: np.ndarray, overlay: DeltaOverlay) -> pa.Array:

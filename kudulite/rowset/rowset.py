@@ -13,6 +13,7 @@ from typing import Protocol
 import numpy as np
 import pyarrow as pa
 
+from kudulite.delta.delta_overlay import DeltaOverlay, DeltaSource
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Column
 from kudulite.model.values import timestamp_from_micros
@@ -77,6 +78,38 @@ class RowSet(Protocol):
 
     def read_block(self, block: Block, spec: ScanSpec) -> ScannedRows | None:
         """Return the matching live rows of a block, in key order, or None when there are none."""
+
+    # -- what changed, for diff scans and the history of a row
+
+    @property
+    def lifetime(self) -> tuple[int, int | None]:
+        """When all rows together were inserted and deleted; 0 and None: each by itself."""
+
+    def overlay(self, timestamp: int) -> DeltaOverlay:
+        """Return the fold of the changes that a snapshot at `timestamp` sees."""
+
+    def delta_sources(self) -> tuple[Sequence[DeltaSource], Sequence[DeltaSource]]:
+        """Return the sources of UNDO, newest first, and of REDO, oldest first, not opened yet."""
+
+    def rowids_of(self, block: Block) -> np.ndarray:
+        """Return int64[n]: the row ids of a block's rows, in key order."""
+
+    def keys_of(self, block: Block, positions: np.ndarray | None) -> KeyArray:
+        """Return the keys of a block's rows at int64[m] `positions`; None is all of them."""
+
+    def are_there(self, rowids: np.ndarray, timestamp: int, overlay: DeltaOverlay) -> np.ndarray:
+        """Return bool[n]: which of int64[n] row ids are live; `overlay` is that of `timestamp`."""
+
+    def read_images(
+        self,
+        block: Block,
+        columns: Sequence[Column],
+        views: Sequence[tuple[DeltaOverlay, np.ndarray]],
+    ) -> list[list[pa.Array]]:
+        """Return, for each view, the columns' values of the block's rows at int64[m] positions.
+
+        A view is an overlay and ascending positions; base data is read once for all of them.
+        """
 
 
 def record_batch(arrays: list[pa.Array], fields: pa.Schema, count: int) -> pa.RecordBatch:

@@ -40,6 +40,10 @@ class RowSetDeltas:
         redo = [self._file(m) for m in self._meta.redo if m.timestamp_min <= timestamp]
         return DeltaOverlay(redo, timestamp, undo)
 
+    def files(self) -> tuple[list[DeltaFile], list[DeltaFile]]:
+        """Return the UNDO files, newest first, and the REDO files, oldest first, not read yet."""
+        return [self._file(m) for m in self._meta.undo], [self._file(m) for m in self._meta.redo]
+
     def _file(self, meta: DeltaFileMeta) -> DeltaFile:
         path = self._folder / meta.ref.name
         return self._cache.get_or_load(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from kudulite.catalog.table_store import Environment, TableStore
 from kudulite.cfile.block_cache import BlockCache
 from kudulite.client.client import Client
 from kudulite.client.table import Table
+from kudulite.client.table_alterer import TableAlterer
 from kudulite.fs.file_system import FileSystem
 from kudulite.mvcc.hybrid_time import Clock
 
@@ -109,3 +110,10 @@ def stored(table: kudulite.Table, at: Any = None) -> list[tuple]:
 def files_below(folder: Path) -> set[Path]:
     """All files in a tree."""
     return {path for path in folder.rglob("*") if path.is_file()}
+
+
+def altered(client: Client, name: str, change: Callable[[TableAlterer], object]) -> Table:
+    """The table after one alteration, made by what `change` asks of an alterer."""
+    alterer = client.new_table_alterer(client.table(name))
+    change(alterer)
+    return alterer.alter()

@@ -6,13 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pytest
+from flushed_rows import flushed, in_memory, opened
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from row_histories import (
     Change,
     Versions,
-    apply_changes,
     check_reads,
     columns_of,
     extend,
@@ -21,7 +20,6 @@ from row_histories import (
     new_versions,
 )
 
-from kudulite.cfile.block_cache import BlockCache
 from kudulite.delta.delta_file import (
     OP_DELETE,
     OP_REINSERT,
@@ -36,7 +34,6 @@ from kudulite.delta.delta_mem_store import DeltaMemStore
 from kudulite.delta.delta_rows import take_rows, without_unset
 from kudulite.fs.file_system import FileSystem
 from kudulite.model.encoded_key import key_width
-from kudulite.rowset import rowset_writer
 from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.flush_image import flush_image
 from kudulite.rowset.memrowset import MemRowSet
@@ -45,34 +42,6 @@ from kudulite.rowset.rowset_writer import RowHistory, write_rowsets
 from kudulite.wal.row_changes import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
 
 _OP_OF_CHANGE = {CHANGE_UPDATE: OP_UPDATE, CHANGE_DELETE: OP_DELETE}
-
-
-def in_memory(versions: Versions) -> MemRowSet:
-    """A MemRowSet with all changes, applied in one call."""
-    memory = MemRowSet(versions.schema)
-    apply_changes(memory, versions, versions.changes)
-    return memory
-
-
-def flushed(memory: MemRowSet, folder: Path, rows_max: int) -> list[RowSetMeta]:
-    """Write a MemRowSet to rowsets of at most so many rows."""
-    image = flush_image(memory.snapshot())
-    history = RowHistory(image.insert_timestamps, image.undo, image.redo)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rowset_writer, "ROW_GROUP_ROWS", rows_max)
-        patch.setattr(rowset_writer, "ROWSET_ROWS_MAX", rows_max)
-        metas = list(
-            write_rowsets(FileSystem(), folder, memory.schema, image.keys, image.rows, history)
-        )
-    assert all(RowSetMeta.from_json(meta.to_json()) == meta for meta in metas)
-    for meta in metas:
-        assert {path.name for path in (folder / meta.id).iterdir()} == set(meta.file_names)
-    return metas
-
-
-def opened(metas: list[RowSetMeta], folder: Path) -> list[DiskRowSet]:
-    """The rowsets, each with its own cache."""
-    return [DiskRowSet(meta, folder / meta.id, BlockCache(1 << 20)) for meta in metas]
 
 
 @settings(max_examples=40, deadline=None)

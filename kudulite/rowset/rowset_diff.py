@@ -1,0 +1,151 @@
+"""The rows of one rowset that changed in a window, with what they were at both ends of it.
+
+    batch := _live_start _live_end _timestamp  a0 a1 …  [b0 b1 …]      columns of the spec's images
+                     │          │         │      │         └ the row at `start`, null if not there
+                     │          │         │      └ the row at `end`; if not there, as at `start`
+                     └──────────┴ bool    └ uint64, the newest change in the window
+
+A key that is dead at both ends in one rowset may be live in another, so these rows are told, too:
+whoever joins the rowsets of a tablet by key needs their timestamps.
+
+Of a rowset that one commit wrote, the insert is known for all rows together; of a row that such a
+commit inserted and took back (it has a DELETE of the same moment) nothing is told, since nobody
+could ever see it.
+
+Threads: any number may read; nothing here is shared.
+
+Source: Kudu design-docs/scan-optimization-diff-scan, tablet/delta_store.cc.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from kudulite.delta.changed_rows import ChangedRows, changed_rows
+from kudulite.delta.delta_overlay import DeltaOverlay
+from kudulite.rowset.diff_spec import DiffSpec
+from kudulite.rowset.rowset import Block, RowSet, ScannedRows
+
+LIVE_START, LIVE_END, TIMESTAMP = range(3)  # columns of a batch
+IMAGE_START = 3  # the first column of the images
+
+
+def may_have_changed(rowset: RowSet, spec: DiffSpec) -> bool:
+    """Whether any row of a rowset may have a change in the window, without reading a file."""
+    inserted, deleted = rowset.lifetime
+    if inserted > spec.end or (deleted is not None and deleted <= spec.start):
+        return False
+    if spec.lower is not None and rowset.key_max < spec.lower:
+        return False
+    if spec.upper is not None and rowset.key_min >= spec.upper:
+        return False
+    if inserted > spec.start or (deleted is not None and deleted <= spec.end):
+        return True
+    undo, redo = rowset.delta_sources()
+    return any(
+        source.meta.timestamp_max > spec.start and source.meta.timestamp_min <= spec.end
+        for source in (*undo, *redo)
+    )
+
+
+def diff_blocks(rowset: RowSet, spec: DiffSpec) -> Iterator[ScannedRows]:
+    """Yield the changed rows of a rowset in key order, block by block, with their keys."""
+    diff = _RowSetDiff(rowset, spec)
+    for block in rowset.blocks(spec.key_scan):
+        found = diff.read(block)
+        if found is not None:
+            yield found
+
+
+class _RowSetDiff:
+    """Reads the blocks of one rowset; the overlays of both ends are held while that lasts."""
+
+    def __init__(self, rowset: RowSet, spec: DiffSpec) -> None:
+        self._rowset = rowset
+        self._spec = spec
+        inserted, deleted = rowset.lifetime
+        self._inserted = inserted if spec.start < inserted <= spec.end else 0
+        self._deleted = deleted if deleted and spec.start < deleted <= spec.end else 0
+        undo, redo = rowset.delta_sources()
+        # What happened when all rows were inserted is told by who is live at that moment.
+        self._changed: ChangedRows = changed_rows(
+            (*undo, *redo), spec.start, spec.end, spec.column_ids, not_at=self._inserted
+        )
+        self._at_start = rowset.overlay(spec.start)
+        self._at_end = rowset.overlay(spec.end)
+        self._at_insert = rowset.overlay(self._inserted)
+        self._before_delete = rowset.overlay(max(0, self._deleted - 1))
+
+    def read(self, block: Block) -> ScannedRows | None:
+        """Return the changed rows of a block, None when there are none."""
+        rowset, spec = self._rowset, self._spec
+        rowids = rowset.rowids_of(block)
+        newest = self._newest(rowids)
+        at = np.flatnonzero(newest)
+        if spec.key_scan.predicates.columns and len(at):
+            at = at[self._matches(block, at)]
+        if not len(at):
+            return None
+        rowids = rowids[at]
+        live_start = rowset.are_there(rowids, spec.start, self._at_start)
+        live_end = rowset.are_there(rowids, spec.end, self._at_end)
+        arrays = [pa.array(live_start), pa.array(live_end), pa.array(newest[at])]
+        arrays += self._images(block, at, live_start, live_end)
+        names = [str(number) for number in range(len(arrays))]
+        return ScannedRows(
+            pa.RecordBatch.from_arrays(arrays, names=names), rowset.keys_of(block, at)
+        )
+
+    def _newest(self, rowids: np.ndarray) -> np.ndarray:
+        """Return uint64[n]: the newest change in the window of each row, 0 where there is none."""
+        newest = self._changed.newest_of(rowids)
+        for moment, live_at, overlay in (
+            (self._inserted, self._inserted, self._at_insert),
+            (self._deleted, self._deleted - 1, self._before_delete),
+        ):
+            if moment:
+                there = self._rowset.are_there(rowids, live_at, overlay)
+                newest[there] = np.maximum(newest[there], np.uint64(moment))
+        return newest
+
+    def _matches(self, block: Block, at: np.ndarray) -> np.ndarray:
+        """Return bool[m]: which of the rows meet the predicates on the key."""
+        predicates = self._spec.key_scan.predicates
+        columns = [self._spec.schema.column(name) for name in predicates.columns]
+        # No delta ever sets a key column.
+        values = self._rowset.read_images(block, columns, [(self._at_end, at)])[0]
+        return predicates.evaluate(pa.RecordBatch.from_arrays(values, predicates.columns))
+
+    def _images(
+        self, block: Block, at: np.ndarray, live_start: np.ndarray, live_end: np.ndarray
+    ) -> list[pa.Array]:
+        """Return the columns of the rows at `end` (or else `start`), then those at `start`."""
+        spec = self._spec
+        if not live_start.any() and not live_end.any():
+            sides = 2 if spec.reads_before else 1
+            return [pa.nulls(len(at), column.type.arrow) for column in spec.image_columns] * sides
+        old = live_start if spec.reads_before else live_start & ~live_end
+        views: list[tuple[DeltaOverlay, np.ndarray]] = [
+            (self._at_end, at[live_end]),
+            (self._at_start, at[old]),
+        ]
+        ends, starts = self._rowset.read_images(block, spec.image_columns, views)
+        end_count = int(np.count_nonzero(live_end))
+        nothing = end_count + int(np.count_nonzero(old))
+        old_at = np.where(old, end_count + np.cumsum(old) - 1, nothing)
+        new_at = np.where(live_end, np.cumsum(live_end) - 1, old_at)
+        after = new_at if end_count < len(at) else None
+        images = [_taken(e, s, after) for e, s in zip(ends, starts, strict=True)]
+        if spec.reads_before:
+            images += [_taken(e, s, old_at) for e, s in zip(ends, starts, strict=True)]
+        return images
+
+
+def _taken(ends: pa.Array, starts: pa.Array, at: np.ndarray | None) -> pa.Array:
+    """Return the values at `at` of `ends`, then `starts`, then one null; None is all `ends`."""
+    if at is None:
+        return ends
+    return pa.concat_arrays([ends, starts, pa.nulls(1, ends.type)]).take(pa.array(at))

@@ -1,0 +1,296 @@
+"""Changes and histories of random tables are those of a dictionary, in every window.
+
+Rows are written in every way there is: through sessions, which leave them in memory; in bulk, in
+staged writes that others overtake, by overwriting and truncating; flushed in between. A few keys
+are deleted and inserted over and over, so that one key has lives in several rowsets.
+"""
+
+import random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from change_model import ChangeModel, Row, difference, version_difference
+from core_tables import CoreTables, in_order, stored, tuples
+
+import kudulite
+
+SEEDS = range(10)
+STEPS = 9
+KEY_NAMES = ["k", "s"]
+VALUE_NAMES = ["a", "b"]
+NAMES = KEY_NAMES + VALUE_NAMES
+DEFAULTS = {"a": None, "b": "none"}
+LAYOUTS: tuple[dict[str, Any], ...] = (
+    {},
+    {"hash_partitions": [(["k"], 3)]},
+    {"range_partitions": {"columns": ["k"], "bounds": [[None, 3], [3, None]]}},
+)
+SAFE = ("upsert", "insert_ignore", "update_ignore", "delete_ignore", "upsert_ignore")
+
+
+class ChangingTable:
+    """A table and its model, driven by one random generator; every step is one commit."""
+
+    def __init__(self, core: CoreTables, seed: int, name: str = "t") -> None:
+        self.random = random.Random(seed)
+        self.log = [f"seed {seed}"]
+        self.client = core.client()
+        builder = kudulite.schema_builder()
+        builder.add_column("k", kudulite.int32, nullable=False)
+        builder.add_column("s", kudulite.string, nullable=False)
+        builder.add_column("a", kudulite.int64)
+        builder.add_column("b", kudulite.string, default="none")
+        builder.set_primary_keys(KEY_NAMES)
+        self.schema = builder.build()
+        self.layout = self.random.choice(LAYOUTS)
+        self.table = self.client.create_table(name, self.schema, **self.layout)
+        self.keys = [(k, s) for k in range(5) for s in ("", "x")]
+        self.model = ChangeModel(DEFAULTS)
+        self.model.commit(self.table.current_timestamp(), is_exact=False)
+
+    # -- steps
+
+    def step(self) -> None:
+        """One random commit."""
+        steps = {
+            self.session: 5,
+            self.bulk: 3,
+            self.mixed: 2,
+            self.overtaken: 2,
+            self.overwrite: 1,
+            self.flush: 3,
+            self.truncate: 0.3,
+        }
+        chosen = self.random.choices(list(steps), list(steps.values()))[0]
+        self.log.append(chosen.__name__)
+        chosen()
+
+    def session(self) -> None:
+        """Some rows one by one, one flush, not to disk."""
+        session = self.client.new_session()
+        for operation, key, values in self.some(SAFE):
+            row = self.row(key, values)
+            session.apply(getattr(self.table, f"new_{operation}")(row))
+            self.model.apply(operation, key, values)
+        session.flush()
+        self.model.commit(self.table.current_timestamp(), is_exact=False)
+
+    def bulk(self) -> None:
+        """One operation on several keys."""
+        operation = self.random.choice(SAFE)
+        names = self.value_names()
+        rows = [(key, self.values(names)) for key in self.random.choices(self.keys, k=4)]
+        if operation == "delete_ignore":
+            names, rows = [], [(key, {}) for key, _ in rows]
+        result = getattr(self.table, operation)(self.arrow(rows, names))
+        for key, values in rows:
+            self.model.apply(operation, key, values)
+        self.log.append(f"{operation} {rows}")
+        self.model.commit(result.timestamp, is_exact=True)
+
+    def mixed(self) -> None:
+        """Several operations in one batch, of one key as well."""
+        rows = [(o, key, self.values(VALUE_NAMES)) for o, key, _ in self.some(SAFE)]
+        data = self.arrow([(key, values) for _, key, values in rows], VALUE_NAMES)
+        data = data.append_column("op", pa.array([operation for operation, _, _ in rows]))
+        result = self.table.apply(data, operation_column="op")
+        for operation, key, values in rows:
+            self.model.apply(operation, key, {} if operation == "delete_ignore" else values)
+        self.log.append(f"mixed {rows}")
+        self.model.commit(result.timestamp, is_exact=True)
+
+    def overtaken(self) -> None:
+        """A staged write that is committed after another: rows of it are inserted in vain."""
+        operation = self.random.choice(["upsert", "insert_ignore", "delete_ignore"])
+        names = [] if operation == "delete_ignore" else VALUE_NAMES
+        keys = self.random.sample(self.keys, 4)
+        rows = [(key, self.values(names)) for key in keys]
+        present = {key for key in keys if key in self.model.rows}
+        write = self.table.new_bulk_write(operation, columns=[*KEY_NAMES, *names])
+        part = write.stage([self.arrow(rows, names)])
+        self.bulk()
+        result = write.commit([part])
+        self.log.append(f"overtaken {operation} {rows}")
+        for key, values in rows:
+            # What an IGNORE operation ignored when it was staged stays ignored.
+            is_ignored = {"insert_ignore": key in present, "delete_ignore": key not in present}
+            if not is_ignored.get(operation, False):
+                self.model.apply(operation, key, values)
+        self.model.commit(result.timestamp, is_exact=True)
+
+    def overwrite(self) -> None:
+        """Other rows in the place of all."""
+        rows = [(key, self.values(VALUE_NAMES)) for key in self.random.sample(self.keys, 4)]
+        result = self.table.overwrite(self.arrow(rows, VALUE_NAMES))
+        self.model.clear()
+        for key, values in rows:
+            self.model.apply("upsert", key, values)
+        self.log.append(f"overwrite {rows}")
+        self.model.commit(result.timestamp, is_exact=True)
+
+    def truncate(self) -> None:
+        """No rows."""
+        result = self.table.truncate()
+        self.model.clear()
+        self.model.commit(result.timestamp, is_exact=True)
+
+    def flush(self) -> None:
+        """Memory to disk: no row changes."""
+        self.table.flush()
+        self.model.commit(self.table.current_timestamp(), is_exact=False)
+
+    def some(self, operations: tuple[str, ...]) -> list[tuple[str, tuple, Row]]:
+        found = []
+        for key in self.random.choices(self.keys, k=self.random.choice([1, 2, 5])):
+            operation = self.random.choice(operations)
+            values = {} if operation == "delete_ignore" else self.values(self.value_names())
+            found.append((operation, key, values))
+        self.log.append(str(found))
+        return found
+
+    def value_names(self) -> list[str]:
+        return self.random.choice([VALUE_NAMES, VALUE_NAMES, ["a"], ["b"]])
+
+    def values(self, names: list[str]) -> Row:
+        some = {"a": [None, 0, 1, 2], "b": [None, "", "x", "none"]}
+        return {name: self.random.choice(some[name]) for name in names}
+
+    @staticmethod
+    def row(key: tuple, values: Row) -> Row:
+        return dict(zip(KEY_NAMES, key, strict=True)) | values
+
+    def arrow(self, rows: list[tuple[tuple, Row]], names: list[str]) -> pa.Table:
+        schema = self.table.arrow_schema
+        wanted = pa.schema([schema.field(name) for name in [*KEY_NAMES, *names]])
+        return pa.Table.from_pylist([self.row(key, values) for key, values in rows], wanted)
+
+    # -- comparing
+
+    def windows(self) -> list[tuple[int, int]]:
+        """All pairs of commits, in order, equal ones too."""
+        count = len(self.model.commits)
+        return [(first, last) for first in range(count) for last in range(first, count)]
+
+    def moment(self, number: int) -> int:
+        return self.model.commits[number].timestamp
+
+    def same(self, found: object, expected: object, what: str) -> None:
+        if found != expected:
+            history = "\n".join(self.log)
+            raise AssertionError(f"{history}\n{what}:\nfound    {found}\nexpected {expected}")
+
+    def compare_window(self, first: int, last: int, **options: Any) -> None:
+        """The changes of a window are the model's."""
+        changes = self.table.changes(self.moment(first), self.moment(last), **options)
+        wrong = difference(changes.to_pylist(), self.model.changes(first, last), KEY_NAMES, NAMES)
+        self.same(wrong, None, f"window {first}, {last}")
+
+
+def table_after_steps(core: CoreTables, seed: int) -> ChangingTable:
+    """A table with a random history."""
+    changing = ChangingTable(core, seed)
+    for _ in range(STEPS):
+        changing.step()
+    return changing
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_every_window_tells_each_changed_key_once(core, seed):
+    """With its type, its newest moment, and the rows at both ends; also by tokens, also reopened.
+
+    The windows of a history are all pairs of its commits.
+    """
+    changing = table_after_steps(core, seed)
+    for first, last in changing.windows():
+        changing.compare_window(first, last, images="both")
+    changing.table = core.client().table("t")
+    for first, last in changing.random.sample(changing.windows(), 8):
+        changing.compare_window(first, last)
+        moments = changing.moment(first), changing.moment(last)
+        tokens = changing.table.change_tokens(*moments, images="both", split_size_bytes=1)
+        found = [row for token in tokens for batch in token.open() for row in batch.to_pylist()]
+        wrong = difference(found, changing.model.changes(first, last), KEY_NAMES, NAMES)
+        changing.same(wrong, None, f"tokens of window {first}, {last}")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_replayed_changes_make_the_source(core, seed):
+    """Window after window into an empty table, and the whole history at once."""
+    changing = table_after_steps(core, seed)
+    copy = changing.client.create_table("copy", changing.schema, hash_partitions=[(["s"], 2)])
+    number, last = 0, len(changing.model.commits) - 1
+    while number < last:
+        upper = min(last, number + changing.random.choice([1, 2, 3]))
+        replay(changing, copy, number, upper)
+        expected = stored(changing.table, changing.moment(upper))
+        changing.same(stored(copy), expected, f"replayed {number} to {upper}")
+        number = upper
+    at_once = changing.client.create_table("at_once", changing.schema)
+    replay(changing, at_once, 0, last)
+    changing.same(stored(at_once), stored(changing.table), "replayed at once")
+
+
+def replay(changing: ChangingTable, copy: kudulite.Table, first: int, last: int) -> None:
+    """Apply the changes of a window; any row that does not fit fails."""
+    changes = changing.table.changes(changing.moment(first), changing.moment(last)).to_arrow()
+    copy.apply(changes.drop_columns("_commit_timestamp"), operation_column="_change_type")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_changes_are_filtered_by_keys_and_by_the_rows_at_both_ends(core, seed):
+    """A row that enters or leaves a filter is told; columns come in the order asked for."""
+    changing = table_after_steps(core, seed)
+    table = changing.table
+    filters = (
+        ([table["a"] >= 1], lambda row: row["a"] in (1, 2)),
+        ([table["b"].is_null()], lambda row: row["b"] is None),
+        ([table["b"] == "x", table["a"] <= 1], lambda row: row["b"] == "x" and row["a"] in (0, 1)),
+    )
+    for first, last in changing.random.sample(changing.windows(), 20):
+        where, accepts = changing.random.choice(filters)
+        names = changing.random.choice([["b", "k", "s"], ["s", "k"], NAMES])
+        found = table.changes(
+            changing.moment(first), changing.moment(last), names, where, images="both"
+        )
+        assert found.schema.names[: len(names)] == names
+        expected = changing.model.changes(first, last, accepts)
+        wrong = difference(found.to_pylist(), expected, KEY_NAMES, names)
+        changing.same(wrong, None, f"{where} in window {first}, {last}")
+        key = changing.random.choice(changing.keys)
+        window = changing.moment(first), changing.moment(last)
+        own = table.changes(*window, where=[table["k"] == key[0], table["s"] >= key[1]])
+        wanted = {
+            k: change
+            for k, change in changing.model.changes(first, last).items()
+            if k[0] == key[0] and k[1] >= key[1]
+        }
+        wrong = difference(own.to_pylist(), wanted, KEY_NAMES, NAMES)
+        changing.same(wrong, None, f"{key} in window {first}, {last}")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_history_of_a_row_has_all_its_versions(core, seed):
+    """One for each commit that touched it, in memory, on disk, and as another client sees it."""
+    changing = table_after_steps(core, seed)
+    for table in (changing.table, core.client().table("t")):
+        for key in changing.keys:
+            found = table.history(key).to_pylist()
+            expected = changing.model.versions(key)
+            changing.same(len(found), len(expected), f"versions of {key}: {found} {expected}")
+            for row, change in zip(found, expected, strict=True):
+                wrong = version_difference(row, key, change, KEY_NAMES, NAMES)
+                changing.same(wrong, None, f"history of {key}")
+        table.flush()
+
+
+def test_a_projection_without_columns_tells_types_and_moments(core):
+    """Also with the row before, which is then a struct without fields."""
+    changing = table_after_steps(core, 1)
+    last = len(changing.model.commits) - 1
+    expected = changing.model.changes(0, last)
+    found = changing.table.changes(changing.moment(0), columns=[], images="both")
+    assert found.count() == len(expected)
+    assert in_order(row[:1] for row in tuples(found.to_arrow())) == in_order(
+        (change.kind,) for change in expected.values()
+    )

@@ -1,0 +1,196 @@
+"""Changes as a user asks for them: moments, columns, forms of the result, and what is refused."""
+
+import pyarrow as pa
+import pytest
+from core_tables import CoreTables, ManualClock, altered, in_order, tuples
+
+import kudulite
+from kudulite.client.client import Client
+from kudulite.client.table import Table
+from kudulite.errors import (
+    ColumnNotFoundError,
+    ConflictError,
+    OptionError,
+    SchemaError,
+    TimestampError,
+)
+
+MICROSECONDS_A_DAY = 24 * 3600 * 1_000_000
+
+
+@pytest.fixture
+def table(core: CoreTables) -> Table:
+    """Keys 0 … 9 in two tablets."""
+    schema = pa.schema([("k", pa.int64()), ("v", pa.string())])
+    table = core.client().create_table("t", schema, primary_key="k", hash_partitions=[(["k"], 2)])
+    table.insert([{"k": k, "v": f"v{k}"} for k in range(10)])
+    return table
+
+
+def test_a_window_leaves_out_its_start_and_holds_its_end(table):
+    """A change at `start` was told by the window before; chained windows tell each one once."""
+    start = table.current_timestamp()
+    first = table.update([{"k": 1, "v": "a"}]).timestamp
+    second = table.delete([{"k": 2}]).timestamp
+    third = table.insert([{"k": 20, "v": "n"}]).timestamp
+    assert table.changes(start, first).to_pylist() == [
+        {"k": 1, "v": "a", "_change_type": "update", "_commit_timestamp": first}
+    ]
+    assert table.changes(first, second).to_pylist() == [
+        {"k": 2, "v": "v2", "_change_type": "delete", "_commit_timestamp": second}
+    ]
+    assert table.changes(second).to_pylist() == [
+        {"k": 20, "v": "n", "_change_type": "insert", "_commit_timestamp": third}
+    ]
+    assert table.changes(third).to_pylist() == []
+    assert table.changes(third, third).count() == 0
+
+
+def test_what_came_and_went_is_not_told(table):
+    """A row that was there at neither end was never seen; one that was at both is updated."""
+    start = table.current_timestamp()
+    table.insert([{"k": 30, "v": "x"}])
+    table.delete([{"k": 30}])
+    table.delete([{"k": 3}])
+    back = table.insert([{"k": 3, "v": "back"}]).timestamp
+    assert table.changes(start, images="both").to_pylist() == [
+        {
+            "k": 3,
+            "v": "back",
+            "_change_type": "update",
+            "_commit_timestamp": back,
+            "_before": {"k": 3, "v": "v3"},
+        }
+    ]
+
+
+def test_moments_are_given_as_to_a_scan(table):
+    """ISO text, datetime, HybridTime; the window that was chosen can be read from the changes."""
+    now = table.current_timestamp()
+    table.delete([{"k": 0}])
+    changes = table.changes(str(now))
+    assert changes.start == now
+    assert changes.count() == 1
+    table.delete([{"k": 1}])
+    assert changes.count() == 1, "the end is fixed when the changes are asked for"
+    assert table.changes(changes.end).count() == 1
+
+
+def test_the_result_comes_in_every_form(table):
+    """Arrow, batches, a reader, pandas, dicts, and the Arrow C stream, all with one schema."""
+    start = table.current_timestamp()
+    table.delete([{"k": k} for k in range(4)])
+    changes = table.changes(start, columns=["v"])
+    schema = pa.schema(
+        [
+            pa.field("v", pa.string()),
+            pa.field("_change_type", pa.string(), nullable=False),
+            pa.field("_commit_timestamp", pa.uint64(), nullable=False),
+        ]
+    )
+    assert changes.schema == schema
+    assert changes.to_arrow().schema == schema
+    expected = [f"v{k}" for k in range(4)]
+    assert sorted(changes.to_arrow()["v"].to_pylist()) == expected
+    assert changes.to_reader().read_all() == changes.to_arrow()
+    assert pa.table(changes) == changes.to_arrow()
+    assert sorted(changes.to_pandas()["v"]) == expected
+    assert sorted(row["v"] for row in changes.to_pylist()) == expected
+    assert all(batch.num_rows for batch in changes.to_batches())
+
+
+def test_a_filter_tells_rows_that_enter_and_leave_it(table):
+    """A predicate on a value holds for the row at either end; one on the key for the key."""
+    start = table.current_timestamp()
+    table.update([{"k": 1, "v": "in"}, {"k": 2, "v": "out"}, {"k": 3, "v": "else"}])
+    rows = table.changes(start, where=table["v"] == "in").to_pylist()
+    assert [(row["k"], row["v"]) for row in rows] == [(1, "in")]
+    rows = table.changes(start, where=table["v"] == "v2").to_pylist()
+    assert [(row["k"], row["v"]) for row in rows] == [(2, "out")]
+    where = [table["k"] >= 2, table["k"] < 3]
+    assert [row["k"] for row in table.changes(start, where=where).to_pylist()] == [2]
+    assert table.changes(start, where=[table["v"] == "a", table["v"] == "b"]).count() == 0
+
+
+def test_a_window_before_the_mark_is_refused(core):
+    """The error names the start and the ancient history mark; so does that of a token."""
+    clock = ManualClock()
+    schema = pa.schema([("k", pa.int64()), ("v", pa.string())])
+    table = core.client(clock=clock).create_table("t", schema, primary_key="k")
+    table.insert([{"k": 1, "v": "a"}])
+    start = table.current_timestamp()
+    clock.microseconds += 1
+    table.insert([{"k": 2, "v": "b"}])
+    changes = table.changes(start)
+    clock.microseconds += 8 * MICROSECONDS_A_DAY
+    table.insert([{"k": 3, "v": "c"}])
+    with pytest.raises(TimestampError, match=r"table 't': .*ancient history mark .*2023-"):
+        table.changes(start)
+    assert changes.count() == 1, "nothing was collected yet"
+
+
+def test_impossible_windows_are_refused(table):
+    """The error names the table and both moments, or the clock."""
+    now = table.current_timestamp()
+    later = table.delete([{"k": 0}]).timestamp
+    with pytest.raises(TimestampError, match=f"table 't': changes after .*{later}.*{now}.*older"):
+        table.changes(later, now)
+    with pytest.raises(TimestampError, match="table 't': .*2100-01-01.*clock"):
+        table.changes("2100-01-01")
+    with pytest.raises(TimestampError, match="table 't': .*2100-01-01.*clock"):
+        table.changes(now, "2100-01-01")
+    with pytest.raises(TimestampError, match="is not a moment"):
+        table.changes("yesterday")
+
+
+def test_unknown_names_are_refused(table):
+    """Images, columns and predicates are checked before anything is read."""
+    now = table.current_timestamp()
+    with pytest.raises(
+        OptionError, match="table 't': unknown images 'before' .*known: after, both"
+    ):
+        table.changes(now, images="before")
+    with pytest.raises(ColumnNotFoundError, match="table 't'.*'x'"):
+        table.changes(now, columns=["x"])
+    with pytest.raises(ColumnNotFoundError, match="table 't'.*'x'"):
+        table.changes(now, where=[kudulite.Predicate("x", "=", 1)])
+
+
+def test_a_column_with_a_name_of_ours_can_be_left_out(core):
+    """A table may have a column `_change_type`; its changes cannot show it under that name."""
+    schema = pa.schema([("k", pa.int64()), ("_change_type", pa.string())])
+    table = core.client().create_table("t", schema, primary_key="k")
+    now = table.current_timestamp()
+    table.insert([{"k": 1, "_change_type": "x"}])
+    with pytest.raises(SchemaError, match="table 't': its column '_change_type' .*leave it out"):
+        table.changes(now)
+    assert table.changes(now, columns=["k"]).to_pylist()[0]["_change_type"] == "insert"
+
+
+def test_changes_outlive_a_rename_and_refuse_a_drop(core, table):
+    """What was asked for by name means the column that bore it then."""
+    now = table.current_timestamp()
+    table.update([{"k": 1, "v": "w"}])
+    changes = table.changes(now, where=table["v"] == "w")
+    client = core.client()
+    altered(client, "t", lambda alterer: alterer.alter_column("v", rename_to="renamed"))
+    assert [row["v"] for row in changes.to_pylist()] == ["w"]
+    altered(client, "t", lambda alterer: alterer.drop_column("renamed"))
+    with pytest.raises(ConflictError, match="table 't': column 'v' was dropped"):
+        changes.to_arrow()
+
+
+def test_an_update_of_a_dropped_column_is_no_change(core, table):
+    """Whether compactions have forgotten it or not."""
+    client: Client = core.client()
+    table = altered(client, "t", lambda alterer: alterer.add_column("w", kudulite.int32))
+    now = table.current_timestamp()
+    table.update([{"k": 1, "w": 5}])
+    table.update([{"k": 2, "v": "v2"}])
+    assert in_order(tuples(table.changes(now, columns=["k"]).to_arrow().select([0]))) == [
+        (1,),
+        (2,),
+    ]
+    altered(client, "t", lambda alterer: alterer.drop_column("w"))
+    assert [row["k"] for row in table.changes(now).to_pylist()] == [2]
+    assert len(table.history((1,))) == 1
