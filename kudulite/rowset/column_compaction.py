@@ -193,6 +193,8 @@ def _with_left_keys(
     known_ids: frozenset[int],
 ) -> frozenset[int]:
     """Return `column_ids` and the key columns that would be all that is left in a base file."""
+    if not column_ids:
+        return column_ids  # only deltas are cleared of dropped columns: no base data is written
     for file in base:
         left = (known_ids & frozenset(file.column_ids)) - column_ids
         if left <= key_ids:
