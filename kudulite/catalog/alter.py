@@ -36,7 +36,7 @@ from kudulite.catalog.partition import PartitionSchema, RangePartition
 from kudulite.catalog.publish import publish_next
 from kudulite.catalog.range_drop import ended_range, had_rows
 from kudulite.catalog.table_store import TableStore
-from kudulite.errors import KuduliteError, SchemaError, UsageError
+from kudulite.errors import KuduliteError, NotSupportedError, SchemaError, UsageError
 from kudulite.fs.lock import TabletLock
 from kudulite.model.schema import Column, Schema
 
@@ -67,7 +67,7 @@ class TableDraft:
         return replace(self, schema=self.schema.without_column(name))
 
     def change_column(self, name: str, fields: Mapping[str, Any]) -> TableDraft:
-        """Set `fields` of a column: name, write_default, encoding, compression, comment."""
+        """Set `fields` of a column: name, type, write_default, encoding, compression, comment."""
         schema = self.schema.with_changed(name, fields)
         new_name = fields.get("name", name)
         columns = tuple(new_name if column == name else column for column in self.range_columns)
@@ -100,7 +100,7 @@ Step = Callable[[TableDraft], TableDraft]
 def alter_table(store: TableStore, steps: Sequence[Step]) -> Manifest:
     """Publish the version that `steps` make of the newest, all or none of them.
 
-    Raises SchemaError, LockTimeoutError, StorageError, ConflictError.
+    Raises SchemaError, NotSupportedError, LockTimeoutError, StorageError, ConflictError.
     """
     with ExitStack() as stack:
         locks = store.lock_all(stack, "alteration")
@@ -112,7 +112,7 @@ def alter_table(store: TableStore, steps: Sequence[Step]) -> Manifest:
             for step in steps:
                 draft = step(draft)
             partition = _partition_of(draft, newest)
-        except SchemaError as error:
+        except (SchemaError, NotSupportedError) as error:
             raise type(error)(f"table {store.name!r}: {error}") from error
         tablets = _Tablets(store, newest, locks)
         try:

@@ -39,6 +39,7 @@ from kudulite.delta.delta_file import OP_DELETE, OP_UPDATE, DeltaFile, DeltaFile
 from kudulite.errors import CorruptionError, KuduliteError
 from kudulite.fs.file_system import FileRef, verify_file
 from kudulite.model.encoded_key import encode_keys
+from kudulite.model.types import is_widened
 from kudulite.mvcc.hybrid_time import TIMESTAMP_MAX
 from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.rowset import RowSet
@@ -301,6 +302,11 @@ class _RowSetCheck:
             start, stop = file.row_group_rows(group)
             rows = file.read([group], stored_names).rename_columns(names)
             for column in columns:
+                stored = rows.column(column.name).type
+                self._expect(
+                    is_widened(stored, column.type.arrow),
+                    f"{file.path}: column {column.name!r} is {stored}, expected {column.type}",
+                )
                 self._expect(
                     column.nullable or rows.column(column.name).null_count == 0,
                     f"{file.path}: null in column {column.name!r}, which is NOT NULL",
@@ -414,7 +420,7 @@ class _RowSetCheck:
             if column is None:
                 continue
             self._expect(
-                changed.values.type == column.type.arrow,
+                is_widened(changed.values.type, column.type.arrow),
                 f"{path}: values of {changed.values.type} for column {column.name!r} of type"
                 f" {column.type}",
             )

@@ -3,44 +3,73 @@
 A plan names columns; what it means are their ids. Between plan and read a column may be renamed,
 dropped, or dropped and added again under its name, so whoever reads asks here: a renamed column
 is read under the name that it had, a dropped one is an error, and never another column's values.
+One whose type was widened is read in the wider type, since files may have that, and given in the
+type that it had: at the plan's moment every value was one of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
+
+import pyarrow as pa
 
 from kudulite.errors import ConflictError
 from kudulite.model.predicate import Predicate
 from kudulite.model.schema import Schema
+from kudulite.model.types import ColumnType
 
-ColumnIds = tuple[tuple[str, int], ...]
+
+class PlannedColumn(NamedTuple):
+    """What a name meant when the scan was planned."""
+
+    name: str
+    id: int
+    type: ColumnType
+
+
+ColumnIds = tuple[PlannedColumn, ...]
 
 
 def planned_columns(
     schema: Schema, names: Sequence[str], predicates: Sequence[Predicate]
 ) -> ColumnIds:
-    """Return (name, id) of the key columns and of those that a scan projects or compares."""
+    """Return the key columns and those that a scan projects or compares, as they are."""
     wanted = {*schema.key_names, *names, *(predicate.column for predicate in predicates)}
-    return tuple((column.name, column.id) for column in schema.columns if column.name in wanted)
+    return tuple(PlannedColumn(c.name, c.id, c.type) for c in schema.columns if c.name in wanted)
 
 
 def check_still_there(table: str, columns: ColumnIds, now: Schema) -> None:
     """Raise ConflictError when a planned column was dropped."""
-    for name, column_id in columns:
-        if now.column_by_id(column_id) is None:
+    for column in columns:
+        if now.column_by_id(column.id) is None:
             raise ConflictError(
-                f"table {table!r}: column {name!r} was dropped after the scan was planned; scan"
-                " again"
+                f"table {table!r}: column {column.name!r} was dropped after the scan was planned;"
+                " scan again"
             )
 
 
 def schema_as_planned(table: str, columns: ColumnIds, now: Schema) -> Schema:
-    """Return the schema of planned columns under the names they had. Raises ConflictError."""
+    """Return the schema of planned columns under the names they had, in the types they have.
+
+    Raises ConflictError.
+    """
     check_still_there(table, columns, now)
-    found = [(name, now.column_by_id(column_id)) for name, column_id in columns]
+    found = [(planned.name, now.column_by_id(planned.id)) for planned in columns]
     if all(column is not None and column.name == name for name, column in found):
         return now
     # Key columns are planned always, so that no other column can have an old name of theirs.
     renamed = tuple(replace(column, name=name) for name, column in found if column is not None)
     return Schema(renamed, now.key_count, now.next_column_id)
+
+
+def in_planned_types(batch: pa.RecordBatch, columns: ColumnIds) -> pa.RecordBatch:
+    """Return a batch with the types that its columns had when they were planned.
+
+    Columns that were not planned stay as they are.
+    """
+    planned = {column.name: column.type.arrow for column in columns}
+    fields = [field.with_type(planned.get(field.name, field.type)) for field in batch.schema]
+    schema = pa.schema(fields)
+    return batch if schema.equals(batch.schema) else batch.cast(schema)

@@ -19,16 +19,15 @@ import pyarrow as pa
 
 from kudulite.catalog.history import partitions_to_read, tablet_at
 from kudulite.catalog.manifest import Manifest, TabletEntry
-from kudulite.catalog.planned_columns import check_still_there, planned_columns
+from kudulite.catalog.planned_columns import planned_columns, schema_as_planned
 from kudulite.catalog.scan_plan import KeyBounds, entries_to_scan, narrowed, scan_spec
 from kudulite.catalog.snapshot import choose_snapshot
 from kudulite.catalog.table_store import TableStore
 from kudulite.errors import ConflictError, OptionError
-from kudulite.model.predicate import Predicate
+from kudulite.model.predicate import Predicate, bind_predicates
 from kudulite.model.schema import Column
 from kudulite.rowset.merge import merge_ordered
 from kudulite.rowset.scan_spec import ScanSpec
-from kudulite.tablet.tablet import Tablet
 from kudulite.tablet.tablet_scan import BlockRead, block_reads, count_rows, scan_ordered
 
 READ_THREADS = min(8, os.cpu_count() or 1)
@@ -108,42 +107,44 @@ class Scan:
 
     def count(self) -> int:
         """Return the number of rows; without predicates no column is read."""
-        total = sum(count_rows(self._opened(entry), self._spec) for entry in self._entries())
+        spec, entries = self._now()
+        total = sum(count_rows(tablet_at(self._store, e, spec.timestamp), spec) for e in entries)
         return total if self._limit is None else min(total, self._limit)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Hand the rows to whatever speaks the Arrow C stream interface."""
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
-    def _entries(self) -> list[TabletEntry]:
-        # The newest version, not the one of the plan: its files may have been swept since, and at
-        # a settled time both show the same rows.
+    def _now(self) -> tuple[ScanSpec, list[TabletEntry]]:
+        """Return the scan as the table's columns are now, and the tablets that it reads.
+
+        Of the newest version, not the one of the plan: its files may have been swept since, and at
+        a settled time both show the same rows.
+        """
         manifest = self._store.newest()
         if manifest.table_id != self._manifest.table_id:
             raise ConflictError(
                 f"table {self._store.name!r} was deleted and created again after the scan was made"
             )
+        spec = self._spec
         if manifest.schema is not self._manifest.schema:
-            check_still_there(self._store.name, self._columns, manifest.schema)
-            if manifest.schema.names != self._manifest.schema.names:
-                # The predicates have the names of their time.
-                found = partitions_to_read(self._store, manifest, self.timestamp)
-                return [entry for _, tablets in found for entry in tablets]
-        return entries_to_scan(self._store, manifest, self._spec.predicates, self.timestamp)
-
-    def _opened(self, entry: TabletEntry) -> Tablet:
-        return tablet_at(self._store, entry, self._spec.timestamp)
+            schema = schema_as_planned(self._store.name, self._columns, manifest.schema)
+            predicates = bind_predicates(spec.predicates.predicates, schema)
+            spec = replace(spec, schema=schema, predicates=predicates)
+            if schema is not manifest.schema:
+                # The predicates have the names of their time: nothing is pruned by them.
+                found = partitions_to_read(self._store, manifest, spec.timestamp)
+                return spec, [entry for _, tablets in found for entry in tablets]
+        return spec, entries_to_scan(self._store, manifest, spec.predicates, spec.timestamp)
 
     def _unordered_batches(self) -> Iterator[pa.RecordBatch]:
-        reads = (
-            read
-            for entry in self._entries()
-            for read in block_reads(self._opened(entry), self._spec)
-        )
-        return read_ahead(reads)
+        spec, entries = self._now()
+        opened = (tablet_at(self._store, entry, spec.timestamp) for entry in entries)
+        return read_ahead(read for tablet in opened for read in block_reads(tablet, spec))
 
     def _ordered_batches(self) -> Iterator[pa.RecordBatch]:
-        return ordered_batches(self._store, self._entries(), self._spec)
+        spec, entries = self._now()
+        return ordered_batches(self._store, entries, spec)
 
 
 def ordered_batches(
@@ -191,4 +192,9 @@ def _plain(schema: pa.Schema) -> pa.Schema:
 
 
 def _as(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+    """Return a batch under a schema; a column that was widened since the plan gets its old type."""
+    fitted = [
+        column if column.type.equals(field.type) else column.cast(field.type)
+        for column, field in zip(batch.columns, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(fitted, schema=schema)

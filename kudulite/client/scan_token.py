@@ -16,7 +16,12 @@ import pyarrow as pa
 
 from kudulite.catalog.history import check_not_ancient, tablet_at
 from kudulite.catalog.manifest import TabletEntry
-from kudulite.catalog.planned_columns import ColumnIds, planned_columns, schema_as_planned
+from kudulite.catalog.planned_columns import (
+    ColumnIds,
+    in_planned_types,
+    planned_columns,
+    schema_as_planned,
+)
 from kudulite.catalog.scan_plan import KeyBounds, narrowed, plan_pieces, scan_spec, tightest
 from kudulite.catalog.snapshot import choose_snapshot
 from kudulite.catalog.table_store import TableStore
@@ -36,8 +41,8 @@ SPLIT_BYTES_DEFAULT = 64 << 20
 class ScanToken:
     """One piece of a scan. `size_bytes` and `row_count_estimate` are of base data on disk.
 
-    `column_ids` are what the names meant when the scan was planned: a column that is renamed later
-    is still read under its old name.
+    `column_ids` are what the names meant when the scan was planned: a column that is renamed or
+    widened later is still read under its old name, in its old type.
     """
 
     folder: str
@@ -61,8 +66,10 @@ class ScanToken:
         """
         store, entry, spec = self._plan()
         if self.ordered:
-            return ordered_batches(store, [entry], spec)
-        return read_ahead(block_reads(tablet_at(store, entry, spec.timestamp), spec))
+            batches = ordered_batches(store, [entry], spec)
+        else:
+            batches = read_ahead(block_reads(tablet_at(store, entry, spec.timestamp), spec))
+        return (in_planned_types(batch, self.column_ids) for batch in batches)
 
     def into_kudu_scanner(self) -> TokenScanner:
         """Return a scanner of the piece, in kudu-python's words."""
@@ -115,7 +122,9 @@ class TokenScanner(RowReader):
     def _projected(self) -> Sequence[Column]:
         if self._spec is None:
             self._spec = self._token._plan()[2]
-        return [self._spec.schema.column(name) for name in self._spec.names]
+        types = {column.name: column.type for column in self._token.column_ids}
+        found = [self._spec.schema.column(name) for name in self._spec.names]
+        return [replace(column, type=types[column.name]) for column in found]
 
 
 def make_tokens(

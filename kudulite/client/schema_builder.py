@@ -126,6 +126,18 @@ class ColumnSpec:
         )
 
 
+def altered_type(name: str, options: dict[str, Any], old: ColumnType) -> ColumnType:
+    """Return the type of an existing column that is altered; `old` if nothing is said of it."""
+    said = {key: options[key] for key in ("precision", "scale", "length") if options.get(key)}
+    if options.get("type") is None:
+        if not said:
+            return old
+        options = {**options, "type": old.name}
+    if old.name == "decimal":
+        options = {"precision": old.precision, "scale": old.scale} | options | said
+    return _type_of(name, options)
+
+
 def _type_of(name: str, options: dict[str, Any]) -> ColumnType:
     given = options.get("type")
     if given is None:

@@ -18,13 +18,11 @@ from kudulite.catalog.alter import Step, TableDraft, alter_table
 from kudulite.catalog.partition import RangePartition
 from kudulite.client.kudu_names import EXCLUSIVE_BOUND, INCLUSIVE_BOUND
 from kudulite.client.partitioning import range_of
-from kudulite.client.schema_builder import ColumnSpec
+from kudulite.client.schema_builder import ColumnSpec, altered_type
 from kudulite.client.table import Table
 from kudulite.client.table_name import rename_table, table_folder
 from kudulite.errors import NotSupportedError, UsageError
 from kudulite.model.types import ColumnType
-
-_FIXED = ("type", "nullable", "precision", "scale", "length")
 
 
 class TableAlterer:
@@ -69,7 +67,9 @@ class TableAlterer:
         """Change a column by the spec that is returned.
 
         Its name, and what inserts store that leave the cell unset; encoding and compression of
-        files that are written later; its comment. Type and nullability are fixed.
+        files that are written later; its comment. A type can be widened (no key column's): int8 to
+        int64, float to double, decimal to more digits, varchar to more letters or to string; files
+        stay as they are. Nullability is fixed.
         """
         spec = ColumnSpec(name, {})
         if rename_to is not None:
@@ -148,17 +148,21 @@ def _range_in(draft: TableDraft, given: tuple[Any, Any, str, str]) -> RangeParti
 def _changed(draft: TableDraft, spec: ColumnSpec) -> TableDraft:
     """Return the draft with what the spec says of an existing column."""
     options = {name: value for name, value in spec.options.items() if value is not None}
-    fixed = [name for name in _FIXED if name in options]
-    if fixed or spec.is_primary_key:
+    if "nullable" in options or spec.is_primary_key:
+        fixed = "primary key" if spec.is_primary_key else "nullable"
         raise NotSupportedError(
-            f"column {spec.name!r}: its {(fixed or ['primary key'])[0]} cannot be altered; add a"
-            " column, copy the values, and drop this one"
+            f"column {spec.name!r}: its {fixed} cannot be altered; add a column, copy the values,"
+            " and drop this one"
         )
     names = {"rename": "name", "default": "write_default"}
     options_known = ("rename", "default", "encoding", "compression", "comment")
     fields = {names.get(name, name): options[name] for name in options_known if name in options}
     if options.get("remove_default"):
         fields["write_default"] = None
+    old = draft.schema.column(spec.name)
+    new_type = altered_type(spec.name, options, old.type)
+    if new_type != old.type or "type" in options:
+        fields["type"] = new_type
     if not fields:
         raise UsageError(f"column {spec.name!r}: no alter steps provided")
     return draft.change_column(spec.name, fields)

@@ -21,7 +21,7 @@ Source: Kudu tablet.md, "Delta tracking"; delta_applier.cc.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -30,7 +30,9 @@ import pyarrow as pa
 
 from kudulite.delta.delta_file import OP_DELETE, OP_UPDATE, DeltaColumn
 from kudulite.delta.delta_mem_store import DeltaMemSnapshot
+from kudulite.delta.delta_rows import concat_values
 from kudulite.delta.scatter import scatter, select
+from kudulite.model.types import widened
 
 # A table over so many row ids per change is cheaper than sorting, even of a few sorted runs.
 _DENSE_FACTOR = 2
@@ -160,6 +162,8 @@ class DeltaOverlay:
         self._sources = [_Visible(f, snapshot_timestamp, True) for f in before]
         self._sources += [_Visible(f, snapshot_timestamp, False) for f in after]
         self._columns: dict[int, ColumnOverlay | None] = {}
+        # Of columns whose type was widened since; readers from before may still be under way.
+        self._widened: dict[tuple[int, pa.DataType], ColumnOverlay] = {}
         if memory is not None and len(memory) and memory.meta.timestamp_min <= snapshot_timestamp:
             if self._sources:
                 self._below = DeltaOverlay(after, snapshot_timestamp, before)
@@ -258,7 +262,7 @@ class DeltaOverlay:
         """
         if self._below is not None:
             base = self._below.apply_range(base, column_id, start)
-        overlay = self._column(column_id)
+        overlay = self._column(column_id, base.type)
         if overlay is None:
             return select(base, selected)
         low, high = np.searchsorted(overlay.rowids, [start, start + len(base)])
@@ -271,7 +275,7 @@ class DeltaOverlay:
         """Bring `base`, the column's values of the given rows (any order), to the snapshot."""
         if self._below is not None:
             base = self._below.apply_rows(base, column_id, rowids)
-        overlay = self._column(column_id)
+        overlay = self._column(column_id, base.type)
         if overlay is None or not len(overlay.rowids):
             return base
         at, hit = overlay.places(rowids)
@@ -310,11 +314,22 @@ class DeltaOverlay:
             return self._below.cell(rowid, column_id)
         return found
 
-    def _column(self, column_id: int) -> ColumnOverlay | None:
-        """Return this layer's newest visible values of a column, or None when it has none."""
+    def _column(
+        self, column_id: int, arrow_type: pa.DataType | None = None
+    ) -> ColumnOverlay | None:
+        """Return this layer's newest visible values of a column, or None when it has none.
+
+        They are in the widest type that the sources have, or in `arrow_type`.
+        """
         if column_id not in self._columns:
             self._columns[column_id] = self._fold(column_id)
-        return self._columns[column_id]
+        found = self._columns[column_id]
+        if found is None or arrow_type is None or found.values.type.equals(arrow_type):
+            return found
+        key = column_id, arrow_type
+        if key not in self._widened:
+            self._widened[key] = replace(found, values=widened(found.values, arrow_type))
+        return self._widened[key]
 
     def _fold(self, column_id: int) -> ColumnOverlay | None:
         rowid_parts, value_parts = [], []
@@ -340,7 +355,7 @@ def _newest_of_each_row(
 ) -> ColumnOverlay:
     """Keep the last value of each row of parts in order of time."""
     rowids = np.concatenate(rowid_parts)
-    values = pa.concat_arrays(value_parts) if len(value_parts) > 1 else value_parts[0]
+    values = concat_values(value_parts)
     if len(rowids) > 1 and not (rowids[1:] > rowids[:-1]).all():
         last = _last_of_each_row(rowids)
         rowids, values = rowids[last], values.take(pa.array(last))

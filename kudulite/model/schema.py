@@ -20,7 +20,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from kudulite.errors import ColumnNotFoundError, CorruptionError, SchemaError
+from kudulite.errors import (
+    ColumnNotFoundError,
+    CorruptionError,
+    NotSupportedError,
+    SchemaError,
+)
 from kudulite.model.partial_row import PartialRow
 from kudulite.model.types import ColumnType, parse_type, type_from_arrow
 from kudulite.model.values import canonical_value, value_from_json, value_to_json
@@ -206,15 +211,25 @@ class Schema:
         return replace(self, columns=kept)
 
     def with_changed(self, name: str, fields: Mapping[str, Any]) -> Schema:
-        """The schema with other `fields` of one column: its name, write default, storage, comment.
+        """The schema with other `fields` of a column: name, type, write default, storage, comment.
 
-        Neither its type and nullability nor its read default can change: files rely on them.
+        A type can only be widened, and not in the key, whose encoding depends on it. Neither
+        nullability nor the read default can change: files rely on them.
         """
         old = self.column(name)
+        if not old.type.can_widen_to(new_type := fields.get("type", old.type)):
+            raise NotSupportedError(
+                f"column {name!r}: its type cannot be altered from {old.type} to {new_type}, only"
+                " widened; add a column, copy the values, and drop this one"
+            )
+        if name in self.key_names and new_type != old.type:
+            raise NotSupportedError(
+                f"column {name!r}: its type cannot be altered: it is part of the primary key"
+            )
         new = replace(old, **fields)
         if new.name != name and new.name in self:
             raise SchemaError(f"cannot rename {name!r}: the column already exists: {new.name!r}")
-        assert (new.id, new.type, new.nullable) == (old.id, old.type, old.nullable)
+        assert (new.id, new.nullable) == (old.id, old.nullable)
         return replace(self, columns=tuple(new if c is old else c for c in self.columns))
 
     @cached_property

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kudulite.errors import RowError, SchemaError
+from kudulite.errors import ConflictError, RowError, SchemaError
 
 DECIMAL_PRECISION_MAX = 38
 VARCHAR_LENGTH_MAX = 65535
@@ -103,6 +103,17 @@ class ColumnType:
     def is_timestamp(self) -> bool:
         """Whether values are microseconds since the epoch: unixtime_micros, timestamp_ntz."""
         return self.name in ("unixtime_micros", "timestamp_ntz")
+
+    def can_widen_to(self, new: ColumnType) -> bool:
+        """Whether every value of this type is one of `new`, with the same meaning and order.
+
+        int8 to int16 to int32 to int64; float to double; decimal to more digits of the same scale;
+        varchar to a longer one or string; and each type to itself.
+        """
+        if self.is_text:
+            is_longer = new.name == "varchar" and (new.length or 0) >= (self.length or 0)
+            return self == new or (self.name == "varchar" and (is_longer or new.name == "string"))
+        return is_widened(self.arrow, new.arrow)
 
     @property
     def key_width(self) -> int | None:
@@ -202,6 +213,36 @@ def _is_arrow_bytes(arrow_type: pa.DataType) -> bool:
         or t.is_binary_view(arrow_type)
         or t.is_fixed_size_binary(arrow_type)
     )
+
+
+def is_widened(stored: pa.DataType, arrow_type: pa.DataType) -> bool:
+    """Whether values of `stored`, as a file has them, may be those of a column of `arrow_type`.
+
+    They are of this type, or were written before the column's type was widened.
+    """
+    t = pa.types
+    if stored.equals(arrow_type):
+        return True
+    if t.is_decimal(stored) and t.is_decimal(arrow_type):
+        return stored.scale == arrow_type.scale and stored.precision < arrow_type.precision
+    both_integers = t.is_signed_integer(stored) and t.is_signed_integer(arrow_type)
+    both_floats = t.is_floating(stored) and t.is_floating(arrow_type)
+    return (both_integers or both_floats) and stored.bit_width < arrow_type.bit_width
+
+
+def widened(values: pa.Array, arrow_type: pa.DataType) -> pa.Array:
+    """Return stored values in the type that a column has now; no copy if they have it.
+
+    Raises ConflictError for values of a wider type: the column was widened after the caller looked
+    at the schema.
+    """
+    if values.type.equals(arrow_type):
+        return values
+    if not is_widened(values.type, arrow_type):
+        raise ConflictError(
+            f"a column was altered from {arrow_type} to {values.type} while it was read; read again"
+        )
+    return values.cast(arrow_type)
 
 
 # --- casts: each takes an Arrow array that is not yet of the column's type, and raises ArrowInvalid

@@ -2,6 +2,7 @@
 
     column id -> the one base file that the superblock lists it for -> row group, name in that file
     no file                                                         -> the column's read default
+    a file from before the column's type was widened                -> its values, cast
 
 A rowset begins with one file; a major compaction of some columns writes another with just these.
 A column that was added after the rowset was written is in none until a compaction materialises it.
@@ -24,6 +25,7 @@ import pyarrow as pa
 from kudulite.cfile.base_data import ROW_GROUP_ROWS, BaseDataFile
 from kudulite.cfile.block_cache import BlockCache
 from kudulite.model.schema import Column
+from kudulite.model.types import widened
 from kudulite.rowset.rowset import Block, cell_value, constant
 from kudulite.rowset.rowset_meta import BaseFileMeta, RowSetMeta
 
@@ -67,7 +69,7 @@ class BaseColumns:
             if table.num_rows != block.row_count:
                 table = table.slice(offset, block.row_count)
             for index, column in enumerate(in_file):
-                found[column.id] = _combined(table.column(index))
+                found[column.id] = widened(_combined(table.column(index)), column.type.arrow)
         return [found[column.id] for column in columns]
 
     def gather(self, rowids: np.ndarray, columns: Sequence[Column]) -> list[pa.Array]:
@@ -97,10 +99,10 @@ class BaseColumns:
             parts.append(block.take(pa.array(rowids[at] - int(group) * ROW_GROUP_ROWS)))
             positions.append(at)
         if len(parts) == 1:
-            return parts[0]
+            return widened(parts[0], column.type.arrow)
         back = np.empty(len(rowids), dtype=np.int64)
         back[np.concatenate(positions)] = np.arange(len(rowids))
-        return pa.concat_arrays(parts).take(pa.array(back))
+        return widened(pa.concat_arrays(parts).take(pa.array(back)), column.type.arrow)
 
     def _decoded(self, file: BaseDataFile, group: int, column: Column) -> pa.Array:
         key = (file.ref.name, group, column.id)

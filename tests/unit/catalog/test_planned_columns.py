@@ -1,9 +1,11 @@
 """What a plan's columns are after the table was altered."""
 
+import pyarrow as pa
 import pytest
 
 from kudulite.catalog.planned_columns import (
     check_still_there,
+    in_planned_types,
     planned_columns,
     schema_as_planned,
 )
@@ -20,7 +22,7 @@ SCHEMA = Schema.build(
 def test_a_plan_knows_the_ids_of_its_columns():
     """Of the key always, of what it projects, and of what it compares."""
     columns = planned_columns(SCHEMA, ["b"], [Predicate("c", "is_null")])
-    assert columns == (("k", 0), ("b", 2), ("c", 3))
+    assert columns == (("k", 0, t.int32), ("b", 2, t.string), ("c", 3, t.string))
 
 
 def test_without_a_change_the_schema_is_the_tables():
@@ -39,6 +41,19 @@ def test_renamed_columns_have_their_old_names():
     planned = schema_as_planned("t", columns, now)
     assert [(c.name, c.id) for c in planned] == [("k", 0), ("b", 2)]
     assert planned.key_names == ["k"]
+
+
+def test_columns_that_were_widened_are_given_in_the_types_of_the_plan():
+    """They are read in those that they have; what was not planned stays as it is."""
+    schema = Schema.build([Column(-1, "k", t.int32, nullable=False), Column(-1, "v", t.int8)], "k")
+    columns = planned_columns(schema, ["v"], [])
+    now = schema.with_changed("v", {"type": t.int64})
+    assert schema_as_planned("t", columns, now)["v"].type == t.int64
+    names = ["k", "v", "other"]
+    kinds = [pa.int32(), pa.int64(), pa.int64()]
+    batch = pa.RecordBatch.from_arrays([pa.array([1], kind) for kind in kinds], names)
+    assert in_planned_types(batch, columns).schema.types == [pa.int32(), pa.int8(), pa.int64()]
+    assert in_planned_types(batch, planned_columns(now, ["v"], [])) is batch
 
 
 def test_a_dropped_column_is_an_error():
