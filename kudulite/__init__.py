@@ -9,6 +9,8 @@ What stands in `__all__` is what users may rely on; everything else may change.
 from kudulite import errors
 from kudulite.catalog.bulk_write import StagedTask
 from kudulite.catalog.check import CheckReport
+from kudulite.catalog.maintenance import MaintenanceResult
+from kudulite.catalog.statistics import TableStatistics
 from kudulite.catalog.sweep import SweepResult
 from kudulite.client.bulk_write import BulkWrite, WriteResult
 from kudulite.client.change_token import ChangeToken
@@ -60,7 +62,6 @@ from kudulite.client.schema_builder import ColumnSpec, SchemaBuilder
 from kudulite.client.session import Session, SessionCounters
 from kudulite.client.table import Table
 from kudulite.client.table_alterer import TableAlterer
-from kudulite.client.table_upkeep import TableStatistics
 from kudulite.errors import (
     KuduBadStatus,
     KuduException,
@@ -140,6 +141,7 @@ __all__ = [
     "KuduInvalidArgument",
     "KuduNotFound",
     "KuduNotSupported",
+    "MaintenanceResult",
     "PartialRow",
     "Partitioning",
     "PendingError",

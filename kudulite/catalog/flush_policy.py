@@ -7,7 +7,8 @@
 Of several processes that write to one tablet only the one whose write passes the multiple flushes
 it for its size; the others find the new superblock. What no thread comes to flush is in the log.
 
-What a flush supersedes, log segments above all, is swept by the thread when the grace time is over.
+What a flush supersedes, log segments above all, is swept by the thread when the grace time is over;
+the tablet is maintained soon after.
 """
 
 from __future__ import annotations
@@ -19,13 +20,12 @@ from pathlib import Path
 
 from kudulite.catalog.background import RETRY_SECONDS
 from kudulite.catalog.flush import flush_tablet
-from kudulite.catalog.sweep import GRACE_SECONDS, sweep
+from kudulite.catalog.maintenance_schedule import SWEEP, maintain_soon, sweep_later
 from kudulite.catalog.table_store import Environment, TableStore
 from kudulite.errors import KuduliteError
 
 FLUSH_AGE_SECONDS = 120.0
 HARD_LIMIT_FACTOR = 4
-_SWEEP = "sweep"  # in the place of a tablet id
 
 
 def flush_when_needed(store: TableStore, tablet_id: str, before: int, after: int) -> None:
@@ -43,6 +43,7 @@ def flush_when_needed(store: TableStore, tablet_id: str, before: int, after: int
     if is_far_too_large:
         with suppress(KuduliteError):
             flush_tablet(store, tablet_id)
+            maintain_soon(store, [tablet_id])
             return
         delay_seconds = RETRY_SECONDS
     work = partial(_flush_if_there, store, tablet_id)
@@ -55,16 +56,11 @@ def flush_below(environment: Environment, root: Path) -> None:
 
 
 def _is_below(key: Hashable, root: Path) -> bool:
-    return isinstance(key, tuple) and key[1] != _SWEEP and key[0].is_relative_to(root)
+    return isinstance(key, tuple) and key[1] != SWEEP and key[0].is_relative_to(root)
 
 
 def _flush_if_there(store: TableStore, tablet_id: str) -> None:
     if store.exists():  # the table may be deleted or renamed by now
         flush_tablet(store, tablet_id)
-        work = partial(_sweep_if_there, store)
-        store.environment.background.schedule((store.folder, _SWEEP), work, GRACE_SECONDS)
-
-
-def _sweep_if_there(store: TableStore) -> None:
-    if store.exists():
-        sweep(store)
+        maintain_soon(store, [tablet_id])
+        sweep_later(store)

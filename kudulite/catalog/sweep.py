@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -30,7 +31,12 @@ from kudulite.catalog.table_store import (
     TABLET_FOLDER,
     TableStore,
 )
-from kudulite.tablet.tablet import LOCK_NAME, ROWSET_FOLDER, WAL_FOLDER
+from kudulite.tablet.tablet import (
+    LOCK_NAME,
+    MAINTENANCE_LOCK_NAME,
+    ROWSET_FOLDER,
+    WAL_FOLDER,
+)
 from kudulite.wal.wal_position import list_segments, segment_path
 
 GRACE_SECONDS = 3600.0
@@ -93,6 +99,21 @@ def sweep(
     return SweepResult(staging_folder_count, version_count, file_count, byte_count)
 
 
+def superseded_bytes(store: TableStore) -> int:
+    """Return the size of the files of all tablets that the newest version does not refer to.
+
+    A sweep removes them once they are old enough and no version that is kept needs them.
+    """
+    manifest = store.newest()
+    total = 0
+    for folder in _entries(store.folder / TABLET_FOLDER):
+        kept = _referenced(store, folder.name, {manifest.version: manifest})
+        for path in _unreferenced(folder, kept, -math.inf):
+            with contextlib.suppress(FileNotFoundError):
+                total += path.stat().st_size
+    return total
+
+
 def _sweep_versions(store: TableStore, grace_seconds: float) -> int:
     """Remove versions from the oldest on, up to one that is needed."""
     horizon = time.time() - grace_seconds
@@ -122,7 +143,7 @@ def _referenced(store: TableStore, tablet_id: str, manifests: dict[int, Manifest
     folder = store.tablet_folder(tablet_id)
     found = [manifest.readable_entry(tablet_id) for manifest in manifests.values()]
     entries = {entry.superblock.name: entry for entry in found if entry is not None}
-    kept = {folder / LOCK_NAME}
+    kept = {folder / LOCK_NAME, folder / MAINTENANCE_LOCK_NAME}
     log_starts = []
     for entry in entries.values():
         superblock = store.tablet(entry).superblock

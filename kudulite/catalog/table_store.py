@@ -68,6 +68,9 @@ class Environment:
     memories: dict[TabletKey, tuple[str, MemStores | None]] = field(default_factory=dict)
     row_queues: dict[TabletKey, RowQueue] = field(default_factory=dict)
     background: BackgroundWork = field(default_factory=BackgroundWork)
+    # Whether tablets are maintained after this process wrote to them, and the thread that does it.
+    is_maintaining: bool = False
+    maintenance: BackgroundWork = field(default_factory=BackgroundWork)
 
 
 @dataclass

@@ -25,6 +25,7 @@ from kudulite.catalog.bulk_write import (
     end_write,
 )
 from kudulite.catalog.commit import Commit
+from kudulite.catalog.maintenance_schedule import maintain_soon
 from kudulite.catalog.stage import Stager
 from kudulite.catalog.table_store import Environment, TableStore
 from kudulite.client.environment import default_environment
@@ -96,6 +97,7 @@ class BulkWrite:
         result = Commit(stager.store, self._state, stager.manifest, tasks).run()
         with contextlib.suppress(StorageError):  # it is committed, whatever is left in staging
             self.abort()
+        maintain_soon(stager.store, {tablet_id for task in tasks for tablet_id in task.tablet_ids})
         counts = result.counts
         return WriteResult(
             timestamp=result.timestamp,

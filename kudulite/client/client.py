@@ -30,13 +30,23 @@ from kudulite.mvcc.hybrid_time import physical_microseconds
 TRASH_PREFIX = ".deleted-"
 
 
-def connect(root: str | os.PathLike[str], *, lock_timeout_seconds: float = 60.0) -> Client:
+def connect(
+    root: str | os.PathLike[str],
+    *,
+    lock_timeout_seconds: float = 60.0,
+    background_maintenance: bool = True,
+) -> Client:
     """Open a directory of tables, made if it is not there.
 
     A writer that waits for another one longer than `lock_timeout_seconds` gives up with
-    LockTimeoutError.
+    LockTimeoutError. Tables that are written to are looked after in the background; without
+    `background_maintenance` only `Table.maintain` and `Table.compact` do so.
     """
-    environment = replace(default_environment(), lock_timeout_seconds=lock_timeout_seconds)
+    environment = replace(
+        default_environment(),
+        lock_timeout_seconds=lock_timeout_seconds,
+        is_maintaining=background_maintenance,
+    )
     return Client(Path(root), environment)
 
 

@@ -35,6 +35,7 @@ from kudulite.tablet.superblock import Superblock
 ROWSET_FOLDER = "rowset"
 WAL_FOLDER = "wal"
 LOCK_NAME = "lock"
+MAINTENANCE_LOCK_NAME = "maintenance-lock"  # of who compacts the tablet; see catalog/maintenance.py
 
 
 @dataclass(frozen=True)

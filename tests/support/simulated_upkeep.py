@@ -116,7 +116,7 @@ def performed(
     if isinstance(operation, CompactRowSets):
         outputs = _merged(inputs, mark, rng)
     elif isinstance(operation, CompactColumns):
-        outputs = [_columns_compacted(inputs[0], operation.column_ids, rng)]
+        outputs = [_columns_compacted(inputs[0], operation.column_ids, mark, rng)]
     else:
         assert isinstance(operation, CompactDeltas)
         outputs = [_deltas_joined(inputs[0], operation, mark, rng)]
@@ -174,7 +174,7 @@ def _share(delta: DeltaFileMeta, mark: int) -> float:
 
 
 def _columns_compacted(
-    meta: RowSetMeta, column_ids: Sequence[int], rng: random.Random | None
+    meta: RowSetMeta, column_ids: Sequence[int], mark: int, rng: random.Random | None
 ) -> RowSetMeta:
     left: dict[int, int] = {}
     for delta in meta.redo:
@@ -189,7 +189,7 @@ def _columns_compacted(
     rest = delta_file(length, updates=left, deletes=deletes, first=first, last=last)
     redo = (rest,) if left or deletes else ()
     undo = delta_file(sum(delta.ref.length for delta in meta.redo), first=first, last=last)
-    return replace(meta, redo=redo, undo=(undo, *meta.undo))
+    return replace(meta, redo=redo, undo=(undo, *meta.undo) if last > mark else meta.undo)
 
 
 def _deltas_joined(

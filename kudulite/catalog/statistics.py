@@ -1,0 +1,83 @@
+"""Statistics of a table: what it holds, and its debt: what reads pay for until it is maintained.
+
+All from metadata, the lengths of files and what logs hold in memory; no data file is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from kudulite.catalog.history import ancient_history_mark
+from kudulite.catalog.sweep import superseded_bytes
+from kudulite.catalog.table_store import TableStore
+from kudulite.catalog.wal_tail import read_tablet
+from kudulite.delta.delta_file import DeltaFileMeta
+from kudulite.rowset.rowset_meta import RowSetMeta
+from kudulite.tablet.compaction_policy import average_height
+from kudulite.tablet.maintenance_policy import extents_of
+from kudulite.tablet.rowset_debt import ancient_bytes, dead_row_count
+
+
+@dataclass(frozen=True)
+class TableStatistics:
+    """Figures of one version of a table; bytes are on disk.
+
+    `rowset_height` is how many rowsets cover a key on average, in the tablet where that is most: 1
+    is clean, and what a lookup costs. `redo_bytes` are applied by every read that touches their
+    columns, `undo_bytes` by reads of the past. Of these, `ancient_bytes` (estimated) lie behind the
+    ancient history mark and may be collected. `dead_row_count` rows are deleted and still stored,
+    for the past. `bytes_to_sweep` are in files that the newest version does not refer to.
+    """
+
+    version: int
+    tablet_count: int
+    live_row_count: int
+    rowset_count: int
+    rowset_height: float
+    redo_file_count: int
+    redo_bytes: int
+    undo_file_count: int
+    undo_bytes: int
+    ancient_bytes: int
+    dead_row_count: int
+    bytes_on_disk: int
+    bytes_to_sweep: int
+    ancient_history_mark: int
+
+
+def table_statistics(store: TableStore) -> TableStatistics:
+    """Return the figures of the newest version. Raises CorruptionError, StorageError."""
+    manifest = store.newest()
+    mark = ancient_history_mark(store, manifest)
+    tablets = [read_tablet(store, entry) for entry in manifest.tablets]
+    by_tablet = [[rowset.meta for rowset in tablet.disk_rowsets] for tablet in tablets]
+    current = [[m for m in metas if m.delete_timestamp is None] for metas in by_tablet]
+    everything = [meta for metas in by_tablet for meta in metas]
+    rowsets = [meta for metas in current for meta in metas]
+    redo_file_count, redo_bytes = _files(rowsets, lambda meta: meta.redo)
+    undo_file_count, undo_bytes = _files(everything, lambda meta: meta.undo)
+    return TableStatistics(
+        version=manifest.version,
+        tablet_count=len(tablets),
+        live_row_count=sum(tablet.live_row_count for tablet in tablets),
+        rowset_count=len(rowsets),
+        rowset_height=max(map(average_height, map(extents_of, current)), default=0.0),
+        redo_file_count=redo_file_count,
+        redo_bytes=redo_bytes,
+        undo_file_count=undo_file_count,
+        undo_bytes=undo_bytes,
+        ancient_bytes=sum(ancient_bytes(meta, mark) for meta in everything),
+        dead_row_count=sum(dead_row_count(meta) for meta in everything),
+        bytes_on_disk=sum(entry.bytes_on_disk for entry in manifest.tablets),
+        bytes_to_sweep=superseded_bytes(store),
+        ancient_history_mark=mark,
+    )
+
+
+def _files(
+    metas: Sequence[RowSetMeta], files_of: Callable[[RowSetMeta], Sequence[DeltaFileMeta]]
+) -> tuple[int, int]:
+    """Return the number and the bytes of the delta files of some kind."""
+    lengths = [delta.ref.length for meta in metas for delta in files_of(meta)]
+    return len(lengths), sum(lengths)
