@@ -27,7 +27,8 @@ from dataclasses import dataclass, field
 
 from kudulite.catalog.compaction import OperationResult, run_operation
 from kudulite.catalog.flush import flush_tablet
-from kudulite.catalog.history import ancient_history_mark, forget_dropped_ranges
+from kudulite.catalog.history import ancient_history_mark
+from kudulite.catalog.range_drop import forget_dropped_ranges
 from kudulite.catalog.sweep import (
     GRACE_SECONDS,
     STAGING_GRACE_SECONDS,

@@ -1,14 +1,14 @@
 """When memory is flushed: at each multiple of `flush_bytes`, by age, and at once when too large."""
 
-from collections.abc import Callable, Hashable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from core_tables import CoreTables, environment, stored
 from killing_file_system import FailingFileSystem
+from planned_work import Planned
 
-from kudulite.catalog.background import RETRY_SECONDS, BackgroundWork
+from kudulite.catalog.background import RETRY_SECONDS
 from kudulite.catalog.flush_policy import FLUSH_AGE_SECONDS, flush_below, flush_when_needed
 from kudulite.catalog.row_write import RowWriter
 from kudulite.catalog.sweep import GRACE_SECONDS
@@ -20,25 +20,6 @@ from kudulite.tablet.operation import Operation
 from kudulite.tablet.row_operation import RowOperation
 
 SCHEMA = pa.schema([("k", pa.int32()), ("v", pa.int32())])
-
-
-class Planned(BackgroundWork):
-    """Remembers what is scheduled, and does it when told."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.pieces: list[tuple[Hashable, Callable[[], object], float]] = []
-
-    def schedule(self, key: Hashable, work: Callable[[], object], delay_seconds: float) -> None:
-        """Remember a piece."""
-        self.pieces.append((key, work, delay_seconds))
-
-    @property
-    def delays(self) -> list[float]:
-        """When the pieces are due; forgets them."""
-        found = [delay for _, _, delay in self.pieces]
-        self.pieces.clear()
-        return found
 
 
 def new_store(core: CoreTables, **options) -> tuple[TableStore, str, Planned]:
