@@ -7,12 +7,20 @@ task unpickles a class of this package and must not pay for the parts that only 
 import importlib
 from typing import Any
 
-__all__ = ["create_table", "ensure_java", "local_session", "register", "repartition_for"]
+__all__ = [
+    "create_table",
+    "ensure_java",
+    "local_session",
+    "maintain",
+    "register",
+    "repartition_for",
+]
 
 _MODULE_OF = {
     "create_table": "kudulite_spark.table_admin",
     "ensure_java": "kudulite_spark.jvm",
     "local_session": "kudulite_spark.local",
+    "maintain": "kudulite_spark.maintenance",
     "register": "kudulite_spark.session",
     "repartition_for": "kudulite_spark.distribution",
 }

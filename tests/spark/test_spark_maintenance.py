@@ -1,0 +1,48 @@
+"""maintain(spark, path): the tablets of a table over the executors, each maintained once."""
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from spark_tables import load, make_table, rows, stored
+
+import kudulite
+import kudulite_spark
+
+TYPES = {"k": pa.int64(), "v": pa.int64()}
+LAYOUT = {"primary_key": ["k"], "hash_partitions": [(["k"], 3)]}
+
+
+@pytest.fixture
+def neglected(tmp_path) -> kudulite.Table:
+    """A table of three tablets, several rowsets and REDO files in each."""
+    path = make_table(tmp_path / "t", [(k, 0) for k in range(0, 600, 7)], TYPES, **LAYOUT)
+    table = kudulite.open_table(path)
+    for step in range(1, 7):
+        # A fresh write each, so that it is not a row in a log.
+        write = table.new_bulk_write("upsert")
+        keys = list(range(step, 600, 7)) + list(range(0, 600, 14))
+        batch = pa.table({"k": keys, "v": [step] * len(keys)}, table.arrow_schema)
+        write.commit([write.stage(batch.to_batches())])
+    return table
+
+
+def test_every_tablet_is_maintained_and_the_rows_are_the_same(spark: SparkSession, neglected):
+    """In one task for each tablet; the past stays as it was."""
+    before, moment = stored(neglected.path), neglected.current_timestamp()
+    assert neglected.statistics.rowset_height > 3
+    result = kudulite_spark.maintain(spark, str(neglected.path))
+    assert {done.tablet_id for done in result.operations} == set(neglected.tablet_ids)
+    assert result.busy_tablet_ids == () and result.bytes_written > 0
+    assert neglected.statistics.rowset_height == 1.0
+    assert rows(load(spark, neglected.path)) == before
+    assert rows(load(spark, neglected.path, snapshotTimestamp=str(moment))) == before
+    again = kudulite_spark.maintain(spark, str(neglected.path), task_count=1)
+    assert again.operations == ()
+    neglected.check().raise_if_bad()
+
+
+def test_what_is_left_behind_is_swept_after_the_grace_time(spark: SparkSession, neglected):
+    """By the driver, when all tasks have ended."""
+    result = kudulite_spark.maintain(spark, str(neglected.path), 0.0, 0.0)
+    assert result.swept.file_count > 0
+    assert neglected.statistics.bytes_to_sweep == 0
