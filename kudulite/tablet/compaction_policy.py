@@ -75,6 +75,9 @@ class _KeySpace:
     stop: np.ndarray
 
 
+_NO_SPACE = _KeySpace(*[np.empty(0)] * 4)
+
+
 @dataclass(frozen=True)
 class _Candidates:
     """The extents as items of a knapsack, n arrays ordered by `stop`."""
@@ -116,6 +119,12 @@ def highest_point(extents: Sequence[RowSetExtent]) -> int:
         height += -1 if is_stop else 1
         highest = max(highest, height)
     return highest
+
+
+def key_positions(extents: Sequence[RowSetExtent]) -> tuple[np.ndarray, np.ndarray]:
+    """Return where each extent starts and stops in key space: float64[n] twice, from 0 to 1."""
+    space = _key_space(extents) if extents else _NO_SPACE
+    return space.start, space.stop
 
 
 def choose_rowsets(
@@ -187,7 +196,7 @@ def _as_numbers(keys: Sequence[bytes], offset: int) -> np.ndarray:
 
 
 def _candidates(extents: Sequence[RowSetExtent]) -> _Candidates:
-    space = _key_space(extents) if extents else _KeySpace(*[np.empty(0)] * 4)
+    space = _key_space(extents) if extents else _NO_SPACE
     fullness = np.array([extent.fullness for extent in extents])
     megabytes = np.array([extent.byte_count // _MEGABYTE for extent in extents], dtype=np.int64)
     value = space.stop - space.start + _FULLNESS_WEIGHT * (1 - np.clip(fullness, 0, 1))

@@ -131,7 +131,7 @@ def scored_operations(
         found += _dead_rows(meta, mark)
         found += _columns(meta, column_ids)
         found += _deltas(meta, meta.redo[::-1], is_undo=False)
-        found += _deltas(meta, meta.undo, is_undo=True)
+        found += _deltas(meta, _joinable_undo(meta), is_undo=True)
     affordable = [scored for scored in found if scored.byte_count <= budget_bytes]
     return sorted(affordable, key=lambda scored: scored.rank, reverse=True)
 
@@ -142,8 +142,9 @@ def full_compaction(
     """Return all that brings a tablet to its best shape, whatever it costs; none where it is so.
 
     After it no rowsets overlap, no two neighbours fit into one, no column has updates in REDO, and
-    rowsets have one REDO and one UNDO file at most. The operations are of different rowsets, and it
-    may take some rounds: what is behind the mark goes first, joining what is left comes last.
+    rowsets have one REDO file at most, and one of UNDO beside that of inserts. The operations are
+    of different rowsets, and it may take some rounds: what is behind the mark goes first, joining
+    what is left comes last.
     """
     metas = [meta for meta in superblock.rowsets if meta.delete_timestamp is None]
     found: list[Operation] = [scored.operation for scored in _collection(superblock, mark)]
@@ -274,8 +275,18 @@ def _cleaned(meta: RowSetMeta, column_ids: Collection[int]) -> Iterator[Operatio
         yield CompactColumns((meta.id,), updated)
     elif len(meta.redo) > 1:
         yield _join(meta, 0, len(meta.redo), is_undo=False)
-    elif len(meta.undo) > 1:
-        yield _join(meta, 0, len(meta.undo), is_undo=True)
+    elif len(undo := _joinable_undo(meta)) > 1:
+        yield _join(meta, 0, len(undo), is_undo=True)
+
+
+def _joinable_undo(meta: RowSetMeta) -> Sequence[DeltaFileMeta]:
+    """Return the UNDO files, newest first, without the oldest one where it has inserts only.
+
+    A writer keeps those apart, since nearly all reads of the past need no other file.
+    """
+    oldest = meta.undo[-1:]
+    is_inserts_only = any(delta.delete_count == delta.row_count for delta in oldest)
+    return meta.undo[:-1] if is_inserts_only else meta.undo
 
 
 def _overlapping_groups(metas: Sequence[RowSetMeta]) -> list[list[RowSetMeta]]:

@@ -198,6 +198,19 @@ def test_undo_files_are_joined_from_the_newest_on():
     assert operations(meta) == [CompactDeltas((meta.id,), 0, 3, is_undo=True)]
 
 
+def test_undo_of_inserts_stays_apart():
+    """It is the oldest file, and the only one that says nothing but that rows were not there."""
+    undo = [delta_file(updates={2: 5}, first=MARK, last=2 * MARK) for _ in range(2)]
+    inserts = delta_file(deletes=5, first=MARK, last=2 * MARK)
+    meta = rowset(0, 9, 100 * MEGABYTE, undo=[*undo, inserts])
+    assert operations(meta) == []
+    assert full_compaction(tablet(meta), MARK, COLUMN_IDS) == [
+        CompactDeltas((meta.id,), 0, 2, is_undo=True)
+    ]
+    meta = replace(meta, undo=(undo[0], inserts))
+    assert full_compaction(tablet(meta), MARK, COLUMN_IDS) == []
+
+
 def test_nothing_is_done_that_the_budget_does_not_hold():
     """A pass with a small budget does what is small."""
     overlapping = [rowset(0, 9, 20 * MEGABYTE) for _ in range(2)]
@@ -237,7 +250,7 @@ def test_a_full_compaction_leaves_nothing_to_do(seed):
         pytest.fail(f"seed {seed}: still {plan}")
     current = [meta for meta in superblock.rowsets if meta.delete_timestamp is None]
     assert average_height(extents_of(current)) <= 1.0 + 1e-9
-    assert all(len(meta.redo) <= 1 and len(meta.undo) <= 1 for meta in current)
+    assert all(len(meta.redo) <= 1 and len(meta.undo) <= 2 for meta in current)
     assert not any(delta.update_counts for meta in current for delta in meta.redo)
 
 

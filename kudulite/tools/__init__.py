@@ -1,0 +1,1 @@
+"""The command line `kudulite`: looking into tables, and looking after them."""

@@ -1,0 +1,61 @@
+"""Rows to standard output or a file: as a table, CSV, JSON lines, or Parquet."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+from kudulite.errors import OptionError
+from kudulite.tools.output import json_text, print_rows
+
+
+class RowFormat(enum.StrEnum):
+    """How rows are written."""
+
+    TABLE = "table"
+    CSV = "csv"
+    JSON = "json"
+    PARQUET = "parquet"
+
+
+def write_rows(reader: pa.RecordBatchReader, row_format: RowFormat, output: Path | None) -> None:
+    """Write all rows, batch by batch but for a table. Raises OptionError for Parquet to a pipe."""
+    if row_format == RowFormat.TABLE:
+        if output is not None:
+            raise OptionError("--output needs --format csv, json or parquet")
+        rows = reader.read_all()
+        print_rows(rows.schema.names, zip(*(c.to_pylist() for c in rows.columns), strict=True))
+        return
+    if row_format == RowFormat.PARQUET and output is None:
+        raise OptionError("--format parquet needs --output FILE")
+    with _sink(output) as sink:
+        if row_format == RowFormat.PARQUET:
+            with pa.parquet.ParquetWriter(sink, reader.schema) as writer:
+                for batch in reader:
+                    writer.write_batch(batch)
+        elif row_format == RowFormat.CSV:
+            with pa.csv.CSVWriter(sink, reader.schema) as writer:
+                for batch in reader:
+                    writer.write_batch(batch)
+        else:
+            for batch in reader:
+                sink.writelines(f"{json_text(row)}\n".encode() for row in batch.to_pylist())
+
+
+@contextlib.contextmanager
+def _sink(output: Path | None) -> Iterator[BinaryIO]:
+    if output is None:
+        sys.stdout.flush()
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+    else:
+        with output.open("wb") as file:
+            yield file

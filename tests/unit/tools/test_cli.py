@@ -1,0 +1,205 @@
+"""The command line: each command runs, says what it did, and as JSON says it to programs."""
+
+import datetime
+import decimal
+import json
+import subprocess
+import sys
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+from typer.testing import CliRunner
+
+import kudulite
+from kudulite.tools.cli import app, run
+from kudulite.tools.output import Progress, byte_text, json_text
+
+SCHEMA = pa.schema(
+    [("k", pa.int64()), ("s", pa.string()), ("v", pa.float64()), ("d", pa.decimal128(9, 2))]
+)
+
+
+def rows(*keys: int) -> pa.Table:
+    """Rows of these keys."""
+    values = [decimal.Decimal(key) / 4 for key in keys]
+    columns = {"k": keys, "s": [f"s{key}" for key in keys], "v": [k / 8 for k in keys], "d": values}
+    return pa.table(columns, SCHEMA)
+
+
+@pytest.fixture
+def table(tmp_path) -> kudulite.Table:
+    """A table of two tablets with overlapping rowsets, one of them with an update."""
+    client = kudulite.connect(tmp_path / "root", background_maintenance=False)
+    made = client.create_table("metrics", SCHEMA, primary_key="k", hash_partitions=[("k", 2)])
+    for keys in (range(0, 3000, 3), range(1, 3000, 3), range(2, 3000, 3)):
+        write = made.new_bulk_write("upsert")
+        write.commit([write.stage([rows(*keys)])])
+    made.upsert(rows(3))
+    return made
+
+
+def output(*arguments: object, status: int = 0) -> str:
+    """What a command prints."""
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exit_code == status, result.output
+    return result.output
+
+
+def value(*arguments: object, status: int = 0) -> object:
+    """What a command prints as JSON."""
+    return json.loads(output(*arguments, "--json", status=status))
+
+
+def test_list_names_the_tables_of_a_directory(table):
+    """With their sizes; an empty directory has none, and what is none is a usage error."""
+    (found,) = value("list", table.path.parent)
+    assert (found["name"], found["rows"], found["tablets"]) == ("metrics", 3000, 2)
+    assert "metrics  3,000" in output("list", table.path.parent)
+    assert value("list", table.path / "staging") == []
+    assert "is not a directory" in output("list", table.path / "nothing", status=2)
+
+
+def test_describe_shows_columns_partitions_and_debt(table):
+    """The same figures as `Table.statistics`."""
+    text = output("describe", table.path)
+    assert "hash(k) × 2" in text and "decimal(9, 2)" in text and "rowset_height" in text
+    found = value("describe", table.path)
+    assert [column["name"] for column in found["columns"]] == ["k", "s", "v", "d"]
+    assert found["primary_key"] == ["k"]
+    moving = ("ancient_history_mark",)
+    expected = {n: v for n, v in vars(table.statistics).items() if n not in moving}
+    assert expected.items() <= found["statistics"].items()
+
+
+def test_scan_prints_rows_in_four_forms(table, tmp_path):
+    """As a table, CSV, JSON lines, and to a Parquet file."""
+    assert output("scan", table.path, "--limit", 1, "--ordered").split() == [
+        "k", "s", "v", "d", "0", "s0", "0.0", "0.00",
+    ]  # fmt: skip
+    line = output("scan", table.path, "--limit", 2, "--ordered", "--json").splitlines()[1]
+    assert json.loads(line) == {"k": 1, "s": "s1", "v": 0.125, "d": "0.25"}
+    narrow = output("scan", table.path, "--columns", "v, k", "--ordered", "--format", "csv")
+    assert narrow.splitlines()[:3] == ['"v","k"', "0,0", "0.125,1"]
+    for kind, read in (("csv", pa.csv.read_csv), ("parquet", pa.parquet.read_table)):
+        file = tmp_path / f"rows.{kind}"
+        output("scan", table.path, "--format", kind, "--output", file)
+        assert read(file).num_rows == 3000
+
+
+def test_scan_reads_the_past(table):
+    """At a moment as Python takes it."""
+    moment = table.current_timestamp()
+    table.truncate()
+    assert output("scan", table.path, "--json") == ""
+    assert len(output("scan", table.path, "--at", moment, "--json").splitlines()) == 3000
+
+
+def test_scan_to_parquet_needs_a_file(table):
+    """A Parquet file is not for a terminal; a table is not for a file."""
+    result = CliRunner().invoke(app, ["scan", str(table.path), "--format", "parquet"])
+    assert "--format parquet needs --output FILE" in str(result.exception)
+    result = CliRunner().invoke(app, ["scan", str(table.path), "--output", "x"])
+    assert "--output needs --format" in str(result.exception)
+
+
+def test_flush_says_how_many_tablets_had_something(table):
+    """The update of one row is in one log."""
+    assert "1 of 2 tablets had something to flush" in output("flush", table.path)
+    assert value("flush", table.path) == {"flushed_tablet_count": 0}
+
+
+def test_maintain_does_what_is_worth_it_and_sweeps(table):
+    """Afterwards there is nothing more to do, and every row is there."""
+    found = value("maintain", table.path, "--grace-seconds", 0)
+    assert found["flushed_tablet_count"] == 1 and found["swept"]["file_count"] > 0
+    merges = [done for done in found["operations"] if done["kind"] == "CompactRowSets"]
+    assert {done["tablet_id"] for done in merges} == set(table.tablet_ids)
+    assert all(done["rowset_count_after"] == 1 for done in merges)
+    text = output("maintain", table.path)
+    assert "0 B written by 0 operations" in text and "removed 0 files" in text
+    assert table.statistics.rowset_height == 1.0 and table.scan().count() == 3000
+
+
+def test_maintain_keeps_to_its_budget(table):
+    """Nothing is rewritten with a budget of nothing."""
+    assert value("maintain", table.path, "--budget-megabytes", 0)["operations"] == []
+
+
+def test_compact_leaves_one_clean_rowset_per_tablet(table):
+    """Also where that is not worth it."""
+    found = value("compact", table.path)
+    assert {done["tablet_id"] for done in found["operations"]} == set(table.tablet_ids)
+    figures = table.statistics
+    assert (figures.rowset_count, figures.redo_file_count) == (2, 0)
+    assert "0 operations" in output("compact", table.path)
+
+
+def test_check_ends_with_status_1_where_there_are_problems(table):
+    """And with 0 where there are none."""
+    assert ": no problems" in output("check", table.path)
+    assert value("check", table.path)["problems"] == []
+    bloom = next(table.path.rglob("bloom-*.bin"))
+    bloom.write_bytes(bloom.read_bytes()[:-1] + b"?")
+    assert str(bloom) in output("check", table.path, status=1)
+    assert value("check", table.path, status=1)["problems"]
+
+
+def test_layout_draws_every_rowset(table, tmp_path):
+    """As text, as JSON, and as a picture."""
+    lines = output("layout", table.path).splitlines()
+    assert len(lines) == 2 + 6 and "3 rowsets, height " in lines[0]
+    found = value("layout", table.path)
+    assert [len(tablet["rowsets"]) for tablet in found] == [3, 3]
+    assert output("layout", table.path, "--png", tmp_path / "a.png") == ""
+    assert (tmp_path / "a.png").read_bytes()[1:4] == b"PNG"
+
+
+def test_an_error_of_the_library_is_a_message_and_status_1(table, monkeypatch, capsys):
+    """No trace of the program's inside."""
+    monkeypatch.setattr(sys, "argv", ["kudulite", "check", str(table.path.parent)])
+    assert run() == 1
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.startswith("kudulite: ")
+    assert "is not a kudulite table" in captured.err
+
+
+def test_the_command_says_what_to_install(tmp_path):
+    """Its libraries are an optional extra."""
+    script = "import sys; sys.modules['typer'] = None; import kudulite.tools.entry"
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert run.returncode == 1
+    assert run.stderr == ("kudulite: the command line needs typer; pip install 'kudulite[cli]'\n")
+
+
+def test_progress_is_not_shown_where_there_is_no_terminal(capsys):
+    """A pipe gets results only."""
+    with Progress("working") as progress:
+        progress.say("still working")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_values_that_json_does_not_have():
+    """ISO 8601, base64, digits; what nobody knows is an error."""
+    moment = datetime.datetime(2026, 11, 21, 10, tzinfo=datetime.UTC)
+    assert json_text([moment, moment.date(), b"ab", decimal.Decimal("1.50")]) == (
+        '["2026-11-21T10:00:00+00:00", "2026-11-21", "YWI=", "1.50"]'
+    )
+    with pytest.raises(TypeError):
+        json_text(object())
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (5 << 20, "5.0 MiB"),
+        (3 << 50, "3072.0 TiB"),
+    ],
+)
+def test_bytes_as_people_read_them(count, text):
+    """Up to tebibytes."""
+    assert byte_text(count) == text
