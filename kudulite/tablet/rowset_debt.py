@@ -17,6 +17,7 @@ from collections.abc import Collection
 
 from kudulite.cfile.base_data import ROW_GROUP_ROWS
 from kudulite.delta.delta_file import DeltaFileMeta
+from kudulite.rowset.rowset_gc import is_dead_for_ever, without_ancient_undo
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.rowset.rowset_writer import ROWSET_ROWS_MAX
 
@@ -24,19 +25,11 @@ from kudulite.rowset.rowset_writer import ROWSET_ROWS_MAX
 FULL_ROWSET_BYTES = 32 << 20
 
 
-def is_dead_for_ever(meta: RowSetMeta, mark: int) -> bool:
-    """Whether no legal read sees any row: it ended, or all rows were deleted, behind the mark."""
-    if meta.delete_timestamp is not None:
-        return meta.delete_timestamp <= mark
-    deletes = [delta for delta in meta.redo if delta.delete_count]
-    return not meta.live_row_count and all(delta.timestamp_max <= mark for delta in deletes)
-
-
 def collectable_bytes(meta: RowSetMeta, mark: int) -> int:
     """Return the size of the files that no legal read needs: all of them, or whole UNDO files."""
     if is_dead_for_ever(meta, mark):
         return meta.bytes_on_disk
-    return sum(delta.ref.length for delta in meta.undo if delta.timestamp_max <= mark)
+    return meta.bytes_on_disk - without_ancient_undo(meta, mark).bytes_on_disk
 
 
 def ancient_bytes(meta: RowSetMeta, mark: int) -> int:

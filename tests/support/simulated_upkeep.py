@@ -13,6 +13,7 @@ from dataclasses import replace
 from kudulite.cfile.base_data import ROW_GROUP_ROWS
 from kudulite.delta.delta_file import DeltaFileMeta
 from kudulite.fs.file_system import FileRef
+from kudulite.rowset.rowset_gc import is_dead_for_ever, without_ancient_undo
 from kudulite.rowset.rowset_meta import BaseFileMeta, RowSetMeta
 from kudulite.tablet.maintenance_policy import (
     CollectHistory,
@@ -21,7 +22,6 @@ from kudulite.tablet.maintenance_policy import (
     CompactRowSets,
     Operation,
 )
-from kudulite.tablet.rowset_debt import is_dead_for_ever
 from kudulite.tablet.superblock import Superblock
 
 COLUMN_IDS = (2, 3, 4)  # beside the key, column 1
@@ -110,7 +110,11 @@ def performed(
     assert len(inputs) == len(operation.rowset_ids), operation
     assert all(meta.delete_timestamp is None for meta in inputs), operation
     if isinstance(operation, CollectHistory):
-        outputs = [_collected(m, mark) for m in superblock.rowsets if not is_dead_for_ever(m, mark)]
+        outputs = [
+            without_ancient_undo(m, mark)
+            for m in superblock.rowsets
+            if not is_dead_for_ever(m, mark)
+        ]
         assert tuple(outputs) != superblock.rowsets, "nothing to collect"
         return replace(superblock, rowsets=tuple(outputs))
     if isinstance(operation, CompactRowSets):
@@ -122,10 +126,6 @@ def performed(
         outputs = [_deltas_joined(inputs[0], operation, mark, rng)]
     kept = [meta for meta in superblock.rowsets if meta.id not in operation.rowset_ids]
     return replace(superblock, rowsets=(*kept, *outputs))
-
-
-def _collected(meta: RowSetMeta, mark: int) -> RowSetMeta:
-    return replace(meta, undo=tuple(d for d in meta.undo if d.timestamp_max > mark))
 
 
 def _merged(inputs: Sequence[RowSetMeta], mark: int, rng: random.Random | None) -> list[RowSetMeta]:

@@ -44,7 +44,8 @@ def output(*arguments: object, status: int = 0) -> str:
     """What a command prints."""
     result = CliRunner().invoke(app, [str(argument) for argument in arguments])
     assert result.exit_code == status, result.output
-    return result.output
+    # Bytes that a command writes are only in `stdout`.
+    return result.stdout if status == 0 else result.output
 
 
 def value(*arguments: object, status: int = 0) -> object:
