@@ -120,7 +120,7 @@ def run_load(report: Report, root: Path, ids: np.ndarray, args: argparse.Namespa
     report.line("pyarrow write")
     report.measure("pyarrow sort + write", lambda: write(table.sort_by("id")))
     report.line("pyarrow sort + write")
-    client = kudu.connect(root / "tables")
+    client = kudu.connect(root / "tables", background_maintenance=False)
     hashed = [(["id"], args.tablets)]
     loaded = client.create_table("load", table.schema, primary_key="id", hash_partitions=hashed)
     report.measure("load", lambda: loaded.insert(table))

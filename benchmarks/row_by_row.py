@@ -64,7 +64,7 @@ class Journal:
 def load(root: Path, row_count: int, tablets: int) -> kudu.Table:
     """A table of so many rows of ten columns, their ids the even numbers."""
     first = make_rows(0, np.zeros(0, np.int64), 1)
-    table = kudu.connect(root).create_table(
+    table = kudu.connect(root, background_maintenance=False).create_table(
         f"rows_{row_count}", first.schema, primary_key="id", hash_partitions=[(["id"], tablets)]
     )
     for begin in range(0, row_count, LOAD_ROWS):
@@ -91,7 +91,7 @@ def measure_flushes(
     table: kudu.Table, rows: Iterator[dict[str, Any]], *, size: int, repeat: int, journal: Journal
 ) -> Figures:
     """Flush `size` rows `repeat` times, each time followed by an append of the same bytes."""
-    session = kudu.connect(table.path.parent).new_session()
+    session = kudu.connect(table.path.parent, background_maintenance=False).new_session()
     session.set_mutation_buffer_space(1 << 30)
     figures = Figures()
     for turn in range(repeat + WARM_UP):
@@ -163,7 +163,7 @@ def insert_rows(root: Path, row_count: int) -> Iterator[list[str]]:
     builder.add_column("quantity", kudu.int32)
     builder.add_column("text", kudu.string)
     builder.set_primary_keys(["id"])
-    client = kudu.connect(root)
+    client = kudu.connect(root, background_maintenance=False)
     table = client.create_table("memory", builder.build(), hash_partitions=[(["id"], 2)])
     session = client.new_session()
     begin, longest = time.perf_counter(), 0.0

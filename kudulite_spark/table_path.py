@@ -47,4 +47,5 @@ def catalog_of(path: str) -> tuple[Client, str]:
     root, name = os.path.split(path)
     if not name:
         raise UsageError(f"path {path!r} is the root directory; a table needs one of its own")
-    return kudulite.connect(root), name
+    # What runs in the background is lost when a process of Spark's ends: see `maintain`.
+    return kudulite.connect(root, background_maintenance=False), name

@@ -147,7 +147,7 @@ def _value(choose: random.Random, name: str) -> Any:
 def run_sequence(spark, folder, seed: int) -> None:
     """One table, some writes, and the comparison after each and at the end for every moment."""
     choose = random.Random(seed)
-    client = kudulite.connect(str(folder))
+    client = kudulite.connect(str(folder), background_maintenance=False)
     arrow = pa.schema(
         [("a", pa.int64()), ("b", pa.string()), ("s", pa.string()), ("n", pa.int64())]
     )

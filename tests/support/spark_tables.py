@@ -25,7 +25,8 @@ def make_table(path: Any, content: Any, types: dict[str, pa.DataType], **layout:
         [dict(zip(types, row, strict=True)) for row in content], schema=pa.schema(types.items())
     )
     place = Path(path)
-    kudulite.connect(place.parent).create_table(place.name, data.schema, **layout).upsert(data)
+    client = kudulite.connect(place.parent, background_maintenance=False)
+    client.create_table(place.name, data.schema, **layout).upsert(data)
     return str(place)
 
 
