@@ -12,6 +12,7 @@ from core_tables import CoreTables, environment, stored
 from killing_file_system import FailingFileSystem, KillingFileSystem
 
 import kudulite
+from kudulite.catalog.sweep import sweep
 from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.errors import StorageError
@@ -77,7 +78,7 @@ def test_a_disk_error_at_any_step_leaves_old_or_new(core: CoreTables, base: Path
         if found == old_rows:
             table.apply(CHANGES)
             assert dict(stored(opened(root))) == new_rows
-        opened(root).maintain(0, 0)
+        sweep(opened(root)._store, 0, 0)
         opened(root).check().raise_if_bad()
         shutil.rmtree(root)
     assert refused > counting.count // 2

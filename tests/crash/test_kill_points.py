@@ -17,6 +17,7 @@ from killing_file_system import KilledError, KillingFileSystem
 
 import kudulite
 from kudulite.catalog.manifest import manifest_name
+from kudulite.catalog.sweep import sweep
 from kudulite.catalog.table_store import TableStore
 from kudulite.client.client import Client
 from kudulite.client.table import Table
@@ -79,7 +80,7 @@ CASES: dict[str, tuple[Callable[[Client], None], Callable[[Client], object]]] = 
     "mixed": (filled, lambda client: client.table("t").apply(CHANGES)),
     "overwrite": (filled, lambda client: client.table("t").overwrite(FRESH)),
     "truncate": (filled, lambda client: client.table("t").truncate()),
-    "sweep": (filled, lambda client: client.table("t").maintain(0, 0)),
+    "sweep": (filled, lambda client: sweep(client.table("t")._store, 0, 0)),
     "create": (empty, create),
     "delete": (filled, lambda client: client.delete_table("t")),
     "rename": (filled, lambda client: client.rename_table("t", "u")),
@@ -131,7 +132,7 @@ def expect_clean(root: Path) -> None:
     client = Client(root, environment())
     expected: set[Path] = set()
     for name in client.list_tables():
-        client.table(name).maintain(0, 0)
+        sweep(client.table(name)._store, 0, 0)
         expected |= referenced_files(TableStore(root / name, environment()))
     assert files_below(root) == expected
     assert {path.name for path in root.iterdir()} == set(client.list_tables())

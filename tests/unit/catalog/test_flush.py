@@ -24,6 +24,7 @@ from row_writes import (
 from kudulite.catalog import flush
 from kudulite.catalog.flush import flush_table, flush_tablet
 from kudulite.catalog.manifest import manifest_name
+from kudulite.catalog.sweep import sweep
 from kudulite.catalog.table_store import TableStore
 from kudulite.client.table import Table
 from kudulite.errors import StorageError
@@ -77,7 +78,7 @@ def expect(table: Table, versions: Versions) -> None:
 def expect_clean(table: Table) -> None:
     """After a sweep without grace, only what the newest version refers to is there."""
     table = fresh(table)
-    table.maintain(0, 0)
+    sweep(table._store, 0, 0)
     store, manifest = store_of(table), store_of(table).newest()
     files = {store.folder / "manifest" / name for name in (manifest_name(manifest.version), "hint")}
     for entry in manifest.tablets:
@@ -175,9 +176,9 @@ def test_the_sweep_removes_the_log_and_what_else_was_superseded(core: CoreTables
         table.flush()
     segments = list_segments(wal_folder(table))
     assert len(segments) == 4
-    fresh(table).maintain(grace_seconds=3600)
+    sweep(fresh(table)._store, 3600)
     assert list_segments(wal_folder(table)) == segments
-    fresh(table).maintain(grace_seconds=0)
+    sweep(fresh(table)._store, 0)
     assert list_segments(wal_folder(table)) == segments[-1:]
     expect_clean(table)
     put(table, 0, v=10)
@@ -189,7 +190,7 @@ def test_a_log_that_is_not_flushed_is_not_swept(core: CoreTables):
     """It holds the only copy of acknowledged rows."""
     table = new_table(core.client())
     versions = with_history(table)
-    fresh(table).maintain(grace_seconds=0)
+    sweep(fresh(table)._store, 0)
     expect(table, versions)
 
 
