@@ -1,8 +1,9 @@
 """A DiskRowSet with a random past, what is done to its deltas, and the dictionary of all versions.
 
     memory with several lives of each row ─flush─> base, UNDO, REDO
-    then, in random order: REDO files (one commit's, or a flush's), columns added and dropped, the
-    mark moves on, minor compactions of REDO and UNDO, column compactions, history collection
+    then, in random order: REDO files (one commit's, or a flush's), columns added, dropped and
+    widened, the mark moves on, minor compactions of REDO and UNDO, column compactions,
+    history collection
 
 Whatever is done, a read at the mark or later gives what the dictionary gives. REDO that arrives
 while a compaction runs is appended to what comes out. Row groups are made small, so that a few rows
@@ -49,6 +50,9 @@ from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.rowset.rowset_writer import RowHistory, write_rowsets
 from kudulite.wal.row_changes import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
 
+# Types of columns that are NOT NULL.
+REQUIRED = ("int32", "float", "double", "binary")
+WIDER = {"int32": "int64", "decimal(9, 2)": "decimal(12, 2)", "float": "double"}
 KEYS: dict[str, list[tuple]] = {
     "int32": [(i,) for i in range(-6, 14)],
     "string,int64": [(s, i) for s in ("", "a", "a\0", "b") for i in (-1, 0, 5)],
@@ -87,8 +91,10 @@ class DeltaMachine:
 
     def _new_column(self, name: str) -> Column:
         type_name = self.random.choice(sorted(VALUES))
-        values, nullable = VALUES[type_name]
-        default = self.random.choice(values) if not nullable or self.random.random() < 0.5 else None
+        nullable = type_name not in REQUIRED
+        default = None
+        if not nullable or self.random.random() < 0.5:
+            default = self.random.choice(VALUES[type_name])
         return Column(0, name, parse_type(type_name), nullable=nullable, read_default=default)
 
     @property
@@ -103,8 +109,8 @@ class DeltaMachine:
     # -- what is written
 
     def _value(self, column: Column) -> Any:
-        values, nullable = VALUES[str(column.type)]
-        return self.random.choice([*values, None] if nullable else values)
+        values = VALUES[str(column.type)]
+        return self.random.choice([*values, None] if column.nullable else values)
 
     def _tick(self) -> int:
         self.now += self.random.choice([0, 0, 1, 2])
@@ -217,6 +223,14 @@ class DeltaMachine:
             name = self.random.choice(self.schema.value_columns).name
             self.schema = self.schema.without_column(name)
 
+    def widen_column(self) -> None:
+        """A value column gets a wider type; files that are there keep the old one."""
+        narrow = [c for c in self.schema.value_columns if str(c.type) in WIDER]
+        if narrow:
+            column = self.random.choice(narrow)
+            wider = parse_type(WIDER[str(column.type)])
+            self.schema = self.schema.with_changed(column.name, {"type": wider})
+
     def move_mark(self) -> None:
         """Some of the past need not be read any more."""
         self.mark = self.random.randint(self.mark, self.now)
@@ -278,6 +292,7 @@ class DeltaMachine:
             (6, self.redo),
             (1, self.add_column),
             (1, self.drop_column),
+            (1, self.widen_column),
             (1, self.move_mark),
             (3, self.minor),
             (2, self.minor_undo),

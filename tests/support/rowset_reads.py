@@ -19,15 +19,17 @@ from kudulite.rowset.scan_spec import ScanSpec
 from kudulite.wal.row_changes import CHANGE_DELETE, CHANGE_INSERT
 
 LAST = 1 << 60
-# Types of value columns, some values of each, and whether cells may be null.
-VALUES: dict[str, tuple[list, bool]] = {
-    "int64": ([-(1 << 40), -1, 0, 7], True),
-    "string": (["", "a", "\0", "some longer text"], True),
-    "bool": ([False, True], True),
-    "int32": ([-5, 0, 1 << 30], False),
-    "decimal(9, 2)": ([Decimal("-1.50"), Decimal("0.00"), Decimal("9999999.99")], True),
-    "double": ([-0.5, 0.0, 1e300], False),
-    "binary": ([b"", b"\xff\0", b"bytes"], False),
+# Types of value columns, and some values of each.
+VALUES: dict[str, list] = {
+    "int64": [-(1 << 40), -1, 0, 7],
+    "string": ["", "a", "\0", "some longer text"],
+    "bool": [False, True],
+    "int32": [-5, 0, 1 << 30],
+    "decimal(9, 2)": [Decimal("-1.50"), Decimal("0.00"), Decimal("9999999.99")],
+    "decimal(12, 2)": [Decimal("-1.50"), Decimal("9999999999.99")],
+    "double": [-0.5, 0.0, 1e300],
+    "float": [-0.5, 0.0, 1.5],
+    "binary": [b"", b"\xff\0", b"bytes"],
 }
 
 
@@ -125,7 +127,7 @@ class RowSetReads:
 
     def _check_predicate(self, columns: list[Column], timestamp: int, expected: dict) -> None:
         column = self.random.choice(self.schema.value_columns)
-        value = self.random.choice(VALUES[str(column.type)][0])
+        value = self.random.choice(VALUES[str(column.type)])
         at = columns.index(column)
         found = self._scanned(columns, timestamp, [Predicate(column.name, "=", value)])
         assert found == {key: row for key, row in expected.items() if row[at] == value}
