@@ -30,7 +30,7 @@ from kudulite.tools.output import (
     print_json,
     print_rows,
 )
-from kudulite.tools.rows import RowFormat, write_rows
+from kudulite.tools.rows import RowFormat, key_of_text, write_rows
 from kudulite.tools.table_access import open_store
 
 app = typer.Typer(
@@ -44,6 +44,11 @@ TablePath = Annotated[str, typer.Argument(metavar="PATH", help="The table's fold
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of text.")]
 Budget = Annotated[
     int | None, typer.Option(help="Rewrite files of no more than so many megabytes.", min=0)
+]
+ColumnNames = Annotated[str | None, typer.Option("--columns", help="Names, separated by commas.")]
+Format = Annotated[RowFormat, typer.Option("--format", help="json prints one object a line.")]
+OutputFile = Annotated[
+    Path | None, typer.Option("--output", help="A file instead of standard output.")
 ]
 
 _WORDS = {
@@ -114,22 +119,52 @@ def describe(path: TablePath, as_json: AsJson = False) -> None:
 @app.command()
 def scan(
     path: TablePath,
-    columns: Annotated[str | None, typer.Option(help="Names, separated by commas.")] = None,
+    columns: ColumnNames = None,
     at: Annotated[str | None, typer.Option(help="A moment: ISO 8601 or a HybridTime.")] = None,
     limit: Annotated[int | None, typer.Option(help="So many rows at most.", min=0)] = None,
     ordered: Annotated[bool, typer.Option(help="In the order of the key.")] = False,
-    row_format: Annotated[
-        RowFormat, typer.Option("--format", help="json prints one object a line.")
-    ] = RowFormat.TABLE,
-    output: Annotated[Path | None, typer.Option(help="A file instead of standard output.")] = None,
+    row_format: Format = RowFormat.TABLE,
+    output: OutputFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Print the rows of a table, at a moment."""
-    names = None if columns is None else [name.strip() for name in columns.split(",")]
     table = kudulite.open_table(path)
-    found = table.scan(columns=names, at=at, limit=limit, ordered=ordered)
+    found = table.scan(columns=_names(columns), at=at, limit=limit, ordered=ordered)
     with Progress(f"scanning {table.name}"):
         write_rows(found.to_reader(), RowFormat.JSON if as_json else row_format, output)
+
+
+@app.command()
+def changes(
+    path: TablePath,
+    start: Annotated[str, typer.Argument(help="A moment: ISO 8601 or a HybridTime; not included.")],
+    end: Annotated[str | None, typer.Argument(help="A moment, included; now by default.")] = None,
+    columns: ColumnNames = None,
+    before: Annotated[bool, typer.Option(help="Also the row before, as `_before`.")] = False,
+    row_format: Format = RowFormat.TABLE,
+    output: OutputFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print what changed in a table between two moments, one row per key."""
+    table = kudulite.open_table(path)
+    images = "both" if before else "after"
+    found = table.changes(start, end, columns=_names(columns), images=images)
+    with Progress(f"comparing two moments of {table.name}"):
+        write_rows(found.to_reader(), RowFormat.JSON if as_json else row_format, output)
+
+
+@app.command()
+def history(
+    path: TablePath,
+    key: Annotated[list[str], typer.Argument(help="The primary key, column by column.")],
+    row_format: Format = RowFormat.TABLE,
+    output: OutputFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print every version of one row that is still kept, the oldest first."""
+    table = kudulite.open_table(path)
+    found = table.history(key_of_text(table.schema.key_columns, key))
+    write_rows(found.to_reader(), RowFormat.JSON if as_json else row_format, output)
 
 
 @app.command()
@@ -213,6 +248,10 @@ def layout(
     elif png is None:
         for line in layout_text(found, max(20, shutil.get_terminal_size().columns - 50)):
             print(line)
+
+
+def _names(text: str | None) -> list[str] | None:
+    return None if text is None else [name.strip() for name in text.split(",")]
 
 
 def _summary(table: kudulite.Table) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -14,6 +14,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from kudulite.errors import OptionError
+from kudulite.model.schema import Column
 from kudulite.tools.output import json_text, print_rows
 
 
@@ -34,6 +35,10 @@ def write_rows(reader: pa.RecordBatchReader, row_format: RowFormat, output: Path
         rows = reader.read_all()
         print_rows(rows.schema.names, zip(*(c.to_pylist() for c in rows.columns), strict=True))
         return
+    if row_format == RowFormat.CSV and any(
+        pa.types.is_nested(field.type) for field in reader.schema
+    ):
+        raise OptionError("CSV has no rows within rows; use --format json or parquet")
     if row_format == RowFormat.PARQUET and output is None:
         raise OptionError("--format parquet needs --output FILE")
     with _sink(output) as sink:
@@ -48,6 +53,20 @@ def write_rows(reader: pa.RecordBatchReader, row_format: RowFormat, output: Path
         else:
             for batch in reader:
                 sink.writelines(f"{json_text(row)}\n".encode() for row in batch.to_pylist())
+
+
+def key_of_text(columns: Sequence[Column], texts: Sequence[str]) -> tuple[object, ...]:
+    """Return a primary key from what was typed for each of its columns. Raises OptionError."""
+    names = ", ".join(column.name for column in columns)
+    if len(texts) != len(columns):
+        raise OptionError(f"the primary key is ({names}); {len(texts)} values were given")
+    values = []
+    for column, text in zip(columns, texts, strict=True):
+        try:
+            values.append(pa.scalar(text).cast(column.type.arrow).as_py())
+        except pa.ArrowInvalid as error:
+            raise OptionError(f"key column {column.name!r}: {error}") from error
+    return tuple(values)
 
 
 @contextlib.contextmanager

@@ -105,6 +105,32 @@ def test_scan_to_parquet_needs_a_file(table):
     assert "--output needs --format" in str(result.exception)
 
 
+def test_changes_prints_one_row_per_key(table):
+    """In (start, end], with the row before where that is asked for."""
+    moment = table.current_timestamp()
+    table.upsert(rows(5000))
+    table.delete(pa.table({"k": [1]}))
+    lines = output("changes", table.path, moment, "--columns", "k", "--json").splitlines()
+    found = {row["k"]: row["_change_type"] for row in map(json.loads, lines)}
+    assert found == {5000: "insert", 1: "delete"}
+    assert output("changes", table.path, moment, moment, "--json") == ""
+    both = output("changes", table.path, moment, "--before", "--json").splitlines()
+    assert {"s1"} == {row["_before"]["s"] for row in map(json.loads, both) if row["_before"]}
+    arguments = ["changes", str(table.path), str(moment), "--before", "--format", "csv"]
+    assert "CSV has no rows within rows" in str(CliRunner().invoke(app, arguments).exception)
+
+
+def test_history_prints_the_versions_of_a_row(table):
+    """By its key, as it is typed."""
+    lines = output("history", table.path, 3, "--json").splitlines()
+    assert [json.loads(line)["_change_type"] for line in lines] == ["insert", "update"]
+    assert "update" in output("history", table.path, 3)
+    assert output("history", table.path, 99_999, "--json") == ""
+    for wrong, message in ((["x"], "key column 'k'"), (["1", "2"], "2 values were given")):
+        result = CliRunner().invoke(app, ["history", str(table.path), *wrong])
+        assert message in str(result.exception)
+
+
 def test_flush_says_how_many_tablets_had_something(table):
     """The update of one row is in one log."""
     assert "1 of 2 tablets had something to flush" in output("flush", table.path)
