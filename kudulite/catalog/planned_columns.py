@@ -64,12 +64,13 @@ def schema_as_planned(table: str, columns: ColumnIds, now: Schema) -> Schema:
     return Schema(renamed, now.key_count, now.next_column_id)
 
 
-def in_planned_types(batch: pa.RecordBatch, columns: ColumnIds) -> pa.RecordBatch:
-    """Return a batch with the types that its columns had when they were planned.
+def with_planned_types(now: Schema, columns: ColumnIds) -> Schema:
+    """Return the schema with the types that planned columns had; the others stay as they are."""
+    planned = {column.id: column.type for column in columns}
+    found = tuple(replace(c, type=planned.get(c.id, c.type)) for c in now.columns)
+    return now if found == now.columns else replace(now, columns=found)
 
-    Columns that were not planned stay as they are.
-    """
-    planned = {column.name: column.type.arrow for column in columns}
-    fields = [field.with_type(planned.get(field.name, field.type)) for field in batch.schema]
-    schema = pa.schema(fields)
-    return batch if schema.equals(batch.schema) else batch.cast(schema)
+
+def in_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return a batch in the types of `schema`, which has the same columns."""
+    return batch if batch.schema.equals(schema) else batch.cast(schema)

@@ -22,7 +22,13 @@ from kudulite.catalog.diff_plan import (
     plan_diff_pieces,
 )
 from kudulite.catalog.history import check_not_ancient
-from kudulite.catalog.planned_columns import ColumnIds, planned_columns, schema_as_planned
+from kudulite.catalog.planned_columns import (
+    ColumnIds,
+    in_schema,
+    planned_columns,
+    schema_as_planned,
+    with_planned_types,
+)
 from kudulite.catalog.scan_plan import tightest
 from kudulite.catalog.table_store import TableStore
 from kudulite.client.changes import wants_before
@@ -30,7 +36,7 @@ from kudulite.client.environment import default_environment
 from kudulite.client.scan_token import SPLIT_BYTES_DEFAULT
 from kudulite.errors import ConflictError
 from kudulite.model.predicate import Predicate
-from kudulite.tablet.diff_scan import diff_scan
+from kudulite.tablet.diff_scan import diff_scan, diff_schema
 
 
 @dataclass(frozen=True)
@@ -86,7 +92,11 @@ class ChangeToken:
             lower=tightest(max, spec.lower, self.lower),
             upper=tightest(min, spec.upper, self.upper),
         )
-        return diff_scan(open_tablets(store, entries, spec), spec)
+        changes = diff_scan(open_tablets(store, entries, spec), spec)
+        planned = diff_schema(
+            replace(spec, schema=with_planned_types(spec.schema, self.column_ids))
+        )
+        return (in_schema(batch, planned) for batch in changes)
 
     def to_bytes(self) -> bytes:
         """Return the token as bytes, for whoever cannot pickle it himself."""

@@ -17,6 +17,7 @@ again each time. Memory is bounded by a block of each rowset that a key is in.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -28,10 +29,11 @@ from kudulite.catalog.diff_plan import (
     open_tablets,
 )
 from kudulite.catalog.manifest import TabletEntry
-from kudulite.catalog.planned_columns import check_still_there, planned_columns
+from kudulite.catalog.planned_columns import in_schema, planned_columns, schema_as_planned
 from kudulite.catalog.table_store import TableStore
 from kudulite.errors import ConflictError, OptionError
-from kudulite.model.predicate import Predicate
+from kudulite.model.predicate import Predicate, bind_predicates
+from kudulite.rowset.diff_spec import DiffSpec
 from kudulite.tablet.diff_scan import diff_scan, diff_schema
 
 IMAGES = ("after", "both")
@@ -78,8 +80,10 @@ class Changes:
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Yield record batches, none empty; each tablet's in key order."""
-        for entries in self._entries():
-            yield from diff_scan(open_tablets(self._store, entries, self._spec), self._spec)
+        spec, groups = self._now()
+        for entries in groups:
+            for batch in diff_scan(open_tablets(self._store, entries, spec), spec):
+                yield in_schema(batch, self.schema)
 
     def to_arrow(self) -> pa.Table:
         """Return all changes as one table."""
@@ -105,20 +109,29 @@ class Changes:
         """Hand the changes to whatever speaks the Arrow C stream interface."""
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
-    def _entries(self) -> list[tuple[TabletEntry, ...]]:
-        # The newest version, as for a scan: in a settled window all show the same changes.
+    def _now(self) -> tuple[DiffSpec, list[tuple[TabletEntry, ...]]]:
+        """Return the scan as the table's columns are now, and the tablets that it reads together.
+
+        Of the newest version, as for a scan: in a settled window all show the same changes.
+        """
         manifest = self._store.newest()
         if manifest.table_id != self._manifest.table_id:
             raise ConflictError(
                 f"table {self._store.name!r} was deleted and created again after its changes were"
                 " asked for"
             )
-        is_same = manifest.schema is self._manifest.schema
-        if not is_same:
-            check_still_there(self._store.name, self._columns, manifest.schema)
-            is_same = manifest.schema.names == self._manifest.schema.names
+        spec, schema = self._spec, manifest.schema
+        if schema is not self._manifest.schema:
+            schema = schema_as_planned(self._store.name, self._columns, manifest.schema)
+            spec = replace(
+                spec,
+                schema=schema,
+                predicates=bind_predicates(spec.predicates.predicates, schema),
+                column_ids=frozenset(column.id for column in manifest.schema.columns),
+            )
         # After a rename the predicates have names from before, which prune no tablet.
-        return entries_to_diff(self._store, manifest, self._spec, is_pruned=is_same)
+        is_pruned = schema is manifest.schema
+        return spec, entries_to_diff(self._store, manifest, spec, is_pruned=is_pruned)
 
 
 def wants_before(store: TableStore, images: str) -> bool:

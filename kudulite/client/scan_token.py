@@ -18,9 +18,10 @@ from kudulite.catalog.history import check_not_ancient, tablet_at
 from kudulite.catalog.manifest import TabletEntry
 from kudulite.catalog.planned_columns import (
     ColumnIds,
-    in_planned_types,
+    in_schema,
     planned_columns,
     schema_as_planned,
+    with_planned_types,
 )
 from kudulite.catalog.scan_plan import KeyBounds, narrowed, plan_pieces, scan_spec, tightest
 from kudulite.catalog.snapshot import choose_snapshot
@@ -69,7 +70,8 @@ class ScanToken:
             batches = ordered_batches(store, [entry], spec)
         else:
             batches = read_ahead(block_reads(tablet_at(store, entry, spec.timestamp), spec))
-        return (in_planned_types(batch, self.column_ids) for batch in batches)
+        planned = with_planned_types(spec.schema, self.column_ids).arrow_schema(spec.names)
+        return (in_schema(batch, planned) if len(planned) else batch for batch in batches)
 
     def into_kudu_scanner(self) -> TokenScanner:
         """Return a scanner of the piece, in kudu-python's words."""
@@ -122,9 +124,8 @@ class TokenScanner(RowReader):
     def _projected(self) -> Sequence[Column]:
         if self._spec is None:
             self._spec = self._token._plan()[2]
-        types = {column.name: column.type for column in self._token.column_ids}
-        found = [self._spec.schema.column(name) for name in self._spec.names]
-        return [replace(column, type=types[column.name]) for column in found]
+        schema = with_planned_types(self._spec.schema, self._token.column_ids)
+        return [schema.column(name) for name in self._spec.names]
 
 
 def make_tokens(

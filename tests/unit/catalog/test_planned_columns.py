@@ -5,9 +5,10 @@ import pytest
 
 from kudulite.catalog.planned_columns import (
     check_still_there,
-    in_planned_types,
+    in_schema,
     planned_columns,
     schema_as_planned,
+    with_planned_types,
 )
 from kudulite.errors import ConflictError
 from kudulite.model import types as t
@@ -49,11 +50,13 @@ def test_columns_that_were_widened_are_given_in_the_types_of_the_plan():
     columns = planned_columns(schema, ["v"], [])
     now = schema.with_changed("v", {"type": t.int64})
     assert schema_as_planned("t", columns, now)["v"].type == t.int64
-    names = ["k", "v", "other"]
-    kinds = [pa.int32(), pa.int64(), pa.int64()]
-    batch = pa.RecordBatch.from_arrays([pa.array([1], kind) for kind in kinds], names)
-    assert in_planned_types(batch, columns).schema.types == [pa.int32(), pa.int8(), pa.int64()]
-    assert in_planned_types(batch, planned_columns(now, ["v"], [])) is batch
+    planned = with_planned_types(now, columns)
+    assert planned == schema
+    assert with_planned_types(now, planned_columns(now, ["v"], [])) is now
+    batch = pa.RecordBatch.from_pylist([{"k": 1, "v": -128}], now.arrow_schema())
+    assert in_schema(batch, planned.arrow_schema()).to_pylist() == [{"k": 1, "v": -128}]
+    assert in_schema(batch, planned.arrow_schema()).schema.types == [pa.int32(), pa.int8()]
+    assert in_schema(batch, now.arrow_schema()) is batch
 
 
 def test_a_dropped_column_is_an_error():

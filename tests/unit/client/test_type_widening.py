@@ -116,6 +116,11 @@ def test_scans_that_were_planned_before_keep_their_type(old, new, narrow, wide, 
     scans = [table.scan(), table.scan(ordered=True), table.scan(where=where)]
     tokens = [table.scan_tokens(), table.scan_tokens(ordered=True)]
     scanner = table.scanner().set_snapshot(table.current_timestamp())
+    between = table.current_timestamp()
+    table.update([{"k": k, "v": narrow[(k + 1) % len(narrow)]} for k in range(8)])
+    changes = [table.changes(between, images="both"), table.changes(between, where=table["k"] < 4)]
+    told = [change.to_pylist() for change in changes]
+    change_tokens = table.change_tokens(between, images="both")
     table = widen(client, new)
     session = client.new_session()
     for k in range(12):  # new images of old rows, with UNDO, and rows that were not there
@@ -137,6 +142,11 @@ def test_scans_that_were_planned_before_keep_their_type(old, new, narrow, wide, 
         assert sorted(row["k"] for row in rows_of_tokens(part)) == [k for k, *_ in expected]
         assert str(part[0].into_kudu_scanner()._projected()[1].type) == old
     assert sorted(scanner.open().read_all_tuples()) == expected
+    for change, rows in zip(changes, told, strict=True):
+        assert change.to_arrow().schema.field("v").type == kind
+        assert change.to_pylist() == rows
+    batches = [batch for token in change_tokens for batch in token.open()]
+    assert pa.Table.from_batches(batches, changes[0].schema).num_rows == 8
     assert {row[1] for row in stored(table)} <= set(wide)
 
 
