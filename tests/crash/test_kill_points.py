@@ -71,6 +71,12 @@ def alter(client: Client) -> None:
     alterer.alter()
 
 
+def drop(client: Client) -> None:
+    """The range with all rows is dropped, and another one is in its place."""
+    alterer = client.new_table_alterer(client.table("t"))
+    alterer.drop_range_partition(None, 100).add_range_partition(None, 200).alter()
+
+
 def empty(client: Client) -> None:
     """No table."""
 
@@ -85,6 +91,7 @@ CASES: dict[str, tuple[Callable[[Client], None], Callable[[Client], object]]] = 
     "delete": (filled, lambda client: client.delete_table("t")),
     "rename": (filled, lambda client: client.rename_table("t", "u")),
     "alter": (bounded, alter),
+    "drop": (bounded, drop),
 }
 
 
@@ -119,7 +126,7 @@ def referenced_files(store: TableStore) -> set[Path]:
     manifest = store.newest()
     folder = store.folder / "manifest"
     files = {folder / manifest_name(manifest.version), folder / "hint"}
-    for entry in manifest.tablets:
+    for entry in manifest.readable_tablets:
         tablet = store.tablet_folder(entry.id)
         files |= {tablet / "lock", tablet / entry.superblock.name}
         for meta in store.tablet(entry).superblock.rowsets:

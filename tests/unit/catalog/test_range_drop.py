@@ -380,3 +380,36 @@ def random_steps(rng: random.Random, choice: str, ranges: list[tuple[int, int]])
                 ranges.append(part)
                 steps.append(("add", *part))
     return steps
+
+
+def test_the_check_reads_dropped_tablets(client: Client):
+    """Their files, their rows' places, and that nothing of them outlives the drop."""
+    table = client.table("t")
+    alter(table, ("drop", 0, 50))
+    store, manifest = table._store, table._store.newest()
+    files = table.check().raise_if_bad().file_count
+    (dropped,) = manifest.dropped
+
+    def problems(**changes) -> str:
+        other = replace(manifest, version=table.version + 1, **changes)
+        assert store.publish(other)
+        found = "\n".join(table.check().problems)
+        assert store.publish(replace(manifest, version=table.version + 1))
+        return found
+
+    earlier = replace(dropped, timestamp=dropped.timestamp - 1)
+    assert "but 1 rowsets end later" in problems(dropped=(earlier,))
+    elsewhere = replace(dropped, range=span(0, 10))
+    assert "rows belong to another tablet" in problems(dropped=(elsewhere,))
+    half = replace(dropped, tablets=dropped.tablets[:1])
+    assert "not those of its partitioning" in problems(dropped=(half,))
+    twice = replace(dropped, tablets=manifest.tablets)
+    assert "a tablet is listed twice" in problems(dropped=(twice,))
+    assert problems(dropped=()) == ""
+    folder = table.path / "tablet" / dropped.tablets[0].id / "rowset"
+    path = next(folder.rglob("base-*"))
+    content = path.read_bytes()
+    path.write_bytes(content[:-9] + b"x" + content[-8:])
+    assert str(path) in "\n".join(table.check().problems)
+    path.write_bytes(content)
+    assert table.check().raise_if_bad().file_count == files
