@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -65,18 +66,17 @@ def merge_lives(parts: Sequence[RowLives], schema: Schema) -> MergedRows:
         places = [np.arange(len(rows))]
         return MergedRows(rows.keys, rows.columns, rows.began, rows.ended, rows.changes, places)
     order = _Order.of(parts)
-    heads = pa.array(order.heads)
-    images, newest = {}, {}
+    heads, ghosts = pa.array(order.heads), pa.array(order.ghosts)
+    newest, former = {}, {}
     for column in schema.columns:
-        images[column.id] = pa.concat_arrays([part.columns[column.id] for part in parts])
-        newest[column.id] = images[column.id].take(heads)
-    former = {
-        column.id: images[column.id].take(pa.array(order.ghosts)) for column in schema.value_columns
-    }
+        images = pa.concat_arrays([part.columns[column.id] for part in parts])
+        newest[column.id] = images.take(heads)
+        if column not in schema.key_columns:
+            former[column.id] = images.take(ghosts)
     return MergedRows(
         keys=order.keys.take(order.heads),
         columns=newest,
-        began=order.began_of_keys(),
+        began=order.began_of_keys,
         ended=order.ended[order.heads],
         changes=_merged_changes(parts, order, former),
         places=order.places(),
@@ -119,25 +119,26 @@ class _Order:
             offsets=np.cumsum([0, *(len(part) for part in parts)]),
         )
 
-    @property
+    @cached_property
     def heads(self) -> np.ndarray:
         """int64[m]: the newest row of each key."""
         return self.sorted[self.starts]
 
-    @property
+    @cached_property
     def ghosts(self) -> np.ndarray:
         """int64[N - m]: the other rows, by key, newest first."""
         is_ghost = np.ones(len(self.sorted), dtype=bool)
         is_ghost[self.starts] = False
         return self.sorted[is_ghost]
 
+    @cached_property
     def began_of_keys(self) -> np.ndarray:
         """uint64[m]: the first insert of each key."""
         return np.minimum.reduceat(self.began[self.sorted], self.starts)
 
     def later_begins(self) -> np.ndarray:
         """int64[N - m]: the rows whose begin is not the first of their key."""
-        return np.flatnonzero(self.began != self.began_of_keys()[self.key_of])
+        return np.flatnonzero(self.began != self.began_of_keys[self.key_of])
 
     def places(self) -> list[np.ndarray]:
         """The key that each row stands for, -1 for ghosts, by part."""
