@@ -38,7 +38,6 @@ from kudulite.delta.delta_rows import concat_rows
 from kudulite.fs.file_system import FileSystem
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Schema
-from kudulite.rowset import rowset_writer
 from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.merged_rows import MergedRows, merge_lives
 from kudulite.rowset.row_id_map import RowIdMap
@@ -46,8 +45,9 @@ from kudulite.rowset.row_lives import NEVER, RowLives, read_lives
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.rowset.rowset_writer import RowHistory, rows_per_rowset, write_rowsets
 
-# Rows that are put in order at once, of all inputs together.
+# What is put in order at once, of all inputs together.
 _WINDOW_ROWS = 2 * ROW_GROUP_ROWS
+_WINDOW_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -97,11 +97,15 @@ class _Input:
     ) -> None:
         self.rowset = rowset
         self.rows: RowLives | None = None
+        self.row_bytes = 1  # of the current block, on average
         self._blocks = read_lives(rowset, schema, mark, without)
 
     def advance(self) -> None:
         """Go to the next block; `rows` is None at the end."""
         self.rows = next(self._blocks, None)
+        if self.rows is not None:
+            size = sum(values.nbytes for values in self.rows.columns.values())
+            self.row_bytes = 1 + size // len(self.rows)
 
     def key_at(self, count: int) -> bytes:
         """The last key of the first `count` rows in hand, or of all when there are fewer."""
@@ -141,8 +145,11 @@ def _windows(inputs: Sequence[_Input]) -> Iterator[list[tuple[_Input, RowLives]]
 
 def _window_end(hot: Sequence[_Input]) -> bytes | None:
     """Return a key up to which all inputs have their rows in hand, not too many of them."""
-    count = max(1, _WINDOW_ROWS // max(1, len(hot)))
-    return min((each.key_at(count) for each in hot), default=None)
+    if not hot:
+        return None
+    size = max(each.row_bytes for each in hot)
+    count = max(1, min(_WINDOW_ROWS, _WINDOW_BYTES // size) // len(hot))
+    return min(each.key_at(count) for each in hot)
 
 
 class _Writer:
@@ -156,29 +163,35 @@ class _Writer:
         self._keys: list[KeyArray] = []
         self._rows: list[pa.Table] = []
         self._histories: list[RowHistory] = []
+        self._row_count = 0
+        self._nbytes = 0
 
     def add(self, rows: MergedRows, history: RowHistory) -> None:
         """Take rows whose keys are above all before; writes what fills whole rowsets."""
         columns = [rows.columns[column.id] for column in self._schema.columns]
-        self._keys.append(rows.keys)
-        self._rows.append(pa.Table.from_arrays(columns, schema=self._schema.arrow_schema()))
-        self._histories.append(history)
-        size = sum(part.nbytes for part in self._rows)
-        count = sum(part.num_rows for part in self._rows)
-        if count >= rowset_writer.ROWSET_ROWS_MAX or size >= rowset_writer.ROWSET_BYTES_MAX:
-            self._write(is_last=False)
+        table = pa.Table.from_arrays(columns, schema=self._schema.arrow_schema())
+        self._hold(rows.keys, table, history)
+        step = rows_per_rowset(self._row_count, self._nbytes)
+        if self._row_count >= step:
+            self._write(self._row_count // step * step)
 
     def finish(self) -> tuple[RowSetMeta, ...]:
         """Write the rest; returns all rowsets in order of keys."""
-        if self._rows:
-            self._write(is_last=True)
+        if self._row_count:
+            self._write(self._row_count)
         return tuple(self._written)
 
-    def _write(self, *, is_last: bool) -> None:
+    def _hold(self, keys: KeyArray, rows: pa.Table, history: RowHistory) -> None:
+        self._keys.append(keys)
+        self._rows.append(rows)
+        self._histories.append(history)
+        self._row_count += len(keys)
+        self._nbytes += rows.nbytes + history.nbytes
+
+    def _write(self, count: int) -> None:
+        """Write the first `count` of the rows that are held."""
         keys, rows = KeyArray.concat(self._keys), pa.concat_tables(self._rows)
         history = _joined(self._histories)
-        step = rows_per_rowset(rows)
-        count = rows.num_rows if is_last else rows.num_rows // step * step
         self._written += write_rowsets(
             self._file_system,
             self._folder,
@@ -187,9 +200,11 @@ class _Writer:
             rows.slice(0, count),
             history.cut(0, count),
         )
-        self._keys = [keys.slice(count, len(keys))]
-        self._rows = [rows.slice(count)]
-        self._histories = [history.cut(count, rows.num_rows)]
+        self._keys, self._rows, self._histories = [], [], []
+        self._row_count = self._nbytes = 0
+        if count < len(keys):
+            rest = history.cut(count, len(keys))
+            self._hold(keys.slice(count, len(keys)), rows.slice(count), rest)
 
 
 def _history_of(rows: MergedRows, mark: int, oldest: int) -> RowHistory:

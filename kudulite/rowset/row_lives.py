@@ -29,29 +29,27 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from kudulite.cfile.base_data import ROW_GROUP_ROWS
 from kudulite.delta.delta_file import (
     OP_DELETE,
     OP_REINSERT,
     OP_UPDATE,
     DeltaColumn,
-    DeltaFile,
     DeltaFileMeta,
     DeltaRows,
 )
 from kudulite.delta.delta_history import (
+    apply_updates,
     invert_updates,
     merge_redo,
     merge_undo,
-    stamped,
     without_ancient,
 )
 from kudulite.delta.delta_rows import rows_between, take_rows, without_unset
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Column, Schema
-from kudulite.mvcc.hybrid_time import TIMESTAMP_MAX
 from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.rowset import Block, constant
+from kudulite.rowset.rowset_deltas import read_deltas
 
 # The end of a row that is live: after every timestamp.
 NEVER = np.uint64(2**64 - 1)
@@ -114,16 +112,15 @@ def read_lives(
     """
     assert rowset.dms is None and rowset.meta.delete_timestamp is None
     history = _History.of(rowset, schema, mark)
-    for start in range(0, rowset.meta.row_count, ROW_GROUP_ROWS):
-        stop = min(start + ROW_GROUP_ROWS, rowset.meta.row_count)
-        block = _read_block(rowset, schema, history, start, stop)
-        keep = (block.ended > mark) & (block.ended != block.began)
+    for block in rowset.base.row_groups():
+        lives = _read_block(rowset, schema, history, block)
+        keep = (lives.ended > mark) & (lives.ended != lives.began)
         if without is not None:
-            keep &= without.find(block.keys) < 0
+            keep &= without.find(lives.keys) < 0
         if not keep.all():
-            block = block.take(np.flatnonzero(keep))
-        if len(block):
-            yield block
+            lives = lives.take(np.flatnonzero(keep))
+        if len(lives):
+            yield lives
 
 
 def life_ends(lives: RowLives) -> np.ndarray:
@@ -190,14 +187,11 @@ class _History:
 
 
 def _read_files(
-    rowset: DiskRowSet, metas: Sequence[DeltaFileMeta], schema: Schema
+    rowset: DiskRowSet, entries: Sequence[DeltaFileMeta], schema: Schema
 ) -> list[DeltaRows]:
     """Return the changes of each file, after a part without any."""
-    parts = [_NO_CHANGES]
-    for meta in metas:
-        file = DeltaFile(rowset.folder / meta.ref.name, meta, rowset.meta.row_count)
-        parts.append(_fitted(stamped(file), schema))
-    return parts
+    found = read_deltas(rowset.folder, entries, rowset.meta.row_count)
+    return [_NO_CHANGES, *(_fitted(rows, schema) for rows in found)]
 
 
 def _fitted(rows: DeltaRows, schema: Schema) -> DeltaRows:
@@ -220,40 +214,41 @@ def _widened(values: pa.Array, column: Column) -> pa.Array:
 
 
 def _completed(undo: DeltaRows, columns: Sequence[Column]) -> DeltaRows:
-    """Return changes whose REINSERTs set also the columns that are younger than their files."""
+    """Return changes whose REINSERTs set also the columns that are younger than their files.
+
+    Whatever was dead before a column came shows, at its time, what all old rows show.
+    """
     revives = undo.ops == OP_REINSERT
     if not revives.any():
         return undo
-    completed = {}
+    count = len(revives)
+    completed = dict(undo.columns)
     for column in columns:
         found = undo.columns.get(column.id)
-        if found is None:
-            completed[column.id] = DeltaColumn(constant(column, len(revives)), revives)
-        elif found.is_set is None or found.is_set[revives].all():
-            completed[column.id] = found
-        else:
-            # What was dead before the column came shows, at its time, what all old rows show.
-            at = np.where(revives & ~found.is_set, len(revives), np.arange(len(revives)))
-            values = pa.concat_arrays([found.values, constant(column, 1)]).take(pa.array(at))
-            completed[column.id] = DeltaColumn(values, found.is_set | revives)
+        is_set = np.zeros(count, dtype=bool)
+        values = constant(column, 1)
+        if found is not None:
+            is_set = np.ones(count, dtype=bool) if found.is_set is None else found.is_set
+            values = pa.concat_arrays([found.values, values])
+        if is_set[revives].all():
+            continue
+        at = np.where(is_set, np.arange(count), len(values) - 1)
+        is_set = is_set | revives
+        completed[column.id] = DeltaColumn(values.take(pa.array(at, mask=~is_set)), is_set)
     return replace(undo, columns=completed)
 
 
-def _read_block(
-    rowset: DiskRowSet, schema: Schema, history: _History, start: int, stop: int
-) -> RowLives:
-    block = Block(start // ROW_GROUP_ROWS, start, stop)
+def _read_block(rowset: DiskRowSet, schema: Schema, history: _History, block: Block) -> RowLives:
+    start, stop = block.start, block.stop
     found = rowset.base.read(block, schema.columns)
     base = {c.id: _widened(values, c) for c, values in zip(schema.columns, found, strict=True)}
-    overlay = rowset.overlay(TIMESTAMP_MAX)
-    newest = {c: overlay.apply_range(values, c, start) for c, values in base.items()}
     updates = rows_between(history.updates, start, stop)
     inverted = invert_updates(without_unset(updates), lambda c, at: base[c].take(pa.array(at)))
     undo = [without_ancient(inverted, history.mark), rows_between(history.undo, start, stop)]
     return RowLives(
         keys=rowset.key_index.slice(start, stop),
         rowids=np.arange(start, stop),
-        columns=newest,
+        columns={c: apply_updates(updates, c, 0, values) for c, values in base.items()},
         began=history.begins.spread(start, stop, history.begin_of_all),
         ended=history.ends.spread(start, stop, NEVER),
         changes=merge_undo(undo),

@@ -1,14 +1,14 @@
 """Writes sorted rows as new DiskRowSets: base data, key index, bloom filter, deltas.
 
-Rows roll over to another rowset at `ROWSET_ROWS_MAX` rows or `ROWSET_BYTES_MAX` Arrow bytes, always
-at a row group's border, so that rowsets of one call have disjoint key ranges. Deltas of the rows go
-with them, into files of each rowset.
+Rows roll over to another rowset at `ROWSET_ROWS_MAX` rows or `ROWSET_BYTES_MAX` Arrow bytes, their
+history included, always at a row group's border, so that rowsets of one call have disjoint key
+ranges. Deltas of the rows go with them, into files of each rowset.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,11 +18,12 @@ import pyarrow as pa
 from kudulite.cfile.base_data import ROW_GROUP_ROWS, write_base_data
 from kudulite.cfile.bloom import write_bloom
 from kudulite.cfile.key_index import write_key_index
-from kudulite.delta.delta_file import OP_DELETE, DeltaFileMeta, DeltaRows, create_delta_file
-from kudulite.delta.delta_rows import rows_between, without_unset
+from kudulite.delta.delta_file import OP_DELETE, DeltaRows
+from kudulite.delta.delta_rows import rows_between
 from kudulite.fs.file_system import FileRef, FileSystem
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Schema
+from kudulite.rowset.rowset_deltas import write_deltas
 from kudulite.rowset.rowset_meta import BaseFileMeta, RowSetMeta
 
 ROWSET_ROWS_MAX = 1 << 20
@@ -40,6 +41,13 @@ class RowHistory:
     insert_timestamps: np.ndarray
     undo: DeltaRows | None = None
     redo: DeltaRows | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the cells of the deltas, near enough."""
+        parts = [rows for rows in (self.undo, self.redo) if rows is not None]
+        cells = sum(column.values.nbytes for rows in parts for column in rows.columns.values())
+        return cells + sum(rows.rowids.nbytes for rows in parts)
 
     def cut(self, start: int, stop: int) -> RowHistory:
         """Return the history of rows start..stop, their row ids from 0."""
@@ -65,7 +73,7 @@ def write_rowsets(
     for the caller to make durable. Raises StorageError.
     """
     assert len(keys) == rows.num_rows
-    step = rows_per_rowset(rows)
+    step = rows_per_rowset(len(keys), rows.nbytes + (0 if history is None else history.nbytes))
     for start in range(0, rows.num_rows, step):
         stop = min(start + step, rows.num_rows)
         part = rows.slice(start, stop - start)
@@ -88,24 +96,17 @@ def _write_history(
     return replace(
         meta,
         insert_timestamp=inserted,
-        undo=_write_deltas(file_system, target, "undo", [history.undo, absent]),
-        redo=_write_deltas(file_system, target, "redo", [history.redo]),
+        undo=(
+            *write_deltas(file_system, target, "undo", history.undo),
+            *write_deltas(file_system, target, "undo", absent),
+        ),
+        redo=write_deltas(file_system, target, "redo", history.redo),
     )
 
 
-def _write_deltas(
-    file_system: FileSystem, target: Path, kind: str, files: Sequence[DeltaRows | None]
-) -> tuple[DeltaFileMeta, ...]:
-    return tuple(
-        create_delta_file(file_system, target, kind, without_unset(rows))
-        for rows in files
-        if rows is not None and len(rows.rowids)
-    )
-
-
-def rows_per_rowset(rows: pa.Table) -> int:
-    """Return how many rows like these fill a rowset."""
-    row_bytes = max(1, rows.nbytes // max(1, rows.num_rows))
+def rows_per_rowset(row_count: int, nbytes: int) -> int:
+    """Return how many rows fill a rowset if so many of them have `nbytes`."""
+    row_bytes = max(1, nbytes // max(1, row_count))
     groups = min(ROWSET_ROWS_MAX, ROWSET_BYTES_MAX // row_bytes) // ROW_GROUP_ROWS
     return max(1, groups) * ROW_GROUP_ROWS
 

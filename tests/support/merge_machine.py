@@ -2,77 +2,48 @@
 
 Rowsets come from bulk commits and flushes; rows in them are updated and deleted, jump from one
 rowset to another, are deleted and inserted by one commit, or are masked (inserted and deleted at
-one moment). Columns come and go, the ancient history mark moves on, rowsets end. Merging
-compactions run in between, with deltas that arrive while they do.
+one moment). Columns come and go, the ancient history mark moves on, rowsets end. All compactions
+run in between, with deltas that arrive while rowsets are merged.
 """
 
 from __future__ import annotations
 
 import itertools
-import random
+from collections.abc import Callable
 from dataclasses import replace
-from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import pyarrow as pa
-from rowset_versions import Row, RowSetVersions
+from random_rowsets import TYPES, VALUES, RandomRowSets
+from rowset_versions import Row
 
-from kudulite.delta.delta_file import (
-    OP_DELETE,
-    OP_UPDATE,
-    DeltaColumn,
-    DeltaFile,
-    DeltaRows,
-    create_delta_file,
-)
+from kudulite.delta.delta_file import DeltaFile, create_delta_file
 from kudulite.delta.delta_history import merge_redo, stamped
-from kudulite.delta.delta_rows import sort_rows, without_unset
-from kudulite.model.key_array import KeyArray
-from kudulite.model.schema import Column, Schema
+from kudulite.model.schema import Column
 from kudulite.model.types import parse_type
+from kudulite.rowset.column_compaction import compact_columns
 from kudulite.rowset.flush_image import flush_image
 from kudulite.rowset.memrowset import MemRowSet
 from kudulite.rowset.merge_compaction import merge_rowsets
+from kudulite.rowset.redo_compaction import merge_redo_files, merge_undo_files
+from kudulite.rowset.rowset_gc import is_dead_for_ever, without_ancient_undo
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.rowset.rowset_writer import RowHistory, write_rowsets
 from kudulite.wal.row_changes import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
 
-KEYS = {
-    "int64": [(i,) for i in (-70_000, -300, -2, -1, 0, 1, 2, 300, 70_000)],
-    "string": [(s,) for s in ("", "a", "a\0", "aa", "ab", "b", "ba", "c")],
-    "string,int32": [(s, i) for s in ("", "a", "b") for i in (-1, 2, 70_000)],
-    "int64,int32": [(i, j) for i in (-1, 5, 6) for j in (0, 1, 9)],
-}
-TYPES = ("int64", "string", "bool", "double", "decimal(10, 2)")
 STEPS = (
     *("bulk_insert", "bulk_insert", "replace", "bulk_change", "bulk_change"),
     *("twice_at_once", "delta_flush", "delta_flush", "flush", "flush", "flush"),
-    *("overwrite", "add_column", "drop_column", "move_mark"),
+    *("overwrite", "add_column", "drop_column", "move_mark", "collect"),
+    *("merge_redo", "merge_undo", "compact_columns", "compact_columns"),
     *("merge", "merge", "merge", "merge"),
 )
-VALUES: dict[str, list] = {
-    "int64": [0, 1, -5, 1 << 40],
-    "string": ["", "x", "yy"],
-    "bool": [True, False],
-    "double": [0.0, 1.5],
-    "decimal": [Decimal("1.25"), Decimal("0.00")],
-}
 
 
-class MergeMachine(RowSetVersions):
+class MergeMachine(RandomRowSets):
     """Takes random steps, the same for the same seed."""
 
     def __init__(self, folder: Path, seed: int) -> None:
-        self.random = random.Random(seed)
-        key = self.random.choice(sorted(KEYS))
-        self.keys = self.random.sample(KEYS[key], self.random.randint(2, len(KEYS[key])))
-        types = key.split(",")
-        columns = [Column(0, f"k{i}", parse_type(t), nullable=False) for i, t in enumerate(types)]
-        columns += [Column(0, f"c{i}", parse_type(t)) for i, t in enumerate(TYPES[:3])]
-        schema = Schema.build(columns, [f"k{i}" for i in range(len(types))])
-        super().__init__(folder, schema)
+        super().__init__(folder, seed)
         self.merge_count = 0
 
     def run(self, step_count: int) -> None:
@@ -91,7 +62,7 @@ class MergeMachine(RowSetVersions):
         absent = [key for key in self.keys if key not in self.live]
         masked = {key for key in self.keys if self.random.random() < 0.15}
         keys = {key for key in absent if self.random.random() < 0.5} - masked
-        self._commit(keys, masked)
+        self.commit(keys, masked)
 
     def replace(self) -> None:
         """One commit deletes rows and inserts rows with the same keys."""
@@ -101,9 +72,9 @@ class MergeMachine(RowSetVersions):
         for key in sorted(keys, key=self.encoded):
             of_rowset.setdefault(self.place[key], []).append((self.now, key, None))
         for rowset_id, changes in of_rowset.items():
-            self._redo(rowset_id, [changes], one_moment=True)
+            self.redo(rowset_id, [changes], one_moment=True)
         masked = {key for key in self.keys if self.random.random() < 0.1} - keys
-        self._commit(keys, masked, self.now)
+        self.commit(keys, masked, self.now)
 
     def overwrite(self) -> None:
         """One commit ends all rowsets and puts other rows in their place."""
@@ -115,34 +86,34 @@ class MergeMachine(RowSetVersions):
                 self.rowsets[rowset_id] = replace(meta, delete_timestamp=self.now)
         for key in list(self.live):
             self.note(self.now, key, None)
-        self._commit({key for key in self.keys if self.random.random() < 0.5}, set(), self.now)
+        self.commit({key for key in self.keys if self.random.random() < 0.5}, set(), self.now)
 
     def bulk_change(self) -> None:
         """One commit updates and deletes rows of one rowset."""
-        rowset_id = self._some_rowset()
+        rowset_id = self.some_rowset()
         if rowset_id is None:
             return
         self.now += self.random.randint(1, 3)
-        changes = self._random_changes(rowset_id, {self.now})
-        self._redo(rowset_id, [changes], one_moment=True)
+        changes = self.random_changes(rowset_id, {self.now})
+        self.redo(rowset_id, [changes], one_moment=True)
 
     def twice_at_once(self) -> None:
         """Two parts of one commit update rows of one rowset, maybe the same cells."""
-        rowset_id = self._some_rowset()
+        rowset_id = self.some_rowset()
         if rowset_id is None:
             return
         self.now += 1
-        files = [self._random_changes(rowset_id, {self.now}, deletes=0.0) for _ in range(2)]
-        self._redo(rowset_id, files, one_moment=True)
+        files = [self.random_changes(rowset_id, {self.now}, deletes=0.0) for _ in range(2)]
+        self.redo(rowset_id, files, one_moment=True)
 
     def delta_flush(self) -> None:
         """The DeltaMemStore of one rowset becomes a REDO file."""
-        rowset_id = self._some_rowset()
+        rowset_id = self.some_rowset()
         if rowset_id is None:
             return
         moments = {self.now + self.random.randint(1, 9) for _ in range(3)}
-        changes = self._random_changes(rowset_id, moments)
-        self._redo(rowset_id, [changes], one_moment=False)
+        changes = self.random_changes(rowset_id, moments)
+        self.redo(rowset_id, [changes], one_moment=False)
         self.now = max(moments)
 
     def flush(self) -> None:
@@ -156,15 +127,15 @@ class MergeMachine(RowSetVersions):
             self.now += self.random.randint(1, 2)
             key = self.random.choice(keys)
             if key not in alive:
-                op, cells = CHANGE_INSERT, self._random_row()
+                op, cells = CHANGE_INSERT, self.random_row()
                 alive[key] = cells
             elif self.random.random() < 0.6:
-                op, cells = CHANGE_UPDATE, self._random_cells()
+                op, cells = CHANGE_UPDATE, self.random_cells()
                 alive[key] = alive[key] | cells
             else:
                 op, cells = CHANGE_DELETE, {}
                 del alive[key]
-            self._apply(memory, self.now, key, op, cells)
+            self.apply(memory, self.now, key, op, cells)
             self.note(self.now, key, alive.get(key))
         image = flush_image(memory.snapshot())
         history = RowHistory(image.insert_timestamps, image.undo, image.redo)
@@ -196,6 +167,62 @@ class MergeMachine(RowSetVersions):
         for rowset_id, meta in list(self.rowsets.items()):
             if meta.delete_timestamp is not None and meta.delete_timestamp <= self.mark:
                 del self.rowsets[rowset_id]
+
+    def collect(self) -> None:
+        """UNDO files leave whose changes are all ancient, and rowsets whose rows are all dead."""
+        for rowset_id, meta in list(self.rowsets.items()):
+            if is_dead_for_ever(meta, self.mark):
+                del self.rowsets[rowset_id]
+            else:
+                self.rowsets[rowset_id] = without_ancient_undo(meta, self.mark)
+
+    def merge_redo(self) -> None:
+        """Adjacent REDO files of a rowset become one."""
+        self._compact(
+            lambda meta, start, stop: merge_redo_files(
+                self.file_system, self.folder / meta.id, meta, start, stop
+            ),
+            lambda meta: len(meta.redo),
+        )
+
+    def merge_undo(self) -> None:
+        """Adjacent UNDO files of a rowset become one."""
+        self._compact(
+            lambda meta, start, stop: merge_undo_files(
+                self.file_system, self.folder / meta.id, meta, start, stop, mark=self.mark
+            ),
+            lambda meta: len(meta.undo),
+        )
+
+    def _compact(
+        self,
+        compact: Callable[[RowSetMeta, int, int], RowSetMeta],
+        count_of: Callable[[RowSetMeta], int],
+    ) -> None:
+        metas = [meta for meta in self.rowsets.values() if count_of(meta) > 1]
+        if metas:
+            meta = self.random.choice(metas)
+            start, stop = sorted(self.random.sample(range(count_of(meta) + 1), 2))
+            if stop - start > 1:
+                self._now_is(meta.id, compact(meta, start, stop))
+
+    def compact_columns(self) -> None:
+        """Some columns of a rowset take in their REDO; the others keep theirs."""
+        metas = [m for m in self.rowsets.values() if m.redo and m.delete_timestamp is None]
+        if metas:
+            meta = self.random.choice(metas)
+            columns = self.schema.value_columns
+            chosen = self.random.sample(columns, self.random.randint(1, len(columns)))
+            ids = [column.id for column in chosen]
+            (rowset,) = self.opened([meta])
+            new = compact_columns(self.file_system, rowset, self.schema, ids, self.mark)
+            self._now_is(meta.id, new)
+
+    def _now_is(self, rowset_id: str, meta: RowSetMeta) -> None:
+        self.rowsets[rowset_id] = meta
+        for path in (self.folder / rowset_id).iterdir():
+            if path.name not in meta.file_names:
+                path.unlink()
 
     def merge(self) -> None:
         """Some rowsets are compacted; more deltas may arrive before it is published."""
@@ -231,122 +258,3 @@ class MergeMachine(RowSetVersions):
                 code = self.encoded(key)
                 (self.place[key],) = [m.id for m in outputs if m.key_min <= code <= m.key_max]
         self.merge_count += 1
-
-    # -- how it happens
-
-    def _commit(self, keys: set[tuple], masked: set[tuple], timestamp: int = 0) -> None:
-        if not keys and not masked:
-            return
-        if not timestamp:
-            self.now += self.random.randint(1, 3)
-        ordered = sorted(keys | masked, key=self.encoded)
-        rows = {key: self._random_row() for key in ordered}
-        columns = [
-            pa.array([key[at] for key in ordered], column.type.arrow)
-            for at, column in enumerate(self.schema.key_columns)
-        ]
-        columns += [
-            pa.array([rows[key][column.id] for key in ordered], column.type.arrow)
-            for column in self.schema.value_columns
-        ]
-        table = pa.Table.from_arrays(columns, schema=self.schema.arrow_schema())
-        encoded = KeyArray.from_bytes([self.encoded(k) for k in ordered], self.width)
-        metas = []
-        for meta in write_rowsets(self.file_system, self.folder, self.schema, encoded, table):
-            stamped_meta = replace(meta, insert_timestamp=self.now)
-            hidden = self.rowids(stamped_meta, masked)
-            if hidden:
-                ops = np.full(len(hidden), OP_DELETE, np.uint8)
-                rowids = np.array(sorted(hidden.values()), np.int64)
-                mask = create_delta_file(
-                    self.file_system, self.folder / meta.id, "redo", DeltaRows(rowids, ops, {})
-                )
-                stamped_meta = stamped_meta.with_redo((mask.stamped(self.now),))
-            metas.append(stamped_meta)
-        for key in keys:
-            self.note(self.now, key, rows[key])
-        self.adopt(metas, keys)
-
-    def _random_changes(
-        self, rowset_id: str, moments: set[int], deletes: float = 0.25
-    ) -> list[tuple[int, tuple, Row | None]]:
-        """(timestamp, key, cells or None for a delete) in order of time, each possible then."""
-        found = []
-        dead: set[tuple] = set()
-        for moment in sorted(moments):
-            for key in sorted(self.live, key=self.encoded):
-                if self.place[key] != rowset_id or key in dead or self.random.random() < 0.4:
-                    continue
-                if self.random.random() < deletes:
-                    dead.add(key)
-                    found.append((moment, key, None))
-                else:
-                    found.append((moment, key, self._random_cells()))
-        return found
-
-    def _redo(
-        self,
-        rowset_id: str,
-        files: list[list[tuple[int, tuple, Row | None]]],
-        one_moment: bool,
-    ) -> None:
-        """Write changes as REDO files, and note the versions that they make."""
-        for changes in files:
-            if not changes:
-                continue
-            meta = self.rowsets[rowset_id]
-            rowids = self.rowids(meta, {key for _, key, _ in changes})
-            columns = {}
-            for column in self.schema.value_columns:
-                is_set = np.array([row is not None and column.id in row for _, _, row in changes])
-                cells = [None if row is None else row.get(column.id) for _, _, row in changes]
-                columns[column.id] = DeltaColumn(pa.array(cells, column.type.arrow), is_set)
-            ops = [OP_DELETE if row is None else OP_UPDATE for _, _, row in changes]
-            rows = DeltaRows(
-                np.array([rowids[key] for _, key, _ in changes], np.int64),
-                np.array(ops, np.uint8),
-                columns,
-                np.array([moment for moment, _, _ in changes], np.uint64),
-            )
-            rows = without_unset(sort_rows(rows))
-            target = self.folder / rowset_id
-            if one_moment:
-                rows = replace(rows, timestamps=None)
-                delta = create_delta_file(self.file_system, target, "redo", rows)
-                delta = delta.stamped(changes[0][0])
-            else:
-                delta = create_delta_file(self.file_system, target, "redo", rows)
-            self.rowsets[rowset_id] = meta.with_redo((delta,))
-            for moment, key, row in changes:
-                self.note(moment, key, None if row is None else self.live[key] | row)
-
-    def _apply(self, memory: MemRowSet, timestamp: int, key: tuple, op: int, cells: Row) -> None:
-        columns = {}
-        for at, column in enumerate(self.schema.key_columns):
-            columns[column.id] = pa.array([key[at]], column.type.arrow)
-        for column in self.schema.value_columns:
-            if column.id in cells:
-                columns[column.id] = pa.array([cells[column.id]], column.type.arrow)
-        memory.apply(
-            [self.encoded(key)],
-            np.array([op], np.uint8),
-            columns,
-            {},
-            np.array([timestamp], np.uint64),
-        )
-
-    def _some_rowset(self) -> str | None:
-        ids = sorted(set(self.place.values()), key=list(self.rowsets).index)
-        return self.random.choice(ids) if ids else None
-
-    def _random_row(self) -> Row:
-        return {column.id: self._cell(column) for column in self.schema.value_columns}
-
-    def _random_cells(self) -> Row:
-        columns = self.schema.value_columns
-        chosen = self.random.sample(columns, self.random.randint(1, len(columns)))
-        return {column.id: self._cell(column) for column in chosen}
-
-    def _cell(self, column: Column) -> Any:
-        values = VALUES[column.type.name]
-        return self.random.choice([None, *values] if column.nullable else values)
