@@ -14,7 +14,7 @@ import json
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from kudulite.catalog.partition import PartitionSchema, RangePartition, TabletPartition
@@ -28,6 +28,7 @@ HISTORY_SECONDS_DEFAULT = 7 * 24 * 3600
 NAME_DIGITS = 20
 
 
+@lru_cache
 def manifest_name(version: int) -> str:
     """Return the file name of a version."""
     return f"{version:0{NAME_DIGITS}d}.json"

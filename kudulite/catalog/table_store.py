@@ -137,13 +137,13 @@ class TableStore:
         return bool(self.versions())
 
     def _has_version(self, version: int) -> bool:
-        # Not a Path: this is asked twice for every read of one row.
-        return os.path.exists(f"{self._manifest_folder}/{manifest_name(version)}")
+        # Neither a Path nor `exists`: this is asked twice for every row that is read or written.
+        return os.access(self._version_path(version), os.F_OK)
 
     def _identity(self, version: int) -> tuple[int, int] | None:
         """Return what tells a version's file from any other, None when it does not exist."""
         try:
-            found = os.stat(f"{self._manifest_folder}/{manifest_name(version)}")
+            found = os.stat(self._version_path(version))
         except (FileNotFoundError, NotADirectoryError):
             return None
         return found.st_ino, found.st_mtime_ns
@@ -151,6 +151,9 @@ class TableStore:
     @cached_property
     def _manifest_folder(self) -> str:
         return str(self.folder / MANIFEST_FOLDER)
+
+    def _version_path(self, version: int) -> str:
+        return f"{self._manifest_folder}/{manifest_name(version)}"
 
     def _manifest_path(self, version: int) -> Path:
         return self.folder / MANIFEST_FOLDER / manifest_name(version)

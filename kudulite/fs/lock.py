@@ -37,6 +37,7 @@ import socket
 import struct
 import time
 import zlib
+from dataclasses import dataclass
 from pathlib import Path
 
 from kudulite.errors import FormatVersionError, LockTimeoutError, StorageError
@@ -44,10 +45,11 @@ from kudulite.errors import FormatVersionError, LockTimeoutError, StorageError
 _HEADER = struct.Struct("<4sIQI")
 _MAGIC = b"KLCK"
 _FORMAT_VERSION = 1
-_LAST_OFFSET = 8
+_LAST_OFFSET, _LAST = 8, struct.Struct("<QI")
 _HOLDER_BYTES = 200
 _WAL_END, _WAL_POSITION = struct.Struct("<QQI"), struct.Struct("<QQ")
 _WAL_END_OFFSET = _HEADER.size + _HOLDER_BYTES
+_FILE_BYTES = _WAL_END_OFFSET + _WAL_END.size
 _WAL_END_READS_MAX = 5
 _WAIT_SECONDS_FIRST, _WAIT_SECONDS_MOST = 0.0005, 0.02
 
@@ -98,20 +100,27 @@ def _pack_wal_end(segment: int, offset: int) -> bytes:
 def _read_wal_end(descriptor: int) -> tuple[int, int] | None:
     """Return the cell behind the holder, None where its CRC differs even when read again."""
     for _ in range(_WAL_END_READS_MAX):
-        cell = os.pread(descriptor, _WAL_END.size, _WAL_END_OFFSET)
-        if not cell:
-            return 0, 0
-        if len(cell) == _WAL_END.size:
-            segment, offset, _ = _WAL_END.unpack(cell)
-            if cell == _pack_wal_end(segment, offset):
-                return segment, offset
+        end = _unpack_wal_end(os.pread(descriptor, _WAL_END.size, _WAL_END_OFFSET))
+        if end is not None:
+            return end
     return None
 
 
-def _unpack_last(path: str | Path, header: bytes) -> int:
-    if len(header) < _HEADER.size:
+def _unpack_wal_end(cell: bytes) -> tuple[int, int] | None:
+    """Return the log's end, (0, 0) of a file without the cell, None where it is torn."""
+    if not cell:
+        return 0, 0
+    if len(cell) == _WAL_END.size:
+        segment, offset, _ = _WAL_END.unpack(cell)
+        if cell == _pack_wal_end(segment, offset):
+            return segment, offset
+    return None
+
+
+def _unpack_last(path: str | Path, content: bytes) -> int:
+    if len(content) < _HEADER.size:
         return 0
-    magic, version, last, stored = _HEADER.unpack(header)
+    magic, version, last, stored = _HEADER.unpack_from(content)
     if magic != _MAGIC or version > _FORMAT_VERSION:
         raise FormatVersionError(
             f"{path}: lock file of version {version}, known: {_FORMAT_VERSION}"
@@ -120,7 +129,7 @@ def _unpack_last(path: str | Path, header: bytes) -> int:
 
 
 def _checksum(last: int) -> int:
-    return zlib.crc32(struct.pack("<Q", last))
+    return zlib.crc32(last.to_bytes(8, "little"))
 
 
 class TabletLock:
@@ -137,9 +146,7 @@ class TabletLock:
         self._timeout_seconds = timeout_seconds
         self._is_shared = is_shared
         self._descriptor = -1
-        # What the file says, once it was read: the holder alone changes it.
-        self._last: int | None = None
-        self._wal_end: tuple[int, int] | None = None
+        self._known: _Cells | None = None  # what the file says: the holder alone changes it
 
     def __enter__(self) -> TabletLock:
         flags = (os.O_RDONLY if self._is_shared else os.O_RDWR) | os.O_CLOEXEC
@@ -188,7 +195,9 @@ class TabletLock:
 
     def announce(self, work: str) -> None:
         """Write who holds the lock and for what, for those who wait."""
-        os.pwrite(self._descriptor, _announcement(work, os.getpid()), _HEADER.size)
+        text = _announcement(work, os.getpid())
+        if text != self._cells.holder:
+            os.pwrite(self._descriptor, text, _HEADER.size)
 
     def holder(self) -> str:
         """Return what the holder announced last."""
@@ -198,32 +207,50 @@ class TabletLock:
     @property
     def last_timestamp(self) -> int:
         """The highest timestamp used or settled in this tablet."""
-        if self._last is None:
-            self._last = _unpack_last(self._path, os.pread(self._descriptor, _HEADER.size, 0))
-        return self._last
+        return self._cells.last
 
     def lift_last_timestamp(self, timestamp: int) -> None:
         """Raise `last` to `timestamp`; not fsynced: committed timestamps are in the manifest."""
-        if timestamp > self.last_timestamp:
-            cell = struct.pack("<QI", timestamp, _checksum(timestamp))
+        cells = self._cells
+        if timestamp > cells.last:
+            cell = _LAST.pack(timestamp, _checksum(timestamp))
             os.pwrite(self._descriptor, cell, _LAST_OFFSET)
-            self._last = timestamp
+            cells.last = timestamp
 
     @property
     def wal_end(self) -> tuple[int, int]:
         """Where the log's durable part ends: (segment, offset); (0, 0) where that is not known."""
-        if self._wal_end is None:
-            self._wal_end = _read_wal_end(self._descriptor) or (0, 0)
-        return self._wal_end
+        return self._cells.wal_end
 
     def set_wal_end(self, segment: int, offset: int, *, may_fall: bool = False) -> None:
         """Write where the log's durable part ends, before `last` is lifted; not fsynced.
 
         Only `may_fall` lets it go back, for a log that was found to be shorter.
         """
-        assert may_fall or (segment, offset) >= self.wal_end
+        cells, end = self._cells, (segment, offset)
+        assert may_fall or end >= cells.wal_end
         os.pwrite(self._descriptor, _pack_wal_end(segment, offset), _WAL_END_OFFSET)
-        self._wal_end = segment, offset
+        cells.wal_end = end
+
+    @property
+    def _cells(self) -> _Cells:
+        if self._known is None:
+            content = os.pread(self._descriptor, _FILE_BYTES, 0)
+            self._known = _Cells(
+                last=_unpack_last(self._path, content),
+                holder=content[_HEADER.size : _WAL_END_OFFSET],
+                wal_end=_unpack_wal_end(content[_WAL_END_OFFSET:]) or (0, 0),
+            )
+        return self._known
+
+
+@dataclass(slots=True)
+class _Cells:
+    """A lock file's content; `wal_end` is (0, 0) where it is not known."""
+
+    last: int
+    holder: bytes
+    wal_end: tuple[int, int]
 
 
 @functools.lru_cache
