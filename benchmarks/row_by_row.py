@@ -27,6 +27,7 @@ import numpy as np
 from main_job import make_rows
 
 import kudulite as kudu
+from kudulite.fs.lock import read_lock_file
 
 LOAD_ROWS = 1_000_000  # of one write, when the table is loaded
 MANY = 1_000  # rows of a large flush
@@ -83,8 +84,9 @@ def rows_to_upsert(row_count: int, seed: int) -> Iterator[dict[str, Any]]:
 
 
 def log_bytes(table: kudu.Table) -> int:
-    """How long the table's logs are together."""
-    return sum(path.stat().st_size for path in (table.path / "tablet").glob("*/wal/*"))
+    """How long the durable part of the last segments of the table's logs is together."""
+    ends = [read_lock_file(path)[1] for path in (table.path / "tablet").glob("*/lock")]
+    return sum(end[1] for end in ends if end is not None)
 
 
 def measure_flushes(
@@ -103,7 +105,7 @@ def measure_flushes(
         applied = time.perf_counter()
         session.flush()
         flushed = time.perf_counter()
-        # A flush of the table may have removed segments meanwhile; the last count will do then.
+        # A log may have gone on in a new segment meanwhile; the last count will do then.
         grown = log_bytes(table) - before
         byte_count = grown if grown > 0 or not figures.byte_counts else figures.byte_counts[-1]
         appended = journal.append(max(1, byte_count))

@@ -23,6 +23,7 @@ from kudulite.tablet.row_operation import RowOperation
 from kudulite.wal.record_format import Record, encode_record
 from kudulite.wal.wal_writer import WalWriter
 
+_PADDING_BYTES = 64 << 10
 _NO_COUNTS = WriteCounts()
 
 
@@ -136,7 +137,8 @@ class TabletWrite:
     ) -> None:
         if memory.log is None or memory.log.end != memory.end:
             folder = memory.base.wal_folder
-            memory.log = WalWriter(self.store.environment.file_system, folder, memory.end)
+            file_system = self.store.environment.file_system
+            memory.log = WalWriter(file_system, folder, memory.end, padding_bytes=_PADDING_BYTES)
         end = memory.log.append([content])
         self.lock.set_wal_end(end.segment, end.offset)
         self.lock.lift_last_timestamp(record.timestamp)

@@ -22,11 +22,13 @@ from pathlib import Path
 from kudulite.catalog.manifest import TabletEntry
 from kudulite.catalog.table_store import TableStore, TabletKey
 from kudulite.errors import StorageError
+from kudulite.fs.file_system import read_ranges
 from kudulite.fs.lock import TabletLock, read_lock_file
 from kudulite.model.schema import Schema
 from kudulite.tablet.mem_stores import MemStores
 from kudulite.tablet.tablet import Tablet
-from kudulite.wal.wal_position import WalPosition, segment_name, segment_path
+from kudulite.wal.format import FRAME_HEADER_BYTES
+from kudulite.wal.wal_position import WalPosition, segment_path
 from kudulite.wal.wal_reader import read_wal
 
 
@@ -127,15 +129,14 @@ def _recovered_by_reader(store: TableStore, entry: TabletEntry) -> tuple[TabletE
 
 
 def _is_longer(folder: Path, end: WalPosition) -> bool:
-    """Whether there are bytes of the log behind `end`."""
-    # Not Paths: this is asked for every row that is written.
-    where = str(folder)
-    if os.path.exists(f"{where}/{segment_name(end.segment + 1)}"):
+    """Whether there is more of the log behind `end` than zeros."""
+    if segment_path(folder, end.segment + 1).exists():
         return True
-    try:
-        return os.stat(f"{where}/{segment_name(end.segment)}").st_size > end.offset
-    except FileNotFoundError:
+    path = segment_path(folder, end.segment)
+    if not path.exists():
         return False
+    _, (behind,) = read_ranges(path, [(end.first_frame.offset, FRAME_HEADER_BYTES)])
+    return any(behind)
 
 
 def _durable_end(store: TableStore, entry: TabletEntry) -> WalPosition | None:

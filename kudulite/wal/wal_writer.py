@@ -6,9 +6,13 @@
             writer.move_to(tail.end)
         end = writer.append([changes])                     # durable when it returns
 
+The last segment grows by zeros ahead of its frames, in steps of `padding_bytes`: an append inside
+them changes no metadata of the file, and its fsync costs less.
+
 Invariants: (1) what is before `end` is never changed; (2) a segment is followed by another only
-when it ends exactly with its last frame, durably; (3) after an append that failed the log is as it
-was, or the writer appends nothing before it has cut off what the failure left.
+when it ends exactly with its last frame, durably; so one with zeros behind it is the last; (3)
+after an append that failed the log is as it was, or the writer appends nothing before it has cut
+off what the failure left.
 
 Threads: one at a time, which holds the tablet's lock.
 """
@@ -20,7 +24,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kudulite.errors import CorruptionError, StorageError
-from kudulite.fs.file_system import AppendFile, FileSystem
+from kudulite.fs.file_system import AppendFile, FileSystem, read_ranges
 from kudulite.wal.format import (
     FRAME_HEADER_BYTES,
     SALT_BYTES,
@@ -32,7 +36,7 @@ from kudulite.wal.format import (
     encode_segment_header,
 )
 from kudulite.wal.record_format import Record, encode_record
-from kudulite.wal.wal_position import WAL_BEGIN, WalPosition, segment_name, segment_path
+from kudulite.wal.wal_position import WAL_BEGIN, WalPosition, segment_path
 
 SEGMENT_BYTES_MAX = 8 << 20
 
@@ -47,14 +51,16 @@ class WalWriter:
         end: WalPosition = WAL_BEGIN,
         *,
         segment_bytes_max: int = SEGMENT_BYTES_MAX,
+        padding_bytes: int = 0,
     ) -> None:
         """`end` is where `read_wal` found that the log ends. The folder is made when needed."""
         self._file_system = file_system
         self._folder = folder
-        self._folder_text = str(folder)
         self._end = end
         self._segment_bytes_max = segment_bytes_max
+        self._padding_bytes = padding_bytes
         self._file: AppendFile | None = None
+        self._padded_end = 0  # up to here there are zeros behind `end`
         self._salt = b""
         self._may_be_dirty = False  # an append of this writer did not come to its end
         self._is_cut = False  # nothing is behind `end`, as was just seen
@@ -68,26 +74,29 @@ class WalWriter:
     @property
     def is_current(self) -> bool:
         """Whether nothing has been appended behind `end`, by anybody, torn or whole."""
-        # Not a Path: this is asked for every row that is written.
-        if os.path.exists(f"{self._folder_text}/{segment_name(self._end.segment + 1)}"):
+        self._is_cut = False
+        if self._file is not None:
+            behind = self._file.read(self._end.offset, FRAME_HEADER_BYTES)
+            if behind:  # as mostly; if they are zeros no segment follows
+                self._is_cut = not any(behind)
+                return self._is_cut
+        if segment_path(self._folder, self._end.segment + 1).exists():
             return False
         if self._end.segment == 0:
             return True
-        if self._file is not None:
-            self._is_cut = self._file.size() == self._end.offset
-            return self._is_cut
-        try:
-            length = segment_path(self._folder, self._end.segment).stat().st_size
-        except FileNotFoundError:
+        offset = self._end.first_frame.offset
+        path = segment_path(self._folder, self._end.segment)
+        if not path.exists():
             return self._end.offset <= SEGMENT_HEADER_BYTES
-        return length == self._end.first_frame.offset
+        size, (behind,) = read_ranges(path, [(offset, FRAME_HEADER_BYTES)])
+        return size >= offset and not any(behind)
 
     def move_to(self, end: WalPosition) -> None:
         """Go on at `end`, to which the caller has read the log since it took the lock."""
         if end.segment != self._end.segment:
             self.close()
         self._end = end
-        self._may_be_dirty = self._must_roll = False
+        self._may_be_dirty = self._must_roll = self._is_cut = False
 
     def append(self, records: Sequence[Record | bytes]) -> WalPosition:
         """Append one frame with all `records`, changes or what `encode_record` made of them.
@@ -105,22 +114,31 @@ class WalWriter:
             self._cut_tail(file)
         self._is_cut = False
         frame = encode_frame(encoded, salt=self._salt, offset=self._end.offset)
+        end = WalPosition(self._end.segment, self._end.offset + len(frame))
         self._may_be_dirty = True
         try:
-            file.append(frame, self._end.offset)
+            file.append(frame + self._zeros_behind(end.offset), self._end.offset)
             file.sync()
         except StorageError as error:
             self._take_back(file, error)
             raise
         self._may_be_dirty = False
-        self._end = WalPosition(self._end.segment, self._end.offset + len(frame))
-        return self._end
+        self._end = end
+        return end
+
+    def _zeros_behind(self, offset: int) -> bytes:
+        """Return what to write behind a frame that ends at `offset`; mostly they are there."""
+        if offset <= self._padded_end or not self._padding_bytes:
+            return b""
+        steps = -(-offset // self._padding_bytes)
+        self._padded_end = max(offset, min(steps * self._padding_bytes, self._segment_bytes_max))
+        return bytes(self._padded_end - offset)
 
     def roll(self) -> WalPosition:
         """Begin a new segment, unless the last one has no frame yet; return the new end."""
         file = self._open()
         if self._end.offset > SEGMENT_HEADER_BYTES:
-            self._cut_tail(file)
+            self._cut_tail(file, with_padding=True)
             # A next segment closes this one, whether or not its making is seen to succeed.
             self._must_roll = True
             self._create_segment(self._end.segment + 1, previous_length=self._end.offset)
@@ -165,7 +183,7 @@ class WalWriter:
                 raise type(error)(f"{path}: {error}") from error
             raise
         self.close()
-        self._file, self._salt, self._end = file, header.salt, end
+        self._file, self._salt, self._end, self._padded_end = file, header.salt, end, 0
         return header
 
     def _create_segment(self, segment: int, *, previous_length: int) -> None:
@@ -186,19 +204,24 @@ class WalWriter:
                 f" expected {previous_length}"
             )
 
-    def _cut_tail(self, file: AppendFile) -> None:
-        """Take away, durably, what a torn append left behind `end`."""
+    def _cut_tail(self, file: AppendFile, *, with_padding: bool = False) -> None:
+        """Take away, durably, what a torn append left behind `end`; zeros may stay."""
         offset = self._end.offset
         size = file.size()
+        self._padded_end = size
         if size == offset:
             return
         if size < offset:
             raise CorruptionError(f"{file.path}: {size} bytes, expected at least {offset}")
-        assert self._may_be_dirty or not self._is_frame(file, size), (
+        is_torn = self._may_be_dirty or any(file.read(offset, FRAME_HEADER_BYTES))
+        if not is_torn and not with_padding:
+            return
+        assert self._may_be_dirty or not is_torn or not self._is_frame(file, size), (
             f"{file.path}: a frame at byte {offset} that the writer has not read"
         )
         file.cut(offset)
         file.sync()
+        self._padded_end = offset
         self._may_be_dirty = False
 
     def _is_frame(self, file: AppendFile, size: int) -> bool:

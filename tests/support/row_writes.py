@@ -93,9 +93,9 @@ def wal_folder(target: Table | TableStore, number: int = 0) -> Path:
 
 
 def log_bytes(target: Table | TableStore, number: int = 0) -> dict[int, bytes]:
-    """The whole log of a tablet, by segment."""
+    """The whole log of a tablet, by segment, without the zeros at the end of each."""
     folder = wal_folder(target, number)
-    return {s: segment_path(folder, s).read_bytes() for s in list_segments(folder)}
+    return {s: segment_path(folder, s).read_bytes().rstrip(b"\0") for s in list_segments(folder)}
 
 
 def unflushed(target: Table | TableStore, number: int = 0) -> Sequence[RowChanges]:

@@ -57,6 +57,11 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.glob("*")}
 
 
+def frames(folder: Path) -> dict[str, bytes]:
+    """All files of a log, without the zeros at the end of each."""
+    return {name: content.rstrip(b"\0") for name, content in contents(folder).items()}
+
+
 def test_an_append_is_one_write_and_one_fsync(folder: Path):
     """The first makes folder and segment, each name durable before a frame is."""
     steps = RecordingFileSystem()
@@ -71,6 +76,28 @@ def test_an_append_is_one_write_and_one_fsync(folder: Path):
         steps.steps.clear()
         writer.roll()
         assert steps.steps == made
+
+
+def test_a_segment_grows_in_steps_ahead_of_its_frames(folder: Path):
+    """By zeros, which are no frames, and which only the last segment has."""
+    with WalWriter(FileSystem(), folder, segment_bytes_max=1500, padding_bytes=1000) as writer:
+        sizes = []
+        while writer.end.segment < 2:
+            closed = writer.end.offset
+            writer.append(one(len(sizes) + 1))
+            assert writer.is_current
+            sizes.append(segment_path(folder, 1).stat().st_size)
+    assert sizes[0] == 1000
+    assert set(sizes) == {1000, 1500, closed}
+    assert segment_path(folder, 2).stat().st_size == 1000
+    assert stamps(folder) == list(range(1, len(sizes) + 1))
+    other = WalWriter(FileSystem(), folder, writer.end)
+    assert other.is_current
+    os.truncate(segment_path(folder, 2), writer.end.offset - 8)
+    assert not other.is_current
+    assert not writer.is_current
+    with pytest.raises(CorruptionError, match="expected at least"):
+        writer.append(one(9))
 
 
 def test_segments_roll_at_their_size_and_when_told(folder: Path):
@@ -91,7 +118,7 @@ def test_segments_roll_at_their_size_and_when_told(folder: Path):
     assert stamps(folder) == [1, 2, 3, 4, 5, 6, 7, 8, 8, 9]
 
 
-@pytest.mark.parametrize("tail", [b"x", bytes(4096), b"KLWF" + bytes(12), b"KLWF\xff\xff\xff\xff"])
+@pytest.mark.parametrize("tail", [b"x", b"KLWF" + bytes(12), b"KLWF\xff\xff\xff\xff"])
 def test_a_torn_tail_is_cut_off_before_the_next_append(folder: Path, tail: bytes):
     """By a new writer and by one that was there; durably, and by roll as well."""
     with WalWriter(FileSystem(), folder) as writer:
@@ -112,18 +139,21 @@ def test_a_torn_tail_is_cut_off_before_the_next_append(folder: Path, tail: bytes
 
 @pytest.mark.parametrize("part", [0, 0.1, 0.5, 0.9, 1])
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
-def test_a_write_that_fails_leaves_the_log_as_it_was(folder: Path, code: int, part: float):
+@pytest.mark.parametrize("padding_bytes", [0, 64, 4096])
+def test_a_write_that_fails_leaves_the_log_as_it_was(
+    folder: Path, code: int, part: float, padding_bytes: int
+):
     """Whatever part of the frame was written; the next append goes where it would have gone."""
     disk = HalfFileSystem(None, part)
-    with WalWriter(disk, folder) as writer:
+    with WalWriter(disk, folder, padding_bytes=padding_bytes) as writer:
         end = writer.append(one(1))
-        before = contents(folder)
+        before = frames(folder)
         disk.error = OSError(code, "no")
         with pytest.raises(StorageError, match=rf"cannot append to {segment_path(folder, 1)}") as e:
             writer.append(one(2))
         assert e.value.errno == code
         assert ("free some space" in str(e.value)) == (code == errno.ENOSPC)
-        assert contents(folder) == before
+        assert frames(folder) == before
         assert writer.end == end
         assert writer.is_current
         disk.error = None
@@ -139,12 +169,16 @@ def test_short_writes_are_completed(folder: Path):
 
 
 @pytest.mark.parametrize("segment_bytes_max", [1000, 1 << 20])
-def test_a_disk_error_at_any_step_loses_and_adds_nothing(folder: Path, segment_bytes_max: int):
+@pytest.mark.parametrize("padding_bytes", [0, 600])
+def test_a_disk_error_at_any_step_loses_and_adds_nothing(
+    folder: Path, segment_bytes_max: int, padding_bytes: int
+):
     """All steps of four appends in turn, rolls among them: refused ones are not there."""
+    limits = {"segment_bytes_max": segment_bytes_max, "padding_bytes": padding_bytes}
     for step in range(100):
         here = folder.with_name(f"wal-{step}")
         disk, written, failed = FailingFileSystem(step), [], False
-        with WalWriter(disk, here, segment_bytes_max=segment_bytes_max) as writer:
+        with WalWriter(disk, here, **limits) as writer:
             for timestamp in range(1, 9):
                 try:
                     writer.append(one(timestamp))
@@ -162,15 +196,17 @@ def test_a_disk_error_at_any_step_loses_and_adds_nothing(folder: Path, segment_b
 
 
 @pytest.mark.parametrize("segment_bytes_max", [1000, 1 << 20])
+@pytest.mark.parametrize("padding_bytes", [0, 600])
 def test_killed_at_any_step_every_acknowledged_append_is_there(
-    folder: Path, segment_bytes_max: int
+    folder: Path, segment_bytes_max: int, padding_bytes: int
 ):
     """The one that was going on is there whole or not at all, and the log goes on."""
+    limits = {"segment_bytes_max": segment_bytes_max, "padding_bytes": padding_bytes}
     for step in range(100):
         here = folder.with_name(f"wal-{step}")
         written: list[int] = []
         disk = KillingFileSystem(step)
-        writer = WalWriter(disk, here, segment_bytes_max=segment_bytes_max)
+        writer = WalWriter(disk, here, **limits)
         try:
             for timestamp in range(1, 9):
                 writer.append(one(timestamp))
@@ -191,17 +227,21 @@ def test_killed_at_any_step_every_acknowledged_append_is_there(
 
 
 @pytest.mark.parametrize("part", [0, 0.01, 0.5, 0.99, 1])
-def test_killed_within_a_write_the_append_is_whole_or_not_there(folder: Path, part: float):
+@pytest.mark.parametrize("padding_bytes", [0, 2000])
+def test_killed_within_a_write_the_append_is_whole_or_not_there(
+    folder: Path, part: float, padding_bytes: int
+):
     """What it left is cut off by the next."""
     disk = HalfFileSystem(None, part)
-    writer = WalWriter(disk, folder)
+    writer = WalWriter(disk, folder, padding_bytes=padding_bytes)
     writer.append(one(1))
     disk.error = KilledError()
     with pytest.raises(KilledError):
         writer.append(one(2))
     writer.close()
     tail = read_wal(folder, WAL_BEGIN, None, TWO_COLUMNS)
-    found = [1, 2] if part == 1 else [1]
+    # The last bytes of a frame are zeros, as is what they would have taken the place of.
+    found = [1, 2] if part == 1 or (padding_bytes and part == 0.99) else [1]
     assert [record.timestamp for record in tail.records] == found
     with WalWriter(FileSystem(), folder, tail.end) as writer:
         writer.append(one(3))
@@ -237,9 +277,11 @@ def test_a_failure_that_cannot_be_taken_back_says_so(folder: Path):
     assert stamps(folder) == [1, 4]
 
 
-def test_writers_take_turns(folder: Path):
+@pytest.mark.parametrize("padding_bytes", [0, 256, 600])
+def test_writers_take_turns(folder: Path, padding_bytes: int):
     """Each sees that others appended, catches up, and goes on; over segments too."""
-    writers = [WalWriter(FileSystem(), folder, segment_bytes_max=1000) for _ in range(3)]
+    limits = {"segment_bytes_max": 1000, "padding_bytes": padding_bytes}
+    writers = [WalWriter(FileSystem(), folder, **limits) for _ in range(3)]
     known: list[list[int]] = [[], [], []]
     for timestamp in range(1, 40):
         number = timestamp * timestamp % 5 % 3
