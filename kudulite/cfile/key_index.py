@@ -103,6 +103,11 @@ class KeyIndex:
         return last_key
 
     @property
+    def is_whole(self) -> bool:
+        """Whether all keys are in memory."""
+        return self._whole is not None
+
+    @property
     def nbytes(self) -> int:
         """Bytes of keys that are in memory now."""
         whole = self._whole

@@ -39,6 +39,8 @@ from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.rowset.scan_spec import ScanSpec
 
 _KEY_BYTES = 12
+# Fewer keys than this are searched in an index that is in memory sooner than in the bloom filter.
+_BLOOM_KEYS_MIN = 500
 
 
 class DiskRowSet:
@@ -119,10 +121,15 @@ class DiskRowSet:
 
     def find(self, keys: KeyArray, timestamp: int) -> np.ndarray:
         """Return int64[n]: the row ids of ascending `keys` live at `timestamp`, else -1."""
-        rowids = np.full(len(keys), -1, dtype=np.int64)
-        maybe = np.flatnonzero(self._bloom().may_contain(keys))
-        if len(maybe):
-            rowids[maybe] = self.key_index.find(keys.take(maybe))
+        index = self._cache.get(self._key_index_path)
+        if len(keys) < _BLOOM_KEYS_MIN and index is not None and index.is_whole:
+            rowids = index.find(keys)
+        else:
+            rowids = np.full(len(keys), -1, dtype=np.int64)
+            maybe = np.flatnonzero(self._bloom().may_contain(keys))
+            if len(maybe):
+                rowids[maybe] = self.key_index.find(keys.take(maybe))
+        if (rowids >= 0).any():
             overlay = self.overlay(timestamp)
             if not overlay.is_empty and len(overlay.deleted):
                 rowids[(rowids >= 0) & overlay.is_deleted(rowids)] = -1
