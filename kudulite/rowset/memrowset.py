@@ -95,10 +95,9 @@ class MemRowSet:
         slot = self._slots.get(key, -1)
         return -1 if slot < 0 or self._changes.is_deleted(slot) else slot
 
-    def is_ghost(self, key: bytes) -> bool:
-        """Whether the key was here and is deleted."""
-        slot = self._slots.get(key, -1)
-        return slot >= 0 and self._changes.is_deleted(slot)
+    def __contains__(self, key: bytes) -> bool:
+        """Whether the key was ever inserted here, deleted or not."""
+        return key in self._slots
 
     def apply(
         self,

@@ -45,8 +45,10 @@ from kudulite.wal.wal_writer import WalWriter
 # A key that is live in the MemRowSet; any other location is (rowset id, row id).
 IN_MEMROWSET = ("", -1)
 Location = tuple[str, int]
-# So many rows, at most, wait to be put into the stores; each is taken to be so large.
-WAITING_ROWS_MAX = 64
+# So many rows, or bytes of the log, wait to be put into the stores: what that costs for each rowset
+# that a flush changes is shared by a few flushes. In memory a row takes so much beside its bytes.
+WAITING_ROWS_MAX = 1024
+_WAITING_BYTES_MAX = 1 << 20
 _WAITING_ROW_BYTES = 500
 # Fewer keys than this are looked up one by one: array operations cost more to start.
 LOCATE_ARRAY_MIN = 12
@@ -89,10 +91,17 @@ class TimedChanges:
         ops = np.array([op for op, _ in rows], np.uint8)
         return TimedChanges(_timestamps_of(records), ops, columns, is_set)
 
+    def slice(self, start: int, stop: int) -> TimedChanges:
+        """Return the changes start..stop, without a copy."""
+        return TimedChanges(
+            self.timestamps[start:stop],
+            self.ops[start:stop],
+            {column_id: a.slice(start, stop - start) for column_id, a in self.columns.items()},
+            {column_id: mask[start:stop] for column_id, mask in self.is_set.items()},
+        )
+
     def take(self, rows: np.ndarray) -> TimedChanges:
         """Return some of the changes, in the order of `rows`."""
-        if len(rows) == len(self.ops):
-            return self
         at = pa.array(rows)
         return TimedChanges(
             self.timestamps[rows],
@@ -137,7 +146,7 @@ class MemStores:
         self._memrowset = MemRowSet(schema)
         self._waiting: list[tuple[Record, Sequence[bytes], Sequence[Location | None]]] = []
         self._waiting_locations: dict[bytes, Location | None] = {}
-        self._waiting_count = 0
+        self._waiting_count = self._waiting_bytes = 0
         self._nbytes_told = 0
         self._deltas: dict[str, DeltaMemStore] = {}
         self._width = key_width(schema.key_types)
@@ -150,7 +159,7 @@ class MemStores:
         """Memory in bytes, an estimate."""
         deltas = list(self._deltas.values())  # at once: a reader's thread may add to them
         stores = self._memrowset.nbytes + sum(store.nbytes for store in deltas)
-        return stores + _WAITING_ROW_BYTES * self._waiting_count
+        return stores + _WAITING_ROW_BYTES * self._waiting_count + self._waiting_bytes
 
     def growth(self) -> tuple[int, int]:
         """Return `nbytes` when this was asked last (0 the first time), and now."""
@@ -183,10 +192,10 @@ class MemStores:
         for position, key in enumerate(keys):
             if key in waiting:
                 found[position] = waiting[key]
+            elif key not in self._memrowset:
+                unknown.append(position)
             elif self._memrowset.find_one(key) >= 0:
                 found[position] = IN_MEMROWSET
-            elif not self._memrowset.is_ghost(key):
-                unknown.append(position)
         if len(unknown) < LOCATE_ARRAY_MIN:
             for position in unknown:
                 found[position] = self._locate_on_disk(keys[position])
@@ -267,12 +276,15 @@ class MemStores:
                     is_gone = op == CHANGE_DELETE
                     self._waiting_locations[key] = None if is_gone else place or IN_MEMROWSET
                 self._waiting_count += len(keys)
+                begin = self.end.offset if self.end.segment == end.segment else 0
+                self._waiting_bytes += end.offset - begin
                 self._count(record.timestamp, record.timestamp, len(keys))
                 self.end = end
             except BaseException:
                 self.is_torn = True
                 raise
-            if self._waiting_count >= WAITING_ROWS_MAX:
+            is_large = self._waiting_bytes >= _WAITING_BYTES_MAX
+            if is_large or self._waiting_count >= WAITING_ROWS_MAX:
                 self._apply_waiting()
 
     def _count(self, first: int, last: int, row_count: int) -> None:
@@ -289,7 +301,8 @@ class MemStores:
         targets = [place for _, _, locations in self._waiting for place in locations]
         try:
             self._apply(changes, keys, targets)
-            self._waiting, self._waiting_locations, self._waiting_count = [], {}, 0
+            self._waiting, self._waiting_locations = [], {}
+            self._waiting_count = self._waiting_bytes = 0
         except BaseException:
             self.is_torn = True
             raise
@@ -304,7 +317,7 @@ class MemStores:
         for position, (op, key) in enumerate(zip(ops.tolist(), keys, strict=True)):
             if op == CHANGE_INSERT:
                 inserted.add(key)
-            elif key in inserted or known.find_one(key) >= 0 or known.is_ghost(key):
+            elif key in inserted or key in known:
                 targets[position] = IN_MEMROWSET
             elif key in gone:
                 raise self._misfit(key)
@@ -334,8 +347,13 @@ class MemStores:
         by_rowset: dict[str, list[int]] = {}
         for position, target in enumerate(targets):
             by_rowset.setdefault("" if target is None else target[0], []).append(position)
+        if len(by_rowset) > 1:
+            # Once for all rowsets, of which there may be many with few rows each.
+            changes = changes.take(np.array([at for part in by_rowset.values() for at in part]))
+        stop = 0
         for rowset_id, positions in by_rowset.items():
-            part = changes.take(np.array(positions))
+            start, stop = stop, stop + len(positions)
+            part = changes.slice(start, stop) if len(by_rowset) > 1 else changes
             if rowset_id == "":
                 own = [keys[position] for position in positions]
                 self._memrowset.apply(own, part.ops, part.columns, part.is_set, part.timestamps)
