@@ -23,6 +23,7 @@ from kudulite.errors import SchemaError
 from kudulite.model.encoded_key import encode_key, encode_key_prefix, encode_keys
 from kudulite.model.hashing import hash_bucket, hash_buckets
 from kudulite.model.schema import Column, Schema
+from kudulite.model.types import ColumnType
 from kudulite.model.values import canonical_value, value_from_json, value_to_json
 
 BUCKETS_MIN = 2
@@ -129,20 +130,37 @@ class PartitionSchema:
         index[uncovered] = -1
         return index
 
-    def tablet_of_key(self, values: dict[str, Any]) -> int:
-        """Return the tablet of one row given by its key values, -1 where no range covers it."""
+    def tablet_of_key(self, values: dict[str, Any], encoded: bytes | None = None) -> int:
+        """Return the tablet of one row given by its key values, -1 where no range covers it.
+
+        `encoded` is the row's encoded key, where it is known already.
+        """
         index = 0
         if self.range_columns:
             key = encode_key([values[name] for name in self.range_columns], self.range_types)
             index = next((n for n in range(len(self.ranges)) if self._is_in_range(key, n)), -1)
             if index < 0:
                 return -1
-        for dimension in self.hash_dimensions:
-            types = [self.schema.column(name).type for name in dimension.columns]
-            key = encode_key([values[name] for name in dimension.columns], types)
+        for dimension, types, is_whole_key in self._hashed:
+            if encoded is not None and is_whole_key:
+                key = encoded
+            else:
+                key = encode_key([values[name] for name in dimension.columns], types)
             bucket = hash_bucket(key, dimension.seed, dimension.bucket_count)
             index = index * dimension.bucket_count + bucket
         return index
+
+    @cached_property
+    def _hashed(self) -> list[tuple[HashDimension, tuple[ColumnType, ...], bool]]:
+        """Each hash dimension with its columns' types, and whether they are the whole key."""
+        return [
+            (
+                dimension,
+                tuple(self.schema.column(name).type for name in dimension.columns),
+                list(dimension.columns) == self.schema.key_names,
+            )
+            for dimension in self.hash_dimensions
+        ]
 
     def _is_in_range(self, key: bytes, number: int) -> bool:
         lower, upper = self._encoded[number]

@@ -179,9 +179,12 @@ def _keys_and_tablets(
     schema, partition = manifest.schema, manifest.partition
     names = schema.key_names
     if len(operations) < LOCATE_ARRAY_MIN:
-        cells = [[operation.values[name] for name in names] for operation in operations]
-        keys = [encode_key(row, schema.key_types) for row in cells]
-        places = [partition.tablet_of_key(dict(zip(names, r, strict=True))) for r in cells]
+        keys, places = [], []
+        for operation in operations:
+            values = operation.values
+            key = encode_key([values[name] for name in names], schema.key_types)
+            keys.append(key)
+            places.append(partition.tablet_of_key(values, key))
         return keys, places
     fields = [(column.name, column.type.arrow) for column in schema.key_columns]
     array = pa.array([operation.values for operation in operations], pa.struct(fields))

@@ -100,6 +100,8 @@ class TabletWrite:
     def _is_current(self, flush: Flush, newest: Manifest) -> bool:
         """Whether the flush was planned for the table as it is; else it is refused."""
         planned = flush.planned
+        if newest is planned:
+            return True
         if newest.table_id != planned.table_id:
             flush.error = ConflictError(
                 f"table {self.store.name!r} was deleted and created again; open it again"

@@ -145,6 +145,10 @@ class FailureSummary:
         self._first: PendingError | None = None
         self._error: BaseException | None = None
 
+    def __bool__(self) -> bool:
+        """Whether there is a failure to tell of."""
+        return self._first is not None
+
     def add(self, error: PendingError) -> None:
         """Count a failure."""
         self._count += 1

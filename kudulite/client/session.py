@@ -181,7 +181,9 @@ class Session:
                 self._start_flusher()
             return
         self._buffer.claim(operation)
-        _summary(self._write([operation])).raise_if_any()
+        failures = self._write([operation])
+        if failures:
+            _summary(failures).raise_if_any()
 
     def flush(self) -> None:
         """Write what is buffered, and wait until all that was applied before is durable.
@@ -282,6 +284,8 @@ class Session:
 
     def _flush_and_raise(self) -> None:
         failures = self._flush_buffered()
+        if not failures and not self._untold:
+            return
         with self._report_lock:
             untold, self._untold = self._untold, FailureSummary()
         for error in failures:

@@ -153,13 +153,11 @@ class AppendFile:
         """
         self._file_system.before("append", self.path)
         with _storage_errors("append to", self.path):
-            rest = memoryview(content)
-            while rest:
-                written = self._write(rest, offset)
-                rest = rest[written:]
-                offset += written
+            written = self._write(content, offset)
+            while written < len(content):
+                written += self._write(memoryview(content)[written:], offset + written)
 
-    def _write(self, rest: memoryview, offset: int) -> int:
+    def _write(self, rest: bytes | memoryview, offset: int) -> int:
         """Write some of `rest` and return how much; a test double fails half way."""
         return os.pwrite(self._descriptor, rest, offset)
 

@@ -125,7 +125,7 @@ def encode_key_prefix(values: Sequence[Any], types: Sequence[ColumnType]) -> byt
     """The bytes with which every key starts whose first columns have these `values`.
 
     `types` are those of the whole key: only its last column is encoded as last."""
-    encoders = _scalar_encoders(tuple(types))
+    encoders = _scalar_encoders(types if isinstance(types, tuple) else tuple(types))
     if len(values) > len(encoders):
         raise SchemaError(f"a key of {len(types)} columns was given {len(values)} values: {values}")
     try:

@@ -147,6 +147,7 @@ class MemStores:
         self._waiting: list[tuple[Record, Sequence[bytes], Sequence[Location | None]]] = []
         self._waiting_locations: dict[bytes, Location | None] = {}
         self._waiting_count = self._waiting_bytes = 0
+        self._stores_bytes = 0
         self._nbytes_told = 0
         self._deltas: dict[str, DeltaMemStore] = {}
         self._width = key_width(schema.key_types)
@@ -157,9 +158,8 @@ class MemStores:
     @property
     def nbytes(self) -> int:
         """Memory in bytes, an estimate."""
-        deltas = list(self._deltas.values())  # at once: a reader's thread may add to them
-        stores = self._memrowset.nbytes + sum(store.nbytes for store in deltas)
-        return stores + _WAITING_ROW_BYTES * self._waiting_count + self._waiting_bytes
+        waiting = _WAITING_ROW_BYTES * self._waiting_count + self._waiting_bytes
+        return self._stores_bytes + waiting
 
     def growth(self) -> tuple[int, int]:
         """Return `nbytes` when this was asked last (0 the first time), and now."""
@@ -361,6 +361,8 @@ class MemStores:
             rowids = np.array([t[1] for p in positions if (t := targets[p])], np.int64)
             store = self._deltas.setdefault(rowset_id, DeltaMemStore())
             store.append(self._delta_rows(part, rowids))
+        deltas_bytes = sum(store.nbytes for store in self._deltas.values())
+        self._stores_bytes = self._memrowset.nbytes + deltas_bytes
 
     def _delta_rows(self, changes: TimedChanges, rowids: np.ndarray) -> DeltaRows:
         columns = {}

@@ -71,7 +71,7 @@ class RowEffects:
     def counts(self, start: int, stop: int) -> WriteCounts:
         """Return how many of the operations [start, stop) had which outcome."""
         part = self.outcomes[start:stop]
-        return WriteCounts(*(part.count(outcome) for outcome in _COUNTED))
+        return WriteCounts(*map(part.count, _COUNTED))
 
     def refusals(self, start: int, stop: int) -> list[tuple[int, str]]:
         """Return (position counted from `start`, reason) of the refused ones of [start, stop)."""

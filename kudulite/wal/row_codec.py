@@ -40,6 +40,7 @@ from kudulite.model.values import (
 )
 from kudulite.wal.row_changes import CHANGE_DELETE
 
+# Takes a value of the column's only type; raises ValueError, struct.error or OverflowError.
 Pack = Callable[[Any], bytes]
 # Gives (value, where the next cell begins).
 Unpack = Callable[[memoryview, int], tuple[Any, int]]
@@ -78,14 +79,19 @@ class RowCodec:
         for op, cells in rows:
             is_set = is_null = 0
             packed = []
-            for name, bit, pack, _ in self._cells:
+            for name, bit, kind, pack, _ in self._cells:
                 if name in cells:
                     is_set |= bit
                     value = cells[name]
                     if value is None:
                         is_null |= bit
-                    else:
+                        continue
+                    if kind is not None and type(value) is not kind:
+                        raise ValueError(f"{value!r} is no {kind.__name__}")
+                    try:
                         packed.append(pack(value))
+                    except (struct.error, OverflowError) as error:
+                        raise ValueError(f"{value!r}: {error}") from error
             masks = is_set | is_null << 8 * self._mask_bytes
             parts.append(bytes((op,)))
             parts.append(masks.to_bytes(2 * self._mask_bytes, "little"))
@@ -118,7 +124,7 @@ class RowCodec:
             raise ValueError(f"columns set {is_set:#x}, null {is_null:#x} of {len(self._cells)}")
         cells: dict[str, Any] = {}
         at = masks_end
-        for name, bit, _, unpack in self._cells:
+        for name, bit, _, _, unpack in self._cells:
             if is_null & bit:
                 cells[name] = None
             elif is_set & bit:
@@ -182,27 +188,20 @@ class RowList:
         return self.codec.columns([cells for _, cells in self.rows])
 
 
-def _cell_codec(column: Column) -> tuple[Pack, Unpack]:
+def _cell_codec(column: Column) -> tuple[type | None, Pack, Unpack]:
+    """The type that values must have (None: there are two), and how they become bytes and back."""
     name = column.type.name
     if name in _NUMBERS:
         return _number_codec(*_NUMBERS[name])
     if name == "date":
-        return _fixed_codec(
-            _DAYS, lambda value: _only(value, datetime.date, to_days), date_from_days
-        )
+        return datetime.date, *_fixed_codec(_DAYS, to_days, date_from_days)
     if column.type.is_timestamp:
-        return _fixed_codec(
+        return None, *_fixed_codec(
             _MICROS,
             lambda value: _micros(value, column),
             lambda micros: timestamp_from_micros(micros, column.type),
         )
     return _decimal_codec(column) if name == "decimal" else _text_codec(column)
-
-
-def _only(value: Any, kind: type, convert: Callable[[Any], int]) -> int:
-    if type(value) is not kind:
-        raise ValueError(f"{value!r} is no {kind.__name__}")
-    return convert(value)
 
 
 def _micros(value: Any, column: Column) -> int:
@@ -211,22 +210,14 @@ def _micros(value: Any, column: Column) -> int:
     return to_micros(value, column.type)
 
 
-def _number_codec(layout: str, kind: type) -> tuple[Pack, Unpack]:
+def _number_codec(layout: str, kind: type) -> tuple[type, Pack, Unpack]:
     number = struct.Struct(layout)
-    write, read, width = number.pack, number.unpack_from, number.size
-
-    def pack(value: Any) -> bytes:
-        if type(value) is not kind:
-            raise ValueError(f"{value!r} is no {kind.__name__}")
-        try:
-            return write(value)
-        except (struct.error, OverflowError) as error:
-            raise ValueError(f"{value!r}: {error}") from error
+    read, width = number.unpack_from, number.size
 
     def unpack(content: memoryview, at: int) -> tuple[Any, int]:
         return read(content, at)[0], at + width
 
-    return pack, unpack
+    return kind, number.pack, unpack
 
 
 def _fixed_codec(
@@ -238,12 +229,10 @@ def _fixed_codec(
     return lambda value: number.pack(to_number(value)), unpack
 
 
-def _decimal_codec(column: Column) -> tuple[Pack, Unpack]:
+def _decimal_codec(column: Column) -> tuple[type, Pack, Unpack]:
     precision, scale = column.type.precision or 0, column.type.scale or 0
 
     def pack(value: Any) -> bytes:
-        if type(value) is not Decimal:
-            raise ValueError(f"{value!r} is no Decimal")
         try:
             unscaled = decimal_unscaled(value, scale)
         except ArithmeticError as error:
@@ -261,15 +250,15 @@ def _decimal_codec(column: Column) -> tuple[Pack, Unpack]:
             raise ValueError(f"decimal of more than {precision} digits")
         return decimal_from_unscaled(unscaled, scale), at + _DECIMAL_BYTES
 
-    return pack, unpack
+    return Decimal, pack, unpack
 
 
-def _text_codec(column: Column) -> tuple[Pack, Unpack]:
+def _text_codec(column: Column) -> tuple[type, Pack, Unpack]:
     is_text, length_max = column.type.is_text, column.type.length
     kind = str if is_text else bytes
 
     def pack(value: Any) -> bytes:
-        if type(value) is not kind or (length_max is not None and len(value) > length_max):
+        if length_max is not None and len(value) > length_max:
             raise ValueError(f"{value!r} does not fit {column.type}")
         content: bytes = value.encode() if isinstance(value, str) else value
         return _LENGTH.pack(len(content)) + content
@@ -282,4 +271,4 @@ def _text_codec(column: Column) -> tuple[Pack, Unpack]:
         found = bytes(content[begin:end])
         return (found.decode() if is_text else found), end
 
-    return pack, unpack
+    return kind, pack, unpack
