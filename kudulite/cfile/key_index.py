@@ -149,10 +149,21 @@ class KeyIndex:
 
     def find_one(self, key: bytes) -> int:
         """The rowid of one key, or -1; about 5 µs once its batch is loaded."""
+        rowid = self.find_loaded(key)
+        if rowid is None:
+            self._batch(bisect_right(self._opened.header.first_keys, key) - 1)
+            rowid = self.find_loaded(key)
+            assert rowid is not None
+        return rowid
+
+    def find_loaded(self, key: bytes) -> int | None:
+        """The rowid of one key, or -1; None where the keys that are near it are not in memory."""
         header = self._opened.header
         batch = bisect_right(header.first_keys, key) - 1
         if batch < 0 or (header.width is not None and len(key) != header.width):
             return -1
+        if self._whole is None and batch not in self._batches:
+            return None
         keys = self._batch(batch)
         row = keys.locate(key)
         if row < len(keys) and keys[row] == key:

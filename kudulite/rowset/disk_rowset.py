@@ -137,11 +137,13 @@ class DiskRowSet:
 
     def find_one(self, key: bytes, width: int | None, timestamp: int) -> int:
         """Return the row id of `key` if it is live at `timestamp`, else -1."""
-        # The bloom filter saves opening the key index; searching an open one costs no more than it.
+        # The bloom filter saves loading keys; searching those in memory costs no more than it.
         index = self._cache.get(self._key_index_path)
-        if index is None and not self._bloom().may_contain_one(key, width):
-            return -1
-        rowid = (index or self.key_index).find_one(key)
+        rowid = None if index is None else index.find_loaded(key)
+        if rowid is None:
+            if not self._bloom().may_contain_one(key, width):
+                return -1
+            rowid = self.key_index.find_one(key)
         if rowid >= 0 and self.overlay(timestamp).is_row_deleted(rowid):
             return -1
         return rowid

@@ -48,6 +48,7 @@ def ranges(column: str, *bounds: tuple) -> tuple[tuple[str, ...], list[RangePart
 
 PARTITIONS = {
     "none": PartitionSchema.build(SCHEMA),
+    "hash of the key": PartitionSchema.build(SCHEMA, [HashDimension(tuple(TYPES), 5)]),
     "hash": PartitionSchema.build(SCHEMA, [HashDimension(("b",), 7, 3)]),
     "hash of a middle column": PartitionSchema.build(SCHEMA, [HashDimension(("c",), 4)]),
     "two hashes": PartitionSchema.build(
@@ -111,7 +112,10 @@ def test_assignment_equals_scalar_and_mmh3(name, keys):
     """Three ways to ask give one tablet, -1 in a gap."""
     partition = PARTITIONS[name]
     found = owners(partition, keys)
-    assert found == [partition.tablet_of_key(dict(zip(TYPES, key, strict=True))) for key in keys]
+    rows = [dict(zip(TYPES, key, strict=True)) for key in keys]
+    assert found == [partition.tablet_of_key(row) for row in rows]
+    encoded = [encode_key(key, partition.schema.key_types) for key in keys]
+    assert found == [partition.tablet_of_key(*of_one) for of_one in zip(rows, encoded, strict=True)]
     assert found == [owner_by_hand(partition, key) for key in keys]
     assert all(-1 <= index < partition.tablet_count for index in found)
 

@@ -68,7 +68,9 @@ def test_an_index_is_its_list_of_keys(tmp_path, width, count):
             assert found.dtype == np.int64
             assert found.tolist() == [rowid_of.get(key, -1) for key in probes]
             probe = rng.choice(probes)
+            assert index.find_loaded(probe) in (None, rowid_of.get(probe, -1))
             assert index.find_one(probe) == rowid_of.get(probe, -1)
+            assert index.find_loaded(probe) == rowid_of.get(probe, -1)
             start, stop = sorted(rng.randrange(count + 5) for _ in range(2))
             assert list(index.slice(start, stop)) == keys[start:stop]
             if count:
@@ -98,8 +100,11 @@ def test_few_probes_load_few_batches(tmp_path):
     keys = [rowid.to_bytes(8, "big") for rowid in range(6400)]
     index = KeyIndex(*write(tmp_path, keys, 8))
     assert (index.last_key, index.nbytes) == (keys[-1], 0)
+    assert index.find_loaded(keys[70]) is None
+    assert index.nbytes == 0
     index.find_one(keys[70])
     assert index.nbytes == 64 * 8
+    assert (index.find_loaded(keys[71]), index.find_loaded(keys[5000])) == (71, None)
     index.find(KeyArray.from_bytes([keys[70], keys[5000]], 8))
     assert index.nbytes == 2 * 64 * 8
     index.find(KeyArray.from_bytes(keys, 8))
