@@ -20,7 +20,7 @@ from column_costs import COLUMN, ColumnCosts, measured
 
 def show(costs: ColumnCosts, rows: int, fraction: float) -> None:
     """Print the figures."""
-    print(f"{rows:,} rows of 9 columns, {fraction:.0%} of them with a new value in {COLUMN!r};")
+    print(f"{rows:,} rows of 10 columns, {fraction:.0%} of them with a new value in {COLUMN!r};")
     print(f"{costs.rowset_count} rowsets compacted in {costs.seconds:.2f} s; bytes:")
     lines = {
         "base data, all columns": costs.base,
