@@ -51,7 +51,10 @@ def connect(
 
 
 def open_table(path: str | os.PathLike[str]) -> Table:
-    """Open a table by its own folder. Raises TableNotFoundError that says what is there."""
+    """Open a table by its own folder; nothing is maintained in the background.
+
+    Raises TableNotFoundError that says what is there.
+    """
     store = TableStore(Path(os.path.abspath(path)), default_environment())
     store.newest()
     return Table(store)
