@@ -6,11 +6,11 @@ Spark's Python processes, in order (each imports this anew; only what is pickled
     plan_data_source_read     reader(), partitions()        at the first action
     write_into_data_source    __init__, writer()            once per write
 
-**A DataFrame is one snapshot, fixed at load()**: the timestamp is chosen in the first of these
-processes and travels with the pickled instance. Where the user gives a schema, Spark starts that
-process only at the first action, and the snapshot is of then. Spark keeps the first plan of a
-DataFrame for all its actions, or plans anew for each filter, as a setting says; with the moment
-fixed the answer is the same.
+**A DataFrame is one snapshot, fixed at load()**, or one window of changes: the moments are chosen
+in the first of these processes and travel with the pickled instance. Where the user gives a schema,
+Spark starts that process only at the first action, and the snapshot is of then. Spark keeps the
+first plan of a DataFrame for all its actions, or plans anew for each filter, as a setting says;
+with the moments fixed the answer is the same.
 
 **No pushFilters by default.** Spark 4.1 to 4.3 keeps the reader that took one query's filters and
 serves the next query of the same DataFrame with it: wrong answers, without an error. The option
@@ -24,12 +24,14 @@ from __future__ import annotations
 import sys
 from collections.abc import MutableMapping
 from types import FrameType
+from typing import NamedTuple
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from kudulite import Schema, Table
 from kudulite.errors import ColumnNotFoundError, OptionError, SchemaError, TableNotFoundError
+from kudulite_spark.change_columns import change_schema, table_columns
 from kudulite_spark.filter_text import parse_filter
 from kudulite_spark.options import ReadOptions, WriteOptions
 from kudulite_spark.reader import PushingTabletReader, ScanPlan, TabletReader
@@ -48,7 +50,7 @@ class KuduliteDataSource(DataSource):
     def __init__(self, options: MutableMapping[str, str]) -> None:
         """Fix the snapshot if this is a load(): with a schema given, schema() is not called."""
         super().__init__(options)
-        self._timestamp: int | None = None
+        self._moments: Moments | None = None
         if _is_called_from(_LOAD_PROCESS):
             self._fix_snapshot_of_load()
 
@@ -61,24 +63,28 @@ class KuduliteDataSource(DataSource):
         """Return the Spark schema of the table, or of the `columns` asked for."""
         read = ReadOptions.parse(self.options)
         table = open_table(absolute_path(read.path))
-        if self._timestamp is None:
-            self._timestamp = snapshot_timestamp(table, read)
+        if self._moments is None:
+            self._moments = chosen_moments(table, read)
         if read.filter is not None:
             parse_filter(read.filter, table.schema)  # a mistake in it is said at load()
-        return spark_schema(table.schema, read.columns)
+        return own_schema(table.schema, read)
 
     def reader(self, schema: StructType) -> TabletReader:
         """Return the reader of the columns in `schema`, at the snapshot fixed by load()."""
         read = ReadOptions.parse(self.options)
         path = absolute_path(read.path)
         table = open_table(path)
-        check_read_schema(schema, table.schema, path, read.columns)
-        if self._timestamp is None:
-            self._timestamp = snapshot_timestamp(table, read)
+        wanted = schema
+        if read.is_of_changes:
+            wanted = table_columns(schema, path, own_schema(table.schema, read))
+        check_read_schema(wanted, table.schema, path, read.columns)
+        if self._moments is None:
+            self._moments = chosen_moments(table, read)
         plan = ScanPlan(
             path=path,
             arrow_schema=arrow_schema(schema),
-            timestamp=self._timestamp,
+            timestamp=self._moments.timestamp,
+            start=self._moments.start,
             predicates=tuple(parse_filter(read.filter, table.schema)) if read.filter else (),
             split_size_bytes=read.split_size_bytes,
             ordered=read.fault_tolerant_scan,
@@ -98,13 +104,30 @@ class KuduliteDataSource(DataSource):
         except TableNotFoundError:
             # A view with a schema of its own may be made before the first write makes the table.
             return
-        self._timestamp = snapshot_timestamp(table, read)
+        self._moments = chosen_moments(table, read)
 
 
-def snapshot_timestamp(table: Table, read: ReadOptions) -> int:
-    """Return the HybridTime that a load() reads as of: the one asked for, or now."""
-    # A scan that is never read: it checks the moment asked for, and settles it.
-    return table.scan(columns=[], at=read.snapshot_timestamp).timestamp
+class Moments(NamedTuple):
+    """What a load() reads as of, a HybridTime; with `start`, the changes after that."""
+
+    start: int | None
+    timestamp: int
+
+
+def chosen_moments(table: Table, read: ReadOptions) -> Moments:
+    """Return the moments that a load() asks for, checked and settled; now where it names none."""
+    # A scan that is never read does both.
+    if read.start_timestamp is None:
+        return Moments(None, table.scan(columns=[], at=read.snapshot_timestamp).timestamp)
+    changes = table.changes(read.start_timestamp, read.end_timestamp, columns=read.columns)
+    return Moments(changes.start, changes.end)
+
+
+def own_schema(schema: Schema, read: ReadOptions) -> StructType:
+    """Return the Spark schema of a load() that is given none."""
+    if read.is_of_changes:
+        return change_schema(schema, read.columns, read.change_images == "both")
+    return spark_schema(schema, read.columns)
 
 
 def check_read_schema(

@@ -28,14 +28,20 @@ OPERATIONS = (
     "delete",
     "delete_ignore",
 )
+CHANGE_IMAGES = ("after", "both")
 READ_NAMES = (
+    "changeImages",
     "columns",
+    "endTimestamp",
     "faultTolerantScan",
     "filter",
     "pushdown",
     "snapshotTimestamp",
     "splitSizeBytes",
+    "startTimestamp",
 )
+# What a view may not have that is to be written to.
+_PAST_NAMES = ("changeImages", "endTimestamp", "filter", "snapshotTimestamp", "startTimestamp")
 WRITE_NAMES = (
     "applicationId",
     "applicationVersion",
@@ -62,7 +68,10 @@ _SIZE_FACTOR = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What a `load()` asks for; `columns` is None for all of them."""
+    """What a `load()` asks for; `columns` is None for all of them.
+
+    With a `start_timestamp` it is the changes after that, up to `end_timestamp`.
+    """
 
     path: str
     columns: tuple[str, ...] | None = None
@@ -71,6 +80,14 @@ class ReadOptions:
     pushdown: bool = False
     split_size_bytes: int | None = None  # the reader fits it to table and cores
     fault_tolerant_scan: bool = False
+    start_timestamp: str | None = None
+    end_timestamp: str | None = None
+    change_images: str = "after"
+
+    @property
+    def is_of_changes(self) -> bool:
+        """Whether changes are read, and not a snapshot."""
+        return self.start_timestamp is not None
 
     @staticmethod
     def parse(options: Mapping[str, str]) -> ReadOptions:
@@ -100,7 +117,7 @@ class WriteOptions:
     def parse(options: Mapping[str, str]) -> WriteOptions:
         """Check all options, also those of reads, and return the ones of a write."""
         values = named_options(options)
-        for name in ("filter", "snapshotTimestamp"):
+        for name in _PAST_NAMES:
             if name in values:
                 raise OptionError(
                     f"option {name!r} belongs to a read: a filtered view or a view of the past"
@@ -163,6 +180,7 @@ def _parse_path(values: Mapping[str, str]) -> str:
 
 def _parse_read_values(values: Mapping[str, str]) -> ReadOptions:
     columns = values.get("columns")
+    _check_window(values)
     return ReadOptions(
         path=_parse_path(values),
         columns=None if columns is None else parse_names("columns", columns),
@@ -171,7 +189,38 @@ def _parse_read_values(values: Mapping[str, str]) -> ReadOptions:
         pushdown=_parse_boolean(values, "pushdown"),
         split_size_bytes=_parse_size(values, "splitSizeBytes"),
         fault_tolerant_scan=_parse_boolean(values, "faultTolerantScan"),
+        start_timestamp=values.get("startTimestamp"),
+        end_timestamp=values.get("endTimestamp"),
+        change_images=_parse_images(values),
     )
+
+
+def _check_window(values: Mapping[str, str]) -> None:
+    """Refuse options of a read of changes beside those of a snapshot, and without a start."""
+    if "startTimestamp" in values:
+        if "snapshotTimestamp" in values:
+            raise OptionError(
+                f"option 'snapshotTimestamp' ({values['snapshotTimestamp']!r}) and option"
+                f" 'startTimestamp' ({values['startTimestamp']!r}) exclude each other: the one"
+                " reads the rows of a moment, the other what changed after it"
+            )
+        return
+    for name in ("endTimestamp", "changeImages"):
+        if name in values:
+            raise OptionError(
+                f"option {name!r} ({values[name]!r}) belongs to a read of changes; give the moment"
+                " after which they begin as option 'startTimestamp', or read a snapshot with"
+                " option 'snapshotTimestamp'"
+            )
+
+
+def _parse_images(values: Mapping[str, str]) -> str:
+    text = values.get("changeImages", "after").strip().lower()
+    if text not in CHANGE_IMAGES:
+        raise OptionError(
+            f"option 'changeImages': {text!r} is unknown; known: {', '.join(CHANGE_IMAGES)}"
+        )
+    return text
 
 
 def _parse_write_values(values: Mapping[str, str]) -> WriteOptions:

@@ -1,6 +1,7 @@
 """Reading: one input partition is some scan tokens, read into batches of exactly Spark's schema.
 
     planner: ScanPlan → scan tokens at one timestamp → TabletPartition …
+                        or change tokens of one window
     task:    TabletPartition → tokens → record batches, cast and cut to size
 
 Only this module and what it imports travels to the tasks; it knows neither options nor SQL.
@@ -20,7 +21,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 import kudulite
-from kudulite import Predicate, ScanToken
+from kudulite import ChangeToken, Predicate, ScanToken
+from kudulite_spark.change_columns import BEFORE, CHANGE_COLUMNS
 from kudulite_spark.pushdown import pushed_predicates
 from kudulite_spark.table_path import open_table
 
@@ -34,11 +36,15 @@ SPLIT_BYTES_MIN, SPLIT_BYTES_MAX = 4 << 20, 32 << 20
 
 @dataclass(frozen=True)
 class ScanPlan:
-    """What one DataFrame reads: which columns and rows of a table, as of which moment."""
+    """What one DataFrame reads: which columns and rows of a table, as of which moment.
+
+    With `start`, its changes in (start, timestamp].
+    """
 
     path: str
     arrow_schema: pa.Schema  # of the batches to yield; its names are the columns to read
     timestamp: int  # HybridTime
+    start: int | None = None  # HybridTime
     predicates: tuple[Predicate, ...] = ()
     split_size_bytes: int | None = None  # per task, on disk; None fits it to table and cores
     ordered: bool = False
@@ -46,7 +52,7 @@ class ScanPlan:
 
 @dataclass(frozen=True)
 class TabletPartition(InputPartition):
-    """The work of one task: scan tokens, not scanners."""
+    """The work of one task: tokens, not scanners."""
 
     tokens: tuple[bytes, ...]
     value: None = field(default=None, repr=False)  # Spark's base class has it
@@ -73,7 +79,11 @@ class TabletReader(DataSourceReader):
         groups = kudulite.pack_tokens(tokens, split_size)
         return [TabletPartition(tuple(token.to_bytes() for token in group)) for group in groups]
 
-    def _tokens(self, table: kudulite.Table, split_size_bytes: int) -> list[ScanToken]:
+    def _tokens(
+        self, table: kudulite.Table, split_size_bytes: int
+    ) -> list[ScanToken] | list[ChangeToken]:
+        if self._plan.start is not None:
+            return self._change_tokens(table, self._plan.start, split_size_bytes)
         return table.scan_tokens(
             columns=list(self._plan.arrow_schema.names),
             where=list(self._plan.predicates),
@@ -82,12 +92,30 @@ class TabletReader(DataSourceReader):
             split_size_bytes=split_size_bytes,
         )
 
+    def _change_tokens(
+        self, table: kudulite.Table, start: int, split_size_bytes: int
+    ) -> list[ChangeToken]:
+        schema = self._plan.arrow_schema
+        names = [name for name in schema.names if name not in CHANGE_COLUMNS]
+        with_before = BEFORE in schema.names
+        if with_before:
+            names += [f.name for f in schema.field(BEFORE).type if f.name not in names]
+        return table.change_tokens(
+            start,
+            self._plan.timestamp,
+            columns=names,
+            where=list(self._plan.predicates),
+            images="both" if with_before else "after",
+            split_size_bytes=split_size_bytes,
+        )
+
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition; in key order inside a tablet when the plan is ordered."""
         # Spark makes a partition of its own where partitions() returned none.
         tokens = partition.tokens if isinstance(partition, TabletPartition) else ()
+        kind = ScanToken if self._plan.start is None else ChangeToken
         for token in tokens:
-            batches = ScanToken.from_bytes(token).open()
+            batches = kind.from_bytes(token).open()
             yield from fitted_batches(batches, self._plan.arrow_schema)
 
 
@@ -99,7 +127,10 @@ class PushingTabletReader(TabletReader):
 
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:
         """Take what has an exact counterpart; return everything, so that Spark applies it too."""
-        predicates = (*self._plan.predicates, *pushed_predicates(filters))
+        # A predicate on a column of changes means nothing to the tablets; on a column of the table
+        # it holds at either end of the window, so that no row is missing that Spark's filter keeps.
+        pushed = (p for p in pushed_predicates(filters) if p.column not in CHANGE_COLUMNS)
+        predicates = (*self._plan.predicates, *pushed)
         self._plan = replace(self._plan, predicates=predicates)
         return filters
 
@@ -133,9 +164,17 @@ def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         return batch
     columns = []
     for wanted in schema:
-        column = batch.column(wanted.name)
-        columns.append(column if column.type == wanted.type else column.cast(wanted.type))
+        columns.append(_as_type(batch.column(wanted.name), wanted.type))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _as_type(column: pa.Array, wanted: pa.DataType) -> pa.Array:
+    if column.type == wanted:
+        return column
+    if not pa.types.is_struct(wanted):
+        return column.cast(wanted)
+    inner = [_as_type(column.field(field.name), field.type) for field in wanted]
+    return pa.StructArray.from_arrays(inner, fields=list(wanted), mask=column.is_null())
 
 
 def _rows_without_columns(row_count: int) -> pa.RecordBatch:

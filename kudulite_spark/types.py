@@ -90,9 +90,14 @@ def arrow_schema(struct: StructType) -> pa.Schema:
 
     Spark's own function for it has other parameters in each minor version.
     """
-    return pa.schema(
-        [pa.field(field.name, column_type(field).arrow, field.nullable) for field in struct]
-    )
+    return pa.schema([_arrow_field(field) for field in struct])
+
+
+def _arrow_field(field: StructField) -> pa.Field:
+    if isinstance(field.dataType, StructType):  # the row before, in changes
+        inner = pa.struct([_arrow_field(own) for own in field.dataType])
+        return pa.field(field.name, inner, field.nullable)
+    return pa.field(field.name, column_type(field).arrow, field.nullable)
 
 
 def _spark_field(column: Column) -> StructField:

@@ -129,3 +129,35 @@ def test_local_paths_keep_what_looks_like_a_scheme_only_inside():
     assert local_path("file:///a/b%25c") == "/a/b%c"
     assert local_path("/a/b%25c:d") == "/a/b%25c:d"
     assert local_path("rel/ative") == "rel/ative"
+
+
+def test_the_options_of_changes_are_parsed():
+    """Changes begin after a moment, and end at one or now."""
+    read = ReadOptions.parse({"path": "/t", "startTimestamp": "1", "endTimestamp": "2"})
+    assert (read.is_of_changes, read.start_timestamp, read.end_timestamp) == (True, "1", "2")
+    assert read.change_images == "after"
+    read = ReadOptions.parse({"path": "/t", "startTimestamp": "1", "changeImages": "BOTH"})
+    assert (read.end_timestamp, read.change_images) == (None, "both")
+    assert not ReadOptions.parse({"path": "/t"}).is_of_changes
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"endTimestamp": "2"}, "option 'endTimestamp' .'2'. .*'startTimestamp'"),
+        ({"changeImages": "both"}, "option 'changeImages' .'both'. .*'startTimestamp'"),
+        ({"startTimestamp": "1", "snapshotTimestamp": "2"}, "exclude each other"),
+        ({"startTimestamp": "1", "changeImages": "before"}, "'before' is unknown.*after, both"),
+    ],
+)
+def test_options_of_changes_that_do_not_fit_are_refused(options, message):
+    """The message says what is missing, or what to choose from."""
+    with pytest.raises(OptionError, match=message):
+        ReadOptions.parse({"path": "/t", **options})
+
+
+@pytest.mark.parametrize("name", ["startTimestamp", "endTimestamp", "changeImages"])
+def test_changes_cannot_be_written_to(name):
+    """As a filtered view or a view of the past."""
+    with pytest.raises(OptionError, match=f"option '{name}' belongs to a read"):
+        WriteOptions.parse({"path": "/t", name: "1"})
