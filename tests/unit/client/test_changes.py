@@ -194,3 +194,77 @@ def test_an_update_of_a_dropped_column_is_no_change(core, table):
     altered(client, "t", lambda alterer: alterer.drop_column("w"))
     assert [row["k"] for row in table.changes(now).to_pylist()] == [2]
     assert len(table.history((1,))) == 1
+
+
+def test_changes_outlive_a_wider_type(core):
+    """A column is given in the type that it had when the changes were asked for."""
+    builder = kudulite.schema_builder()
+    builder.add_column("k", kudulite.int32, nullable=False)
+    builder.add_column("v", kudulite.int8)
+    builder.set_primary_keys(["k"])
+    client = core.client()
+    table = client.create_table("t", builder.build())
+    table.insert([{"k": 1, "v": 5}])
+    start = table.current_timestamp()
+    table.update([{"k": 1, "v": 6}])
+    changes = table.changes(start, where=table["v"] == 5, images="both")
+    tokens = table.change_tokens(start, images="both")
+    old = changes.to_arrow()
+    assert old.to_pylist()[0]["_before"] == {"k": 1, "v": 5}
+    table = altered(client, "t", lambda alterer: alterer.alter_column("v").type(kudulite.int32))
+    assert changes.to_arrow() == old
+    assert pa.Table.from_batches([b for token in tokens for b in token.open()]) == old
+    last = table.update([{"k": 1, "v": 100_000}]).timestamp
+    rows = table.changes(start, images="both").to_arrow()
+    assert rows.schema.field("v").type == pa.int32()
+    assert rows.to_pylist() == [
+        {
+            "k": 1,
+            "v": 100_000,
+            "_change_type": "update",
+            "_commit_timestamp": last,
+            "_before": {"k": 1, "v": 5},
+        }
+    ]
+    assert [row["v"] for row in table.history(1).to_pylist()] == [5, 6, 100_000]
+
+
+def test_a_dropped_range_is_deleted_rows(core):
+    """One row for a key that came back in a range that was added later, with whatever bounds."""
+    schema = pa.schema([("k", pa.int64()), ("v", pa.string())])
+    bounds = [[0, 10], [10, 20]]
+    client = core.client()
+    table = client.create_table(
+        "t",
+        schema,
+        primary_key="k",
+        hash_partitions=[(["k"], 2)],
+        range_partitions={"columns": ["k"], "bounds": bounds},
+    )
+    table.insert([{"k": k, "v": "old"} for k in (1, 2, 11, 12)])
+    start = table.current_timestamp()
+    table = altered(client, "t", lambda a: a.drop_range_partition({"k": 10}, {"k": 20}))
+    table = altered(client, "t", lambda a: a.add_range_partition({"k": 10}, {"k": 12}))
+    table = altered(client, "t", lambda a: a.add_range_partition({"k": 12}, {"k": 30}))
+    table.insert([{"k": 12, "v": "new"}, {"k": 25, "v": "new"}])
+    table.insert([{"k": 11, "v": "new"}])
+    table.delete([{"k": 11}])
+    expected = [
+        (11, "old", "delete", {"k": 11, "v": "old"}),
+        (12, "new", "update", {"k": 12, "v": "old"}),
+        (25, "new", "insert", None),
+    ]
+    changes = table.changes(start, images="both")
+    assert in_order(tuples(changes.to_arrow().drop_columns("_commit_timestamp"))) == expected
+    tokens = table.change_tokens(start, images="both", split_size_bytes=1)
+    found = pa.Table.from_batches([batch for token in tokens for batch in token.open()])
+    assert in_order(tuples(found.drop_columns("_commit_timestamp"))) == expected
+    only = table.changes(start, where=table["k"] == 12).to_pylist()
+    assert [row["_change_type"] for row in only] == ["update"]
+    kinds = [row["_change_type"] for row in table.history(11).to_pylist()]
+    assert kinds == ["insert", "delete", "insert", "delete"]
+    assert [r["_change_type"] for r in table.history(12).to_pylist()] == [
+        "insert",
+        "delete",
+        "insert",
+    ]
