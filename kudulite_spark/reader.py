@@ -81,7 +81,7 @@ class TabletReader(DataSourceReader):
 
     def _tokens(
         self, table: kudulite.Table, split_size_bytes: int
-    ) -> list[ScanToken] | list[ChangeToken]:
+    ) -> Sequence[ScanToken | ChangeToken]:
         if self._plan.start is not None:
             return self._change_tokens(table, self._plan.start, split_size_bytes)
         return table.scan_tokens(

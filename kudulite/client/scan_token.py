@@ -10,7 +10,7 @@ import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -163,9 +163,20 @@ def make_tokens(
     ]
 
 
-def pack_tokens(tokens: Sequence[ScanToken], target_bytes: int) -> list[list[ScanToken]]:
+class SizedToken(Protocol):
+    """A scan token or a change token."""
+
+    @property
+    def size_bytes(self) -> int:
+        """What it reads, an estimate."""
+
+
+T = TypeVar("T", bound=SizedToken)
+
+
+def pack_tokens(tokens: Sequence[T], target_bytes: int) -> list[list[T]]:
     """Put neighbouring tokens together to groups of about `target_bytes` (at least one each)."""
-    groups: list[list[ScanToken]] = []
+    groups: list[list[T]] = []
     size = 0
     for token in tokens:
         if not groups or size + token.size_bytes > target_bytes:

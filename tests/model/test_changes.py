@@ -1,8 +1,9 @@
 """Changes and histories of random tables are those of a dictionary, in every window.
 
 Rows are written in every way there is: through sessions, which leave them in memory; in bulk, in
-staged writes that others overtake, by overwriting and truncating; flushed in between. A few keys
-are deleted and inserted over and over, so that one key has lives in several rowsets.
+staged writes that others overtake, by overwriting and truncating; in between memory is flushed and
+rowsets are compacted. A few keys are deleted and inserted over and over, so that one key has lives
+in several rowsets, or several in one.
 """
 
 import random
@@ -14,6 +15,14 @@ from change_model import ChangeModel, Row, difference, version_difference
 from core_tables import CoreTables, in_order, stored, tuples
 
 import kudulite
+from kudulite.catalog.compaction import run_operation
+from kudulite.rowset.rowset_meta import RowSetMeta
+from kudulite.tablet.maintenance_policy import (
+    CompactColumns,
+    CompactDeltas,
+    CompactRowSets,
+    Operation,
+)
 
 SEEDS = range(10)
 STEPS = 9
@@ -60,6 +69,7 @@ class ChangingTable:
             self.overtaken: 2,
             self.overwrite: 1,
             self.flush: 3,
+            self.compact: 4,
             self.truncate: 0.3,
         }
         chosen = self.random.choices(list(steps), list(steps.values()))[0]
@@ -139,6 +149,34 @@ class ChangingTable:
         """Memory to disk: no row changes."""
         self.table.flush()
         self.model.commit(self.table.current_timestamp(), is_exact=False)
+
+    def compact(self) -> None:
+        """A random compaction of a random tablet: no row changes."""
+        store = self.table._store
+        entry = self.random.choice(store.newest().tablets)
+        metas = [m for m in store.tablet(entry).superblock.rowsets if m.delete_timestamp is None]
+        if metas:
+            operation = self.operation(metas)
+            self.log.append(str(operation))
+            run_operation(store, entry.id, operation)
+        self.model.commit(self.table.current_timestamp(), is_exact=False)
+
+    def operation(self, metas: list[RowSetMeta]) -> Operation:
+        """Any compaction that these rowsets can have."""
+        kind = self.random.choice(["rowsets", "rowsets", "columns", "redo", "undo"])
+        if kind == "rowsets":
+            chosen = self.random.sample(metas, self.random.randint(1, len(metas)))
+            return CompactRowSets(tuple(meta.id for meta in chosen))
+        meta = self.random.choice(metas)
+        if kind == "columns":
+            ids = [self.schema.column(name).id for name in self.value_names()]
+            return CompactColumns((meta.id,), tuple(ids))
+        files = meta.undo if kind == "undo" else meta.redo
+        if not files:
+            return CompactRowSets((meta.id,))
+        start = self.random.randrange(len(files))
+        stop = self.random.randint(start + 1, len(files))
+        return CompactDeltas((meta.id,), start, stop, is_undo=kind == "undo")
 
     def some(self, operations: tuple[str, ...]) -> list[tuple[str, tuple, Row]]:
         found = []
