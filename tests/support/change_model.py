@@ -69,8 +69,14 @@ class ChangeModel:
         self.rows.clear()
 
     def commit(self, timestamp: int, *, is_exact: bool) -> None:
-        """What was applied since the last commit is one; with no effect it has no moment."""
-        after = self.commits[-1].timestamp if self.commits else 0
+        """What was applied since the last commit is one; with no effect it has no moment.
+
+        A row that came and went within it had none.
+        """
+        after, held = 0, set[Key]()
+        if self.commits:
+            after, held = self.commits[-1].timestamp, set(self.commits[-1].rows)
+        self.touched &= held | set(self.rows)
         assert timestamp > after or not self.touched
         timestamp = max(after, timestamp)
         copy = {key: dict(row) for key, row in self.rows.items()}
