@@ -108,6 +108,36 @@ def test_snapshot_timestamp_in_each_form(spark, tmp_path):
     assert rows(load(spark, place)) == [(1, "b"), (2, "b")]
 
 
+def test_a_dropped_range_is_read_as_of_before_it(spark, tmp_path):
+    """By a DataFrame that was loaded before, and by one of a tagged moment; a wider type, too."""
+    ranges = {"columns": ["k"], "bounds": [[0, 10], [10, 20]]}
+    path = make_table(
+        tmp_path / "t",
+        [(k, k) for k in range(20)],
+        {"k": pa.int32(), "v": pa.int16()},
+        primary_key=["k"],
+        range_partitions=ranges,
+    )
+    table = kudulite.open_table(path)
+    before, low = load(spark, path), load(spark, path, filter="k < 12")
+    table.tag("x")
+    client = kudulite.connect(tmp_path)
+    alterer = client.new_table_alterer(table).drop_range_partition(0, 10)
+    table = alterer.add_range_partition(5, 10).alter()
+    table.insert([{"k": 7, "v": -7}])
+    assert rows(before) == [(k, k) for k in range(20)]
+    assert low.count() == 12
+    assert rows(load(spark, path)) == [(7, -7), *((k, k) for k in range(10, 20))]
+    alterer = client.new_table_alterer(table)
+    alterer.alter_column("v").type("int64")
+    table = alterer.alter()
+    table.update([{"k": 10, "v": 1 << 40}])
+    past = load(spark, path, snapshotTimestamp=table.tags["x"], filter="v < 3")
+    assert rows(past) == [(0, 0), (1, 1), (2, 2)]
+    assert past.schema["v"].dataType == LongType()
+    assert load(spark, path).filter("v > 100").count() == 1
+
+
 def test_fault_tolerant_scan_is_in_key_order_inside_a_tablet(spark, tmp_path):
     """Also where rowsets overlap after several writes."""
     place = str(tmp_path / "t")
