@@ -1,6 +1,7 @@
 """Ranges that are dropped with rows: gone from now on, whole in every read of the past."""
 
 import random
+import threading
 from dataclasses import replace
 from functools import partial
 
@@ -380,6 +381,47 @@ def random_steps(rng: random.Random, choice: str, ranges: list[tuple[int, int]])
                 ranges.append(part)
                 steps.append(("add", *part))
     return steps
+
+
+def test_readers_beside_drops_see_all_of_a_range_or_nothing(core: CoreTables):
+    """Each write fills the range in one commit; each reader looks at one moment."""
+    table = make_table(core.client())
+    table.truncate()
+    keys = [{"a": a, "b": b} for a in range(3) for b in range(0, 50, 10)]
+    whole = [(row["a"], row["b"]) for row in keys]
+    done, looks, wrong = threading.Event(), threading.Semaphore(0), []
+
+    def look() -> None:
+        mine = core.client().table("t")
+        while not done.is_set():
+            at = mine.current_timestamp()
+            found = [
+                mine.scan(at=at).to_pylist(),
+                mine.scan(where=mine["b"] < 50, at=at, ordered=True).to_pylist(),
+                rows_of_tokens(mine.scan_tokens(at=at)),
+                mine.get_many(keys, at=at).to_pylist(),
+            ]
+            for rows in found:
+                places = sorted((row["a"], row["b"]) for row in rows)
+                if places not in ([], whole) or len({row["v"] for row in rows}) > 1:
+                    wrong.append((at, rows))
+            if len({str(sorted(map(str, rows))) for rows in found}) > 1:
+                wrong.append((at, found))
+            looks.release()
+
+    threads = [threading.Thread(target=look) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for number in range(8):
+        table.upsert([{**key, "v": number} for key in keys])
+        assert looks.acquire(timeout=60)
+        alter(table, ("drop", 0, 50), ("add", 0, 50))
+        assert looks.acquire(timeout=60)
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert len(table._store.newest().dropped) == 8
 
 
 def test_the_check_reads_dropped_tablets(client: Client):
