@@ -51,6 +51,7 @@ _DELTA_FILE_SCORE = 1 / 1000
 _ROWSET_STEP = 8
 _SMALL_MERGE_BYTES = 8 << 20
 _SMALL_MERGE_COUNT = 3
+_MERGE_CHOICES_MAX = 32  # each takes half a second where rowsets are five hundred
 # Updates become base data where they are this part of it, and so many bytes.
 UPDATE_SHARE_MIN = 0.1
 _UPDATE_BYTES_MIN = 64 << 10
@@ -176,17 +177,21 @@ def _collection(superblock: Superblock, mark: int) -> Iterator[ScoredOperation]:
 def _merges(metas: Sequence[RowSetMeta], budget_bytes: int) -> Iterator[ScoredOperation]:
     """Yield the best merge that is worth its bytes, if any.
 
-    A choice that is not is made again without its largest rowset.
+    A choice that is not is made again without its largest rowsets.
     """
     extents = {extent.id: extent for extent in extents_of(metas)}
     without: set[str] = set()
-    while choice := choose_rowsets(list(extents.values()), budget_bytes, without):
+    for _ in range(_MERGE_CHOICES_MAX):
+        choice = choose_rowsets(list(extents.values()), budget_bytes, without)
+        if choice is None:
+            return
         chosen = [extents[rowset_id] for rowset_id in choice.rowset_ids]
         if _is_worth_its_bytes(chosen):
             byte_count = sum(extent.byte_count for extent in chosen)
             yield ScoredOperation(CompactRowSets(choice.rowset_ids), choice.quality, byte_count)
             return
-        without.add(max(chosen, key=lambda extent: extent.byte_count).id)
+        largest = max(extent.byte_count for extent in chosen)
+        without |= {extent.id for extent in chosen if 2 * extent.byte_count >= largest}
 
 
 def _is_worth_its_bytes(chosen: Sequence[RowSetExtent]) -> bool:

@@ -17,7 +17,12 @@ from typing import Annotated, Any
 import typer
 
 import kudulite
-from kudulite.catalog.maintenance import MaintenanceResult, compact_table, maintain_table
+from kudulite.catalog.maintenance import (
+    MaintenanceResult,
+    Report,
+    compact_table,
+    maintain_table,
+)
 from kudulite.catalog.sweep import GRACE_SECONDS, STAGING_GRACE_SECONDS
 from kudulite.errors import KuduliteError
 from kudulite.mvcc.hybrid_time import format_timestamp
@@ -273,7 +278,7 @@ def _statistic(name: str, value: float) -> str:
     return f"{value:.2f}" if isinstance(value, float) else f"{value:,}"
 
 
-def _reporter(name: str, progress: Progress) -> Any:
+def _reporter(name: str, progress: Progress) -> Report:
     def report(tablet_id: str, operation: Operation) -> None:
         progress.say(f"{_WORDS[type(operation).__name__]} in tablet {tablet_id} of {name}")
 
