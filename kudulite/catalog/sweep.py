@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -108,9 +107,9 @@ def superseded_bytes(store: TableStore) -> int:
     total = 0
     for folder in _entries(store.folder / TABLET_FOLDER):
         kept = _referenced(store, folder.name, {manifest.version: manifest})
-        for path in _unreferenced(folder, kept, -math.inf):
-            with contextlib.suppress(FileNotFoundError):
-                total += path.stat().st_size
+        with contextlib.suppress(FileNotFoundError):  # swept meanwhile
+            files = [path for path in folder.rglob("*") if path not in kept and path.is_file()]
+            total += sum(path.stat().st_size for path in files)
     return total
 
 
