@@ -99,7 +99,10 @@ def maintain_table(
     CorruptionError; what was published until then stays.
     """
     tablet_ids = [entry.id for entry in store.newest().tablets]
-    done = maintain_tablets(store, tablet_ids, budget_bytes=budget_bytes, run=run, report=report)
+    # One that is dropped meanwhile has nothing to do.
+    done = _maintained(
+        store, tablet_ids, is_flushing=True, budget_bytes=budget_bytes, run=run, report=report
+    )
     range_count = forget_dropped_ranges(store)
     swept = sweep(store, grace_seconds, staging_grace_seconds)
     return MaintenanceResult(
@@ -122,6 +125,25 @@ def maintain_tablets(
     unknown tablet, and as `maintain_table`.
     """
     _check_tablet_ids(store, tablet_ids)
+    return _maintained(
+        store,
+        tablet_ids,
+        is_flushing=is_flushing,
+        budget_bytes=budget_bytes,
+        run=run,
+        report=report,
+    )
+
+
+def _maintained(
+    store: TableStore,
+    tablet_ids: Collection[str],
+    *,
+    is_flushing: bool,
+    budget_bytes: int | None,
+    run: Run,
+    report: Report,
+) -> MaintenanceResult:
     flushed_count = 0
     if is_flushing:
         flushed_count = sum(flush_tablet(store, tablet_id) for tablet_id in tablet_ids)

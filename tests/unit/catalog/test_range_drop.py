@@ -11,7 +11,9 @@ from core_tables import CoreTables, ManualClock, environment, stored
 from readings import every_reading, rows_of_tokens
 
 import kudulite as kudu
+from kudulite.catalog import maintenance
 from kudulite.catalog.alter import TableDraft, alter_table
+from kudulite.catalog.flush import flush_tablet
 from kudulite.catalog.history import ancient_history_mark
 from kudulite.catalog.manifest import Manifest
 from kudulite.catalog.partition import RangePartition
@@ -422,6 +424,23 @@ def test_readers_beside_drops_see_all_of_a_range_or_nothing(core: CoreTables):
         thread.join()
     assert wrong == []
     assert len(table._store.newest().dropped) == 8
+
+
+def test_maintenance_leaves_a_range_that_is_dropped_meanwhile(client: Client, monkeypatch):
+    """Between its look at the tablets and the work on them; the others are looked after."""
+    table, other = client.table("t"), client.table("t")
+    table.upsert([{"a": 0, "b": b, "v": 5} for b in (1, 60)])
+
+    def drop_first(store: TableStore, tablet_id: str) -> bool:
+        monkeypatch.undo()
+        alter(other, ("drop", 0, 50))
+        return flush_tablet(store, tablet_id)
+
+    monkeypatch.setattr(maintenance, "flush_tablet", drop_first)
+    done = table.maintain()
+    assert not done.busy_tablet_ids
+    assert done.dropped_range_count == 0
+    assert len(every_reading(table)) == 8
 
 
 def test_the_check_reads_dropped_tablets(client: Client):
