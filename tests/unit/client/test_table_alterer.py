@@ -3,6 +3,7 @@
 import random
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from core_tables import CoreTables, ManualClock
 from readings import every_reading
@@ -101,6 +102,32 @@ def test_columns_and_the_table_are_renamed(client: Client):
     table.upsert([{"b": 1, "a": 5, "w": "new"}, {"b": 1, "a": 99, "w": "other"}])
     assert table.get((1, 5))["w"] == "new"
     assert table.scan(where=[table["a"] >= 95]).count() == 2
+
+
+def test_storage_attributes_are_of_files_that_are_written_later(client: Client):
+    """Old ones stay as they are until a compaction; they outlive every other alteration."""
+    table = client.table("t")
+    old = set(table.path.rglob("base-*.parquet"))
+    alterer = client.new_table_alterer(table)
+    alterer.alter_column("v").encoding("plain").compression("gzip").comment("text")
+    table = alterer.alter()
+    alterer = client.new_table_alterer(table)
+    alterer.alter_column("v", "w").default("x")
+    table = alterer.drop_range_partition(50, 100).alter()
+    column = table.schema["w"]
+    assert (column.encoding, column.compression, column.comment) == ("plain", "gzip", "text")
+    table.insert([{"a": 1, "b": 1}])
+    table.compact()
+    new = set(table.path.rglob("base-*.parquet")) - old
+    groups = [pq.read_metadata(path).row_group(0) for path in new]
+    chunks = [group.column(at) for group in groups for at in range(group.num_columns)]
+    written = [chunk for chunk in chunks if chunk.path_in_schema == "w"]
+    assert len(written) >= 2
+    assert {(chunk.compression, chunk.has_dictionary_page) for chunk in written} == {
+        ("GZIP", False)
+    }
+    assert {pq.read_metadata(path).row_group(0).column(2).compression for path in old} == {"ZSTD"}
+    assert [row["w"] for row in every_reading(table) if row["b"] == 1] == ["x"]
 
 
 def test_scans_that_were_planned_before_keep_their_columns(client: Client):
