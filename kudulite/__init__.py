@@ -40,6 +40,13 @@ from kudulite.client.kudu_names import (
     READ_LATEST,
     READ_YOUR_WRITES,
 )
+from kudulite.client.native_plan import (
+    NativeColumn,
+    NativeCondition,
+    NativeFile,
+    NativeLimits,
+    NativePlan,
+)
 from kudulite.client.partitioning import Partitioning
 from kudulite.client.pending_errors import PendingError
 from kudulite.client.row_operations import (
@@ -54,6 +61,7 @@ from kudulite.client.row_operations import (
     WriteOperation,
 )
 from kudulite.client.row_reader import RowBatch
+from kudulite.client.rowset_token import RowSetToken
 from kudulite.client.scan import Scan
 from kudulite.client.scan_token import ScanToken, pack_tokens
 from kudulite.client.scan_token_builder import ScanTokenBuilder
@@ -142,11 +150,17 @@ __all__ = [
     "KuduNotFound",
     "KuduNotSupported",
     "MaintenanceResult",
+    "NativeColumn",
+    "NativeCondition",
+    "NativeFile",
+    "NativeLimits",
+    "NativePlan",
     "PartialRow",
     "Partitioning",
     "PendingError",
     "Predicate",
     "RowBatch",
+    "RowSetToken",
     "Scan",
     "ScanToken",
     "ScanTokenBuilder",

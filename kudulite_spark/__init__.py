@@ -12,6 +12,7 @@ __all__ = [
     "ensure_java",
     "local_session",
     "maintain",
+    "read_table",
     "register",
     "repartition_for",
 ]
@@ -21,6 +22,7 @@ _MODULE_OF = {
     "ensure_java": "kudulite_spark.jvm",
     "local_session": "kudulite_spark.local",
     "maintain": "kudulite_spark.maintenance",
+    "read_table": "kudulite_spark.native_read",
     "register": "kudulite_spark.session",
     "repartition_for": "kudulite_spark.distribution",
 }

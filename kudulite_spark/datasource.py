@@ -34,7 +34,12 @@ from kudulite.errors import ColumnNotFoundError, OptionError, SchemaError, Table
 from kudulite_spark.change_columns import change_schema, table_columns
 from kudulite_spark.filter_text import parse_filter
 from kudulite_spark.options import ReadOptions, WriteOptions
-from kudulite_spark.reader import PushingTabletReader, ScanPlan, TabletReader
+from kudulite_spark.reader import (
+    PushingTabletReader,
+    ScanPlan,
+    TabletReader,
+    decoded_tokens,
+)
 from kudulite_spark.table_path import absolute_path, open_table
 from kudulite_spark.types import arrow_schema, is_exactly_readable, spark_schema
 from kudulite_spark.write_plan import plan_write
@@ -88,6 +93,7 @@ class KuduliteDataSource(DataSource):
             predicates=tuple(parse_filter(read.filter, table.schema)) if read.filter else (),
             split_size_bytes=read.split_size_bytes,
             ordered=read.fault_tolerant_scan,
+            pinned=decoded_tokens(tokens, path) if (tokens := read.scan_tokens) else None,
         )
         if read.pushdown and _is_called_from(_PUSHDOWN_PROCESS):
             return PushingTabletReader(plan)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import unquote, urlparse
 
@@ -61,6 +61,11 @@ _CATALOG_NAMES = frozenset(
     {"comment", "external", "is_managed_location", "location", "owner", "provider"}
 )
 
+# What the connector's own parts say to each other; not for users.
+SCAN_TOKENS = "kuduliteScanTokens"  # read these pieces of a plan and nothing else
+FRONT = "kuduliteFront"  # the front asks, and wants to know how large the table is
+_INTERNAL_NAMES = frozenset({SCAN_TOKENS.lower(), FRONT.lower()})
+
 _CANONICAL = {name.lower(): name for name in KNOWN_NAMES}
 _SIZE = re.compile(r"(\d+)\s*(k|m|g)?(?:i?b)?", re.IGNORECASE)
 _SIZE_FACTOR = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
@@ -83,6 +88,7 @@ class ReadOptions:
     start_timestamp: str | None = None
     end_timestamp: str | None = None
     change_images: str = "after"
+    scan_tokens: str | None = None
 
     @property
     def is_of_changes(self) -> bool:
@@ -94,7 +100,7 @@ class ReadOptions:
         """Check all options, also those of writes, and return the ones of a read."""
         values = named_options(options)
         _parse_write_values(values)
-        return _parse_read_values(values)
+        return replace(_parse_read_values(values), scan_tokens=options.get(SCAN_TOKENS))
 
 
 @dataclass(frozen=True)
@@ -137,7 +143,7 @@ def named_options(options: Mapping[str, str]) -> dict[str, str]:
             values.setdefault("path", _single_path(value))
         elif lowered in _CANONICAL:
             values[_CANONICAL[lowered]] = value
-        elif lowered not in _CATALOG_NAMES and not lowered.startswith("option."):
+        elif lowered not in _CATALOG_NAMES | _INTERNAL_NAMES and not lowered.startswith("option."):
             unknown.append(key)
     if unknown:
         names = ", ".join(repr(name) for name in sorted(unknown))

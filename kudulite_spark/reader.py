@@ -13,7 +13,10 @@ BATCH_ROWS_MAX rows, and near that many where the tablets yield smaller ones.
 
 from __future__ import annotations
 
+import base64
+import json
 import os
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -21,7 +24,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 import kudulite
-from kudulite import ChangeToken, Predicate, ScanToken
+from kudulite import ChangeToken, Predicate, RowSetToken, ScanToken
 from kudulite_spark.change_columns import BEFORE, CHANGE_COLUMNS
 from kudulite_spark.pushdown import pushed_predicates
 from kudulite_spark.table_path import open_table
@@ -48,6 +51,8 @@ class ScanPlan:
     predicates: tuple[Predicate, ...] = ()
     split_size_bytes: int | None = None  # per task, on disk; None fits it to table and cores
     ordered: bool = False
+    # The pieces of a native plan that are to be read, in place of the whole table.
+    pinned: tuple[RowSetToken, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -81,11 +86,14 @@ class TabletReader(DataSourceReader):
 
     def _tokens(
         self, table: kudulite.Table, split_size_bytes: int
-    ) -> Sequence[ScanToken | ChangeToken]:
+    ) -> Sequence[ScanToken | ChangeToken | RowSetToken]:
         if self._plan.start is not None:
             return self._change_tokens(table, self._plan.start, split_size_bytes)
+        names = list(self._plan.arrow_schema.names)
+        if self._plan.pinned is not None:
+            return [token.narrowed(names, self._plan.predicates) for token in self._plan.pinned]
         return table.scan_tokens(
-            columns=list(self._plan.arrow_schema.names),
+            columns=names,
             where=list(self._plan.predicates),
             at=self._plan.timestamp,
             ordered=self._plan.ordered,
@@ -112,11 +120,15 @@ class TabletReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition; in key order inside a tablet when the plan is ordered."""
         # Spark makes a partition of its own where partitions() returned none.
-        tokens = partition.tokens if isinstance(partition, TabletPartition) else ()
-        kind = ScanToken if self._plan.start is None else ChangeToken
-        for token in tokens:
-            batches = kind.from_bytes(token).open()
-            yield from fitted_batches(batches, self._plan.arrow_schema)
+        if not isinstance(partition, TabletPartition):
+            return
+        kind: type[ScanToken] | type[ChangeToken] | type[RowSetToken] = ScanToken
+        if self._plan.start is not None:
+            kind = ChangeToken
+        elif self._plan.pinned is not None:
+            kind = RowSetToken
+        for token in partition.tokens:
+            yield from fitted_batches(kind.from_bytes(token).open(), self._plan.arrow_schema)
 
 
 class PushingTabletReader(TabletReader):
@@ -133,6 +145,18 @@ class PushingTabletReader(TabletReader):
         predicates = (*self._plan.predicates, *pushed)
         self._plan = replace(self._plan, predicates=predicates)
         return filters
+
+
+def encoded_tokens(tokens: Sequence[RowSetToken]) -> str:
+    """Return tokens as text for an option; they have much in common, so it is short."""
+    content = json.dumps([token.to_json() for token in tokens])
+    return base64.b85encode(zlib.compress(content.encode())).decode()
+
+
+def decoded_tokens(text: str, folder: str) -> tuple[RowSetToken, ...]:
+    """Return the tokens of `encoded_tokens`, of the table in `folder`."""
+    content = json.loads(zlib.decompress(base64.b85decode(text)))
+    return tuple(RowSetToken.from_json(value, folder) for value in content)
 
 
 def fitted_batches(

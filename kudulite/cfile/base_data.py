@@ -277,6 +277,13 @@ class BaseDataFile:
         # The reader gives file order, adds "a.b" when asked for "a", and puts ids on the fields.
         return pa.Table.from_arrays([table.column(name) for name in columns], schema=schema)
 
+    def encodings(self, column: str) -> frozenset[str]:
+        """Parquet's names of the encodings that the pages of a column have."""
+        opened = self._opened
+        index = opened.index_by_name[column]
+        groups = (opened.metadata.row_group(i) for i in range(opened.metadata.num_row_groups))
+        return frozenset(name for group in groups for name in group.column(index).encodings)
+
     def statistics(self, row_group: int, column: str) -> tuple[Any, Any, int] | None:
         """(minimum, maximum, null count) of a column in a row group, or None when not known.
 

@@ -27,6 +27,7 @@ from kudulite.client.arrow_input import arrow_batches
 from kudulite.client.bulk_write import BulkWrite, WriteResult
 from kudulite.client.kudu_table import KuduTable
 from kudulite.client.lookup import KeyLookup
+from kudulite.client.native_plan import NativeReading
 from kudulite.client.row_operations import RowOperations
 from kudulite.client.scan import Scan
 from kudulite.client.scan_token import ScanToken, make_tokens
@@ -49,7 +50,15 @@ WRITE_OPTIONS = (
 )
 
 
-class Table(RowOperations, TableHistory, TableUpkeep, TableTags, TablePurge, KuduTable):
+class Table(
+    RowOperations,
+    TableHistory,
+    NativeReading,
+    TableUpkeep,
+    TableTags,
+    TablePurge,
+    KuduTable,
+):
     """One table; made by `Client.table`, `Client.create_table` and `open_table`."""
 
     def __init__(self, store: TableStore) -> None:

@@ -251,6 +251,18 @@ class DeltaOverlay:
         at = int(deleted.searchsorted(rowid))
         return at < len(deleted) and bool(deleted[at] == rowid)
 
+    @cached_property
+    def changed(self) -> np.ndarray:
+        """int64[m]: the row ids that any visible change touches, strictly ascending.
+
+        All other rows are there, and as base data has them.
+        """
+        parts = [] if self._below is None else [self._below.changed]
+        for visible in self._sources:
+            rowids, mask = visible.source.rowids, visible.mask
+            parts.append(rowids if mask is None else rowids[mask])
+        return np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)
+
     # -- cells
 
     def apply_range(

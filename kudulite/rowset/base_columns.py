@@ -53,6 +53,14 @@ class BaseColumns:
         file = self._file(column_id)
         return None if file is None else file.statistics(row_group, file.name_by_id[column_id])
 
+    def only_file(self, columns: Sequence[Column]) -> BaseDataFile | None:
+        """Return the file that has all of `columns` that any file has; None where several do.
+
+        None, too, where no file has any of them.
+        """
+        found = {id(file): file for c in columns if (file := self._file(c.id)) is not None}
+        return next(iter(found.values())) if len(found) == 1 else None
+
     def read(self, block: Block, columns: Sequence[Column]) -> list[pa.Array]:
         """Return the values of columns in a block; nothing of it stays in the cache."""
         found: dict[int, pa.Array] = {}

@@ -181,10 +181,19 @@ class DiskRowSet:
             if all(self._may_match(spec, name, cid, group) for name, cid in checked):
                 yield Block(group, max(start, group_start), min(stop, group_stop))
 
-    def read_block(self, block: Block, spec: ScanSpec) -> ScannedRows | None:
-        """Return the matching live rows of a block, or None when there are none."""
+    def read_block(
+        self, block: Block, spec: ScanSpec, chosen: np.ndarray | None = None
+    ) -> ScannedRows | None:
+        """Return the matching live rows of a block, or None when there are none.
+
+        Only those that `chosen`, bool[block.row_count], names; None is all.
+        """
         overlay = self.overlay(spec.timestamp)
         live = overlay.selection(block.start, block.stop)
+        if chosen is not None:
+            live = chosen if live is None else live & chosen
+            if not live.any():
+                return None
         known: dict[str, pa.Array] = {}
         if spec.predicates.columns:
             known = self._read_columns(block, spec, overlay, spec.predicates.columns, None)

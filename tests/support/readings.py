@@ -5,6 +5,8 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
+from native_rows import LIMITS, native_readings
+
 from kudulite.client.table import Table
 
 VALUES_MAX = 4  # of each column, for predicates
@@ -25,6 +27,8 @@ def every_reading(table: Table, at: Any = None) -> list[dict]:
     assert [table.get(key, at=at) for key in keys] == rows
     assert table.get_many(keys, at=at).to_pylist() == rows
     assert in_key_order(rows_of_tokens(table.scan_tokens(at=at, split_size_bytes=1))) == rows
+    for found in native_readings(table, at, LIMITS[::2]):
+        assert in_key_order(found) == rows
     scanner = table.scanner()
     if at is not None:
         scanner.set_snapshot(at)

@@ -1,0 +1,383 @@
+"""Native plans: which base files another Parquet reader may read itself, and what it lacks then.
+
+    rows at T  =  rows of `files`, but for the positions `excluded` of each    the reader's work
+               +  `rows`, an Arrow table                                       few rows, read here
+               +  the rows of `tokens`                                         read by workers
+
+A base file shows a row as it is at T when no delta visible at T touches the row. The positions that
+some delta touches are left out; these rows, as they are at T, come with `rows` or `tokens`, as do
+memory's rows and those of rowsets that are not worth it or that the reader would not read exactly.
+
+Invariants: (1) files, rows and tokens are of one version of each tablet, pinned when it is planned:
+together they have every row of the snapshot once; (2) tokens never need the log: what memory
+changes or adds is in `rows`; (3) a plan lives as long as the files of its versions, which stay for
+the grace time after a compaction has replaced them.
+
+Threads: any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from kudulite.catalog.flush import flush_table
+from kudulite.catalog.history import tablet_at
+from kudulite.catalog.manifest import Manifest, TabletEntry
+from kudulite.catalog.planned_columns import ColumnIds, planned_columns
+from kudulite.catalog.scan_plan import entries_to_scan, scan_spec
+from kudulite.catalog.snapshot import choose_snapshot
+from kudulite.catalog.table_store import TableStore
+from kudulite.cfile.base_data import ROW_GROUP_ROWS, BaseDataFile
+from kudulite.client.rowset_token import RowSetToken
+from kudulite.client.scan import read_ahead
+from kudulite.delta.delta_overlay import DeltaOverlay
+from kudulite.errors import StorageError
+from kudulite.model.predicate import Predicate
+from kudulite.model.predicate_domain import domain_value
+from kudulite.model.schema import Column, Schema
+from kudulite.rowset.disk_rowset import DiskRowSet
+from kudulite.rowset.scan_spec import ScanSpec
+from kudulite.tablet.chosen_rows import ChosenRows, chosen_reads
+from kudulite.tablet.tablet import Tablet
+from kudulite.tablet.tablet_scan import BlockRead
+
+_NO_ROWS = np.empty(0, np.int64)
+# Base data is compressed: what its rows take as Arrow, by experience.
+_ARROW_FACTOR = 4
+
+
+@dataclass(frozen=True)
+class NativeLimits:
+    """How much a plan leaves to the reader, and how much of the rest it hands over as Arrow."""
+
+    # Of a rowset's rows. Above it the whole rowset is cheaper to read than its changed rows.
+    excluded_fraction_max: float = 0.25
+    # Of all rowsets; those with the most changes are left to tokens as a whole.
+    excluded_rows_max: int = 4_000_000
+    # Of `rows`, and of the compressed base data that may be decoded for them.
+    handed_bytes_max: int = 32 << 20
+    decoded_bytes_max: int = 256 << 20
+    # Unflushed rows beyond this are flushed, where the table can be written.
+    memory_rows_max: int = 200_000
+
+
+@dataclass(frozen=True)
+class NativeColumn:
+    """One column of a plan as a base file has it.
+
+    `stored_name` is None where the file lacks it: all rows show `default` then. The type in the
+    file may be narrower than the column's now.
+    """
+
+    column: Column
+    stored_name: str | None
+    stored_type: pa.DataType | None
+    encodings: frozenset[str] = frozenset()
+
+    @property
+    def default(self) -> Any:
+        """What rows show that are older than the column."""
+        return self.column.read_default
+
+
+@dataclass(frozen=True)
+class NativeFile:
+    """A base file to be read without the rows at the ascending int64 positions `excluded`."""
+
+    path: str
+    size_bytes: int
+    row_count: int
+    columns: tuple[NativeColumn, ...]
+    stored_names: tuple[str, ...]  # of all columns in the file
+    excluded: np.ndarray
+
+
+@dataclass(frozen=True)
+class NativeCondition:
+    """What `where` says of one column, merged, in values of the column's own type.
+
+    NULL where `is_null`; else not NULL and, where they are given, one of `values`, ≥ `lower` and
+    ≤ `upper`. Strings and binary have bounds of bytes, and are below `upper`.
+    """
+
+    column: Column
+    is_null: bool = False
+    values: tuple[Any, ...] | None = None
+    lower: Any = None
+    upper: Any = None
+
+
+@dataclass(frozen=True)
+class NativePlan:
+    """All rows of a table at `timestamp` that match, in three kinds; see the module.
+
+    `conditions` are what the reader of the files has to apply; other rows meet them already.
+    """
+
+    timestamp: int
+    conditions: tuple[NativeCondition, ...]
+    schema: Schema  # of the table, when it was planned
+    columns: tuple[Column, ...]
+    files: tuple[NativeFile, ...]
+    rows: pa.Table
+    tokens: tuple[RowSetToken, ...]
+
+
+class NativeReading:
+    """The part of `Table` that plans for readers of Parquet."""
+
+    _store: TableStore
+
+    def native_plan(
+        self,
+        columns: Sequence[str] | None = None,
+        where: Sequence[Predicate] = (),
+        at: Any = None,
+        is_readable: Callable[[NativeFile], bool] = lambda file: True,
+        limits: NativeLimits = NativeLimits(),
+    ) -> NativePlan:
+        """Plan a read whose base data a Parquet reader of the caller reads itself.
+
+        The reader has to apply `where` to the rows of the files: for these it only skips rowsets.
+        What `is_readable` refuses comes as tokens. Raises as `scan` does.
+        """
+        return plan_native(self._store, columns, tuple(where), at, is_readable, limits)
+
+
+def plan_native(
+    store: TableStore,
+    columns: Sequence[str] | None,
+    where: tuple[Predicate, ...],
+    at: Any,
+    is_readable: Callable[[NativeFile], bool],
+    limits: NativeLimits,
+) -> NativePlan:
+    """Do as `NativeReading.native_plan`."""
+    timestamp = choose_snapshot(store, at)
+    manifest = store.newest()
+    spec = scan_spec(store.name, manifest, columns, where, timestamp)
+    tablets = _pinned_tablets(store, manifest, spec)
+    if sum(_memory_row_count(tablet) for _, tablet in tablets) > limits.memory_rows_max:
+        try:
+            flush_table(store)
+        except StorageError:
+            pass  # a directory that cannot be written: its rows are handed over all the same
+        tablets = _pinned_tablets(store, manifest, spec)
+    planner = _Planner(spec, is_readable, limits)
+    for entry, tablet in tablets:
+        planner.add_tablet(entry, tablet)
+    planner.limit_excluded()
+    rows, left = planner.handed_over()
+    ids = planned_columns(manifest.schema, spec.names, where)
+    return NativePlan(
+        timestamp=timestamp,
+        conditions=tuple(_condition(spec, name) for name in spec.predicates.columns),
+        schema=manifest.schema,
+        columns=tuple(spec.schema.column(name) for name in spec.names),
+        files=tuple(rest.file for rest in planner.found if rest.file is not None),
+        rows=rows,
+        tokens=tuple(_tokens(store, manifest, spec, where, ids, left)),
+    )
+
+
+def _condition(spec: ScanSpec, name: str) -> NativeCondition:
+    constraint = spec.predicates.constraints[name]
+    column = constraint.column
+    if constraint.is_null or constraint.keys is not None:
+        keys = constraint.keys
+        values = None if keys is None else tuple(domain_value(key, column.type) for key in keys)
+        return NativeCondition(column, constraint.is_null, values)
+    lower, upper = constraint.lower, constraint.upper
+    if not column.type.is_bytes:
+        lower = None if lower is None else domain_value(lower, column.type)
+        upper = None if upper is None else domain_value(upper - 1, column.type)
+    return NativeCondition(column, lower=lower, upper=upper)
+
+
+def _pinned_tablets(
+    store: TableStore, manifest: Manifest, spec: ScanSpec
+) -> list[tuple[TabletEntry, Tablet]]:
+    entries = entries_to_scan(store, manifest, spec.predicates, spec.timestamp)
+    return [_pinned(store, entry, spec.timestamp) for entry in entries]
+
+
+def _pinned(store: TableStore, entry: TabletEntry, timestamp: int) -> tuple[TabletEntry, Tablet]:
+    """Return the tablet with its log, and the entry that leads to the same superblock."""
+    while True:
+        tablet = tablet_at(store, entry, timestamp)
+        entry = store.last_seen().readable_entry(entry.id) or entry
+        pinned = store.tablet(entry).superblock
+        if pinned is tablet.superblock or pinned == tablet.superblock:
+            return entry, tablet
+
+
+def _memory_row_count(tablet: Tablet) -> int:
+    changes = sum(len(rowset.dms) for rowset in tablet.disk_rowsets if rowset.dms is not None)
+    return changes + (0 if tablet.memrowset is None else tablet.memrowset.row_count)
+
+
+@dataclass
+class _Rest:
+    """One rowset of a plan: its file if that is read natively, and the rows beside it."""
+
+    entry: TabletEntry
+    rowset: DiskRowSet  # without memory
+    chosen: ChosenRows
+    positions: np.ndarray | None  # that `chosen` names; None: all
+    changed: np.ndarray
+    file: NativeFile | None
+
+    @property
+    def row_count(self) -> int:
+        return self.rowset.meta.row_count if self.positions is None else len(self.positions)
+
+    @property
+    def decoded_bytes(self) -> int:
+        """Compressed bytes of the row groups that hold the rows."""
+        meta = self.rowset.meta
+        groups = -(-meta.row_count // ROW_GROUP_ROWS)
+        if self.positions is None:
+            return meta.base_bytes
+        return meta.base_bytes * len(np.unique(self.positions // ROW_GROUP_ROWS)) // groups
+
+    @property
+    def size_bytes(self) -> int:
+        meta = self.rowset.meta
+        return meta.base_bytes * self.row_count // max(1, meta.row_count) + 1
+
+    def as_whole(self) -> None:
+        """Leave the rowset to the tokens."""
+        self.file = None
+        self.chosen = replace(self.chosen, only_changed=False)
+        self.positions = self.chosen.positions(self.rowset, 0)
+
+
+@dataclass
+class _Planner:
+    """Sorts the rowsets of a snapshot into files and rests."""
+
+    spec: ScanSpec
+    is_readable: Callable[[NativeFile], bool]
+    limits: NativeLimits
+    found: list[_Rest] = field(default_factory=list)
+    in_memory: list[BlockRead] = field(default_factory=list)
+
+    def add_tablet(self, entry: TabletEntry, tablet: Tablet) -> None:
+        spec = self.spec
+        if spec.predicates.is_empty:
+            return
+        for rowset in tablet.visible(spec.timestamp).overlapping(spec.lower, spec.upper):
+            if isinstance(rowset, DiskRowSet):
+                self._add_rowset(entry, rowset)
+            else:
+                self.in_memory += [BlockRead(rowset, b, spec) for b in rowset.blocks(spec)]
+
+    def _add_rowset(self, entry: TabletEntry, rowset: DiskRowSet) -> None:
+        timestamp = self.spec.timestamp
+        overlay = rowset.overlay(timestamp)
+        changed = _NO_ROWS if overlay.is_empty else overlay.changed
+        without = _NO_ROWS
+        if rowset.dms is not None and len(rowset.dms):
+            without = DeltaOverlay((), timestamp, memory=rowset.dms).changed
+        if len(without):
+            # The only place that sees memory together with files is this process.
+            self.in_memory += chosen_reads(rowset, without, self.spec)
+        file = self._file(rowset, changed)
+        chosen = ChosenRows(rowset.meta.id, file is not None, without.tobytes())
+        positions: np.ndarray | None
+        if file is not None:
+            positions = np.setdiff1d(changed, without, assume_unique=True)
+        else:
+            positions = chosen.positions(rowset, timestamp)
+        plain = rowset if rowset.dms is None else rowset.with_dms(None)
+        self.found.append(_Rest(entry, plain, chosen, positions, changed, file))
+
+    def _file(self, rowset: DiskRowSet, changed: np.ndarray) -> NativeFile | None:
+        spec = self.spec
+        if len(changed) > self.limits.excluded_fraction_max * rowset.meta.row_count:
+            return None
+        columns = [spec.schema.column(name) for name in spec.names] or list(spec.schema.columns)
+        base = rowset.base.only_file(columns)
+        if base is None:
+            return None
+        file = NativeFile(
+            path=str(base.path),
+            size_bytes=base.ref.length,
+            row_count=rowset.meta.row_count,
+            columns=tuple(_stored_column(base, column) for column in columns),
+            stored_names=tuple(base.name_by_id.values()),
+            excluded=changed,
+        )
+        return file if self.is_readable(file) else None
+
+    def limit_excluded(self) -> None:
+        """Leave the rowsets with the most changes to the tokens, until the others' are few."""
+        native = [rest for rest in self.found if rest.file is not None]
+        total = sum(len(rest.changed) for rest in native)
+        for rest in sorted(native, key=lambda rest: -len(rest.changed)):
+            if total <= self.limits.excluded_rows_max:
+                return
+            total -= len(rest.changed)
+            rest.as_whole()
+
+    def handed_over(self) -> tuple[pa.Table, list[_Rest]]:
+        """Return rows as Arrow, memory's and those of small rests, and the rests that are left."""
+        batches = list(read_ahead(self.in_memory))
+        size = decoded = 0
+        left = []
+        for rest in sorted(self.found, key=lambda rest: rest.size_bytes):
+            if not rest.row_count:
+                continue
+            size += _ARROW_FACTOR * rest.size_bytes
+            decoded += rest.decoded_bytes
+            if size > self.limits.handed_bytes_max or decoded > self.limits.decoded_bytes_max:
+                left.append(rest)
+                continue
+            batches += read_ahead(chosen_reads(rest.rowset, rest.positions, self.spec))
+        schema = self.spec.schema.arrow_schema(self.spec.names)
+        plain = pa.schema([item.remove_metadata() for item in schema])
+        if not len(schema):
+            return _rows_without_columns(sum(batch.num_rows for batch in batches)), left
+        parts = (pa.RecordBatch.from_arrays(batch.columns, schema=plain) for batch in batches)
+        return pa.Table.from_batches(parts, plain), left
+
+
+def _rows_without_columns(row_count: int) -> pa.Table:
+    empty = pa.StructArray.from_buffers(pa.struct([]), row_count, [None])
+    return pa.Table.from_batches([pa.RecordBatch.from_struct_array(empty)])
+
+
+def _stored_column(base: BaseDataFile, column: Column) -> NativeColumn:
+    name = base.name_by_id.get(column.id)
+    if name is None:
+        return NativeColumn(column, None, None)
+    return NativeColumn(column, name, base.schema.field(name).type, base.encodings(name))
+
+
+def _tokens(
+    store: TableStore,
+    manifest: Manifest,
+    spec: ScanSpec,
+    where: tuple[Predicate, ...],
+    column_ids: ColumnIds,
+    left: Sequence[_Rest],
+) -> Iterator[RowSetToken]:
+    """Yield a token for each rowset; whoever reads packs small ones together."""
+    for rest in left:
+        yield RowSetToken(
+            folder=str(store.folder),
+            table_id=manifest.table_id,
+            tablet=rest.entry,
+            rows=(rest.chosen,),
+            columns=spec.names,
+            where=where,
+            column_ids=column_ids,
+            timestamp=spec.timestamp,
+            size_bytes=rest.size_bytes,
+            row_count_estimate=rest.row_count,
+        )

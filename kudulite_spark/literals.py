@@ -1,0 +1,75 @@
+"""Values of kudulite columns as Spark literals, exactly, and conditions made of them.
+
+PySpark's own way for dates and times goes through the session's time zone and another calendar for
+old days; here they are text that Spark casts, which is a constant to its optimiser.
+"""
+
+from __future__ import annotations
+
+import datetime
+from functools import reduce
+from typing import Any
+
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import functions as sf
+
+from kudulite import ColumnType, NativeCondition
+from kudulite_spark.types import spark_type
+
+_MICROSECOND = datetime.timedelta(microseconds=1)
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+
+
+def literal(value: Any, column_type: ColumnType) -> SparkColumn:
+    """Return a value in its canonical Python form as a literal of the column's Spark type."""
+    wanted = spark_type(column_type)
+    name = column_type.name
+    if value is None:
+        return sf.lit(None).cast(wanted)
+    if name == "unixtime_micros":
+        moment = value if value.tzinfo else value.replace(tzinfo=datetime.UTC)
+        return sf.timestamp_micros(sf.lit((moment - _EPOCH) // _MICROSECOND))
+    if name in ("date", "timestamp_ntz"):
+        return sf.lit(value.isoformat()).cast(wanted)
+    if name == "decimal":
+        return sf.lit(str(value)).cast(wanted)
+    return sf.lit(value).cast(wanted)
+
+
+def condition(found: NativeCondition, column: SparkColumn) -> SparkColumn:
+    """Return the condition on a Spark column of the same type and values."""
+    column_type = found.column.type
+    if found.is_null:
+        return column.isNull()
+    if found.values is not None:
+        return column.isin([_bound(value, column_type) for value in found.values])
+    parts = [column.isNotNull()]
+    if column_type.is_bytes:
+        parts += _byte_bounds(found, column)
+    else:
+        if found.lower is not None:
+            parts.append(column >= _bound(found.lower, column_type))
+        if found.upper is not None:
+            parts.append(column <= _bound(found.upper, column_type))
+    return reduce(lambda one, other: one & other, parts)
+
+
+def _byte_bounds(found: NativeCondition, column: SparkColumn) -> list[SparkColumn]:
+    """A prefix's upper bound need not be text; then Spark has to compare bytes."""
+    parts = []
+    for value, is_lower in ((found.lower, True), (found.upper, False)):
+        if value is None:
+            continue
+        one, other = column, sf.lit(value)
+        if found.column.type.is_text:
+            try:
+                other = sf.lit(value.decode())
+            except UnicodeDecodeError:
+                one = column.cast("binary")
+        parts.append(one >= other if is_lower else one < other)
+    return parts
+
+
+def _bound(value: Any, column_type: ColumnType) -> SparkColumn:
+    # A bound of a float column may lie between two floats; as a double it is compared exactly.
+    return sf.lit(value) if column_type.is_float else literal(value, column_type)

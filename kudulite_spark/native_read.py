@@ -1,0 +1,104 @@
+"""`read_table`: a table at one snapshot, its base data read by Spark's own Parquet reader.
+
+    Table.native_plan ─┬─ files    Spark's scans (native_scan.py)            ─┐
+                       ├─ rows     few rows, handed to Spark as Arrow         ├─ union
+                       └─ tokens   the Python source, for all that is left   ─┘
+
+Spark prunes columns, pushes filters, skips row groups and knows sizes for the files as for any
+Parquet; a table without deltas is nothing but its files. The snapshot is fixed by the call, and so
+are the files: a DataFrame lives for the grace time after a compaction has replaced some of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from kudulite import NativeLimits, NativePlan, Predicate, Schema, Table
+from kudulite_spark.filter_text import parse_filter
+from kudulite_spark.literals import condition
+from kudulite_spark.native_scan import FileReader, quoted, scans
+from kudulite_spark.options import SCAN_TOKENS
+from kudulite_spark.reader import encoded_tokens
+from kudulite_spark.session import start_directory
+from kudulite_spark.table_path import absolute_path, open_table
+from kudulite_spark.types import spark_schema
+
+LIMITS = NativeLimits()
+
+
+def read_table(
+    spark: SparkSession,
+    path: str,
+    snapshot: Any = None,
+    columns: Sequence[str] | None = None,
+    where: str | Predicate | Sequence[Predicate] | None = None,
+) -> DataFrame:
+    """Return the rows of the table at `path` as a DataFrame, as of `snapshot` (inclusive) or now.
+
+    `snapshot` is a datetime, ISO text or a HybridTime. `columns` and `where` (text as in the option
+    `filter`, or predicates `table["host"] == "a"`) spare planning work on large tables; Spark
+    prunes and filters by itself as well. The rows are those of `format("kudulite")`.
+
+    Raises as `Table.scan` does, and OptionError for text that is no filter."""
+    table = open_table(absolute_path(path, start_directory(spark)))
+    schema = table.schema
+    predicates = _predicates(where, schema)
+    names = schema.names if columns is None else list(columns)
+    needed = list(dict.fromkeys([*names, *(predicate.column for predicate in predicates)]))
+    reader = FileReader.of(spark)
+    plan = table.native_plan(
+        columns=needed,
+        where=predicates,
+        at=snapshot,
+        is_readable=reader.is_readable,
+        limits=LIMITS,
+    )
+    frame = _frame(spark, table, plan)
+    for found in plan.conditions:
+        frame = frame.filter(condition(found, quoted(found.column.name)))
+    wanted = spark_schema(plan.schema, names)
+    return frame.select(
+        *(
+            quoted(item.name).alias(item.name, metadata=item.metadata)
+            if item.metadata
+            else quoted(item.name)
+            for item in wanted
+        )
+    )
+
+
+def _predicates(
+    where: str | Predicate | Sequence[Predicate] | None, schema: Schema
+) -> list[Predicate]:
+    if where is None:
+        return []
+    if isinstance(where, str):
+        return list(parse_filter(where, schema))
+    return [where] if isinstance(where, Predicate) else list(where)
+
+
+def _frame(spark: SparkSession, table: Table, plan: NativePlan) -> DataFrame:
+    parts = scans(spark, plan.files)
+    if plan.rows.num_rows or not (parts or plan.tokens):
+        parts.append(_handed_over(spark, plan))
+    if plan.tokens:
+        reader = spark.read.format("kudulite").option("snapshotTimestamp", str(plan.timestamp))
+        content = encoded_tokens(plan.tokens)
+        parts.append(
+            reader.option(SCAN_TOKENS, content)
+            .load(str(table.path))
+            .select(*(quoted(column.name) for column in plan.columns))
+        )
+    return reduce(DataFrame.union, parts)
+
+
+def _handed_over(spark: SparkSession, plan: NativePlan) -> DataFrame:
+    names = [column.name for column in plan.columns]
+    if not names:
+        return spark.range(plan.rows.num_rows).select()
+    schema = spark_schema(plan.schema, names)
+    return spark.createDataFrame(plan.rows, schema)

@@ -1,0 +1,240 @@
+"""Base files as Spark DataFrames: Spark's own Parquet reader, without the rows that deltas touch.
+
+    files of one layout ── spark.read.schema(…).parquet(…) ── columns under the table's names
+                                   │ those with excluded rows: left anti join, broadcast, on
+                                   │ (file size, row index / 64) and a bit of a mask
+                                   └ files of equal size: a scan of their own each
+
+A layout says where the columns of the table are in a file: under which name, in which type, or
+nowhere. Files of one layout are one scan, so after an alteration there are two until compactions
+have rewritten the older files.
+
+A file is known by its length: Spark has it as a constant number for each file, which costs nothing
+to compare, and files of one scan are chosen to differ in it. Excluded rows are handed to Spark as
+64 to a mask: one number to look up, and never more than a 64th of the rows.
+
+Invariants: a row is read here as kudulite reads it, bit by bit, or its file is refused
+(`is_readable`). In particular (1) float columns are hidden from Parquet's filters: statistics leave
+NaN out, and dictionaries tell -0.0 from 0.0, so Spark would skip row groups that match; (2) dates
+and timestamps are never rebased; (3) missing or broken files are errors, whatever the session says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.types import (
+    ByteType,
+    DataType,
+    DecimalType,
+    FloatType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StructField,
+    StructType,
+)
+
+from kudulite import NativeColumn, NativeFile
+from kudulite_spark.literals import literal
+from kudulite_spark.types import spark_type
+
+_ENCODINGS = frozenset(
+    {
+        "PLAIN",
+        "PLAIN_DICTIONARY",
+        "RLE_DICTIONARY",
+        "RLE",
+        "BIT_PACKED",
+        "DELTA_BINARY_PACKED",
+        "DELTA_LENGTH_BYTE_ARRAY",
+        "DELTA_BYTE_ARRAY",
+    }
+)
+# Spark's vectorised reader has it from 4.3 on.
+_ENCODINGS_4_3 = frozenset({"BYTE_STREAM_SPLIT"})
+# A column of such a name hides, or is taken for, what Spark knows of a file.
+_SPARK_NAMES = frozenset({"_metadata", "_tmp_metadata_row_index"})
+
+# Each wins over the session's setting of the same meaning.
+_READ_OPTIONS = {
+    "recursiveFileLookup": "true",  # or folder names like a=1 would become columns
+    "__globPaths__": "false",  # a path may have * and [ in it
+    "mergeSchema": "false",
+    "ignoreMissingFiles": "false",
+    "ignoreCorruptFiles": "false",
+    "datetimeRebaseMode": "CORRECTED",
+    "int96RebaseMode": "CORRECTED",
+}
+
+_BLOCK_BITS = 6  # 64 rows to a mask
+_KEY_BITS = 62
+_NARROWER: dict[pa.DataType, DataType] = {
+    pa.int8(): ByteType(),
+    pa.int16(): ShortType(),
+    pa.int32(): IntegerType(),
+    pa.int64(): LongType(),
+    pa.float32(): FloatType(),
+}
+
+
+@dataclass(frozen=True)
+class FileReader:
+    """What of a session decides whether it reads a file exactly."""
+
+    spark_version: tuple[int, int]
+    has_metadata: bool  # only the first version of Spark's file sources knows row positions
+
+    @staticmethod
+    def of(spark: SparkSession) -> FileReader:
+        """Ask a session, classic or Connect."""
+        major, minor = (int(part) for part in spark.version.split(".")[:2])
+        sources = str(spark.conf.get("spark.sql.sources.useV1SourceList", "parquet") or "")
+        names = {name.strip().lower() for name in sources.split(",")}
+        return FileReader((major, minor), "parquet" in names)
+
+    def is_readable(self, file: NativeFile) -> bool:
+        """Whether Spark reads the file exactly as kudulite does."""
+        encodings = _ENCODINGS | (_ENCODINGS_4_3 if self.spark_version >= (4, 3) else frozenset())
+        lowered = [name.lower() for name in file.stored_names]
+        names = [item.column.name.lower() for item in file.columns]
+        return (
+            self.has_metadata
+            and all(item.encodings <= encodings for item in file.columns)
+            and len(set(lowered)) == len(lowered)
+            and len(set(names)) == len(names)
+            and _SPARK_NAMES.isdisjoint(lowered)
+            and all(_stored_type(item) is not None for item in file.columns)
+            and file.size_bytes.bit_length() + _block_bits(file) <= _KEY_BITS
+        )
+
+
+def scans(spark: SparkSession, files: Sequence[NativeFile]) -> list[DataFrame]:
+    """Return DataFrames that together are the rows of all files, without the excluded ones."""
+    by_layout: dict[tuple, list[NativeFile]] = {}
+    for file in files:
+        by_layout.setdefault(_layout(file), []).append(file)
+    frames = []
+    for group in by_layout.values():
+        dirty = [file for file in group if len(file.excluded)]
+        clean = [file for file in group if not len(file.excluded)]
+        size = sum(file.size_bytes for file in clean)
+        parts = _of_distinct_sizes(dirty)
+        if parts and size <= sum(file.size_bytes for file in parts[0]):
+            # A scan of its own would cost more than to look their rows up in vain.
+            known = {file.size_bytes for file in parts[0]}
+            parts[0] += [file for file in clean if file.size_bytes not in known]
+            clean = [file for file in clean if file.size_bytes in known]
+        if clean:
+            frames.append(_scan(spark, clean).select(*_columns(clean[0])))
+        frames += [_scan_without_excluded(spark, part) for part in parts]
+    return frames
+
+
+def _layout(file: NativeFile) -> tuple:
+    return tuple((c.column.id, c.stored_name, str(c.stored_type)) for c in file.columns)
+
+
+def _of_distinct_sizes(files: Sequence[NativeFile]) -> list[list[NativeFile]]:
+    """Split files so that in no part two have the same length; mostly one part."""
+    parts: list[list[NativeFile]] = []
+    seen: dict[int, int] = {}
+    for file in files:
+        number = seen.get(file.size_bytes, 0)
+        seen[file.size_bytes] = number + 1
+        if number == len(parts):
+            parts.append([])
+        parts[number].append(file)
+    return parts
+
+
+def _scan(spark: SparkSession, files: Sequence[NativeFile]) -> DataFrame:
+    fields = []
+    for item in files[0].columns:
+        stored = _stored_type(item)
+        if item.stored_name is not None and stored is not None:
+            fields.append(StructField(item.stored_name, stored))
+    reader = spark.read.schema(StructType(fields)).options(**_READ_OPTIONS)
+    return reader.parquet(*(f"file:{file.path}" for file in files))
+
+
+def _scan_without_excluded(spark: SparkSession, files: Sequence[NativeFile]) -> DataFrame:
+    bits = max(_block_bits(file) for file in files)
+    size, row, block, mask = _unused_names(files[0], "size", "row", "block", "mask")
+    found = _scan(spark, files).select(
+        *_columns(files[0]),
+        sf.col("_metadata.file_size").alias(size),
+        sf.col("_metadata.row_index").alias(row),
+    )
+    masks = spark.createDataFrame(excluded_masks(files, bits).rename_columns([block, mask]))
+    place = sf.shiftleft(sf.col(size), bits) + sf.shiftright(sf.col(row), _BLOCK_BITS)
+    is_excluded = sf.expr(
+        f"shiftright(`{mask}`, cast(`{row}` & {(1 << _BLOCK_BITS) - 1} as int)) & 1 = 1"
+    )
+    kept = found.join(sf.broadcast(masks), (place == sf.col(block)) & is_excluded, "left_anti")
+    return kept.select(*(quoted(item.column.name) for item in files[0].columns))
+
+
+def excluded_masks(files: Sequence[NativeFile], bits: int) -> pa.Table:
+    """Return (block, mask) of all excluded rows: file size << bits | row / 64, and 64 bits."""
+    blocks, masks = [], []
+    for file in files:
+        rows = file.excluded
+        block, position = np.unique(rows >> _BLOCK_BITS, return_inverse=True)
+        mask = np.zeros(len(block), np.uint64)
+        one = np.uint64(1)
+        np.bitwise_or.at(mask, position, one << (rows & 63).astype(np.uint64))
+        blocks.append((file.size_bytes << bits) + block)
+        masks.append(mask.view(np.int64))
+    return pa.table({"block": np.concatenate(blocks), "mask": np.concatenate(masks)})
+
+
+def _block_bits(file: NativeFile) -> int:
+    return max(1, (file.row_count >> _BLOCK_BITS).bit_length())
+
+
+def _unused_names(file: NativeFile, *wanted: str) -> list[str]:
+    taken = {item.column.name.lower() for item in file.columns}
+    names = []
+    for name in wanted:
+        while name in taken:
+            name = f"_{name}"
+        taken.add(name)
+        names.append(name)
+    return names
+
+
+def _columns(file: NativeFile) -> list[SparkColumn]:
+    return [_column(item).alias(item.column.name) for item in file.columns]
+
+
+def _column(item: NativeColumn) -> SparkColumn:
+    wanted = spark_type(item.column.type)
+    if item.stored_name is None:
+        return literal(item.default, item.column.type)
+    found = quoted(item.stored_name)
+    if _stored_type(item) != wanted:
+        found = found.cast(wanted)
+    # Nothing but a wrapping that Spark cannot see through: the value stays what it is.
+    return sf.nanvl(found, found) if item.column.type.name in ("float", "double") else found
+
+
+def _stored_type(item: NativeColumn) -> DataType | None:
+    """Return the Spark type of a column in its file; None where there is no exact one."""
+    own = item.column.type
+    if item.stored_type is None or item.stored_type == own.arrow:
+        return spark_type(own)
+    if pa.types.is_decimal(item.stored_type):
+        return DecimalType(item.stored_type.precision, item.stored_type.scale)
+    return _NARROWER.get(item.stored_type)
+
+
+def quoted(name: str) -> SparkColumn:
+    """Return the column of exactly this name, dots and all."""
+    return sf.col("`" + name.replace("`", "``") + "`")

@@ -1,0 +1,121 @@
+"""Native plans: base files without the excluded rows, and the rest, are the snapshot."""
+
+import pytest
+from native_rows import native_readings, rows_of_plan
+from typed_tables import TypedTable, random_table
+
+import kudulite
+from kudulite import NativeLimits
+from kudulite.errors import ColumnNotFoundError, ConflictError, TimestampError
+
+
+def multiset(rows: list[dict]) -> list[str]:
+    """Rows that may hold NaN, in an order, to be compared."""
+    return sorted(map(repr, rows))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_files_without_excluded_rows_and_the_rest_are_the_snapshot(tmp_path, seed):
+    """At every moment, whatever the limits leave to whom."""
+    made = random_table(tmp_path / "t", seed)
+    made.overwrite()
+    made.step()
+    made.step()
+    for moment in [*made.moments, None]:
+        expected = multiset(made.table.scan(at=moment).to_pylist())
+        for number, found in enumerate(native_readings(made.table, moment)):
+            assert multiset(found) == expected, (seed, moment, number)
+
+
+def test_columns_are_known_by_id(tmp_path):
+    """Added columns show their default, renamed ones their values, and a name that came back not
+    those of the dropped column."""
+    made = random_table(tmp_path / "t", 3, step_count=4)
+    made.table.flush()
+    made.alter()
+    expected = multiset(made.table.scan().to_pylist())
+    assert all(multiset(found) == expected for found in native_readings(made.table))
+    (file, *_) = made.table.native_plan(limits=NativeLimits(excluded_fraction_max=1)).files
+    by_name = {item.column.name: item for item in file.columns}
+    assert by_name["added"].stored_name is None
+    assert by_name["added"].default == 17
+    assert by_name["renamed"].stored_name == "i32"
+    assert by_name["i16"].stored_name is None  # the file has one, of another id
+    made.table.upsert(made.table.scan(limit=20).to_arrow())
+    expected = multiset(made.table.scan().to_pylist())
+    assert all(multiset(found) == expected for found in native_readings(made.table))
+
+
+def test_a_clean_table_is_its_files(tmp_path):
+    """No rest where no delta touches a row; rowsets that ended by T are not read."""
+    made = TypedTable(tmp_path / "t", 1)
+    made.bulk()
+    first = made.table.current_timestamp()
+    made.overwrite()
+    for moment in (first, None):
+        plan = made.table.native_plan(at=moment)
+        assert plan.files and not plan.tokens and not plan.rows.num_rows
+        assert not any(len(file.excluded) for file in plan.files)
+        total = sum(file.row_count for file in plan.files)
+        assert total == made.table.scan(at=moment).count()
+    ended = {file.path for file in made.table.native_plan(at=first).files}
+    assert ended.isdisjoint(file.path for file in made.table.native_plan().files)
+
+
+def test_a_plan_stays_as_it_is_while_the_table_changes(tmp_path):
+    """Files, rows and tokens name one version, also when a key has moved elsewhere since."""
+    made = random_table(tmp_path / "t", 5)
+    expected = multiset(made.table.scan().to_pylist())
+    limits = NativeLimits(handed_bytes_max=0)
+    plans = [made.table.native_plan(), made.table.native_plan(limits=limits)]
+    for _ in range(4):
+        made.step()
+    made.overwrite()
+    assert all(multiset(rows_of_plan(plan).to_pylist()) == expected for plan in plans)
+
+
+def test_projection_and_predicates(tmp_path):
+    """`columns` narrows all kinds; `where` all but the files, which its reader filters."""
+    made = random_table(tmp_path / "t", 2)
+    where = [made.table["id"] >= 20, made.table["i32"] == -7]
+    expected = multiset(made.table.scan(columns=["text", "i32"], where=where).to_pylist())
+    for limits in (NativeLimits(), NativeLimits(excluded_rows_max=0, handed_bytes_max=0)):
+        plan = made.table.native_plan(columns=["text", "id", "i32"], where=where, limits=limits)
+        found = [row for row in rows_of_plan(plan).to_pylist() if row["id"] >= 20]
+        found = [row for row in found if row["i32"] == -7]
+        assert multiset([{"text": r["text"], "i32": r["i32"]} for r in found]) == expected
+    assert made.table.native_plan(where=[made.table["id"] == 1, made.table["id"] == 2]).files == ()
+    count = made.table.scan().count()
+    plan = made.table.native_plan(columns=[], is_readable=lambda file: False)
+    assert plan.rows.num_rows + sum(b.num_rows for t in plan.tokens for b in t.open()) == count
+    with pytest.raises(ColumnNotFoundError):
+        made.table.native_plan(columns=["nothing"])
+    with pytest.raises(TimestampError):
+        made.table.native_plan(at="2999-01-01")
+
+
+def test_tokens_narrow(tmp_path):
+    """Columns and predicates that come after planning."""
+    made = random_table(tmp_path / "t", 4)
+    limits = NativeLimits(excluded_rows_max=0, handed_bytes_max=0, memory_rows_max=0)
+    plan = made.table.native_plan(limits=limits)
+    where = [made.table["i64"] > 0]
+    parts = [b for t in plan.tokens for b in t.narrowed(["id"], where).open()]
+    expected = made.table.scan(columns=["id"], where=where).to_arrow()
+    assert not plan.files
+    rest = [row["id"] for row in plan.rows.to_pylist() if row["i64"] is not None and row["i64"] > 0]
+    ids = [value.as_py() for batch in parts for value in batch.column(0)]
+    assert sorted(ids + rest) == sorted(expected.column("id").to_pylist())
+
+
+def test_a_token_of_another_table_is_refused(tmp_path):
+    """A table that was created again, and files that are gone, ask for a new plan."""
+    made = random_table(tmp_path / "t", 7)
+    limits = NativeLimits(excluded_rows_max=0, handed_bytes_max=0, memory_rows_max=0)
+    (token, *_) = made.table.native_plan(limits=limits).tokens
+    made.overwrite()
+    for file in made.table.path.glob("tablet/*/rowset/*/base-*"):
+        file.unlink()
+    again = kudulite.RowSetToken.from_bytes(token.to_bytes())
+    with pytest.raises(ConflictError, match="read the table again"):
+        list(again.open())
