@@ -47,6 +47,7 @@ from kudulite.delta.delta_history import (
 from kudulite.delta.delta_rows import rows_between, take_rows, without_unset
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Column, Schema
+from kudulite.model.types import widened
 from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.rowset import Block, constant
 from kudulite.rowset.rowset_deltas import read_deltas
@@ -108,12 +109,14 @@ def read_lives(
     """Yield what is left of the rows of a rowset without memory, in key order.
 
     The rows with the ascending keys `without` are left out. Blocks are of a row group each and have
-    rows; beside the one in hand only the rowset's deltas are in memory.
+    rows; beside the one in hand only the rowset's keys and deltas are in memory.
     """
     assert rowset.dms is None and rowset.meta.delete_timestamp is None
     history = _History.of(rowset, schema, mark)
+    index = rowset.key_index  # held: a cache may be too small to keep it from block to block
     for block in rowset.base.row_groups():
-        lives = _read_block(rowset, schema, history, block)
+        keys = index.slice(block.start, block.stop)
+        lives = _read_block(rowset, schema, history, block, keys)
         keep = (lives.ended > mark) & (lives.ended != lives.began)
         if without is not None:
             keep &= without.find(lives.keys) < 0
@@ -201,16 +204,11 @@ def _fitted(rows: DeltaRows, schema: Schema) -> DeltaRows:
     for column_id, column in rows.columns.items():
         wanted = schema.column_by_id(column_id)
         if wanted is not None:
-            values = _widened(column.values, wanted)
+            values = widened(column.values, wanted.type.arrow)
             columns[column_id] = DeltaColumn(values, column.is_set)
             sets_any |= True if column.is_set is None else column.is_set
     found = replace(rows, columns=columns)
     return found if sets_any.all() else take_rows(found, np.flatnonzero(sets_any))
-
-
-def _widened(values: pa.Array, column: Column) -> pa.Array:
-    """Return values in the type that the column has now."""
-    return values if values.type.equals(column.type.arrow) else values.cast(column.type.arrow)
 
 
 def _completed(undo: DeltaRows, columns: Sequence[Column]) -> DeltaRows:
@@ -238,15 +236,17 @@ def _completed(undo: DeltaRows, columns: Sequence[Column]) -> DeltaRows:
     return replace(undo, columns=completed)
 
 
-def _read_block(rowset: DiskRowSet, schema: Schema, history: _History, block: Block) -> RowLives:
+def _read_block(
+    rowset: DiskRowSet, schema: Schema, history: _History, block: Block, keys: KeyArray
+) -> RowLives:
     start, stop = block.start, block.stop
     found = rowset.base.read(block, schema.columns)
-    base = {c.id: _widened(values, c) for c, values in zip(schema.columns, found, strict=True)}
+    base = {column.id: values for column, values in zip(schema.columns, found, strict=True)}
     updates = rows_between(history.updates, start, stop)
     inverted = invert_updates(without_unset(updates), lambda c, at: base[c].take(pa.array(at)))
     undo = [without_ancient(inverted, history.mark), rows_between(history.undo, start, stop)]
     return RowLives(
-        keys=rowset.key_index.slice(start, stop),
+        keys=keys,
         rowids=np.arange(start, stop),
         columns={c: apply_updates(updates, c, 0, values) for c, values in base.items()},
         began=history.begins.spread(start, stop, history.begin_of_all),

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from random_rowsets import TYPES, VALUES, RandomRowSets
+from random_rowsets import TYPES, VALUES, WIDER, RandomRowSets
 from rowset_versions import Row
 
 from kudulite.delta.delta_file import DeltaFile, create_delta_file
@@ -33,7 +33,7 @@ from kudulite.wal.row_changes import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
 STEPS = (
     *("bulk_insert", "bulk_insert", "replace", "bulk_change", "bulk_change"),
     *("twice_at_once", "delta_flush", "delta_flush", "flush", "flush", "flush"),
-    *("overwrite", "add_column", "drop_column", "move_mark", "collect"),
+    *("overwrite", "add_column", "drop_column", "widen_column", "move_mark", "collect"),
     *("merge_redo", "merge_undo", "compact_columns", "compact_columns"),
     *("merge", "merge", "merge", "merge"),
 )
@@ -160,6 +160,14 @@ class MergeMachine(RandomRowSets):
         if len(self.schema.value_columns) > 1:
             name = self.random.choice(self.schema.value_columns).name
             self.schema = self.schema.without_column(name)
+
+    def widen_column(self) -> None:
+        """A column whose values are narrower in files that are there."""
+        column = self.random.choice(self.schema.value_columns)
+        wider = [t for t in map(parse_type, WIDER) if column.type.can_widen_to(t)]
+        if wider:
+            fields = {"type": self.random.choice(wider)}
+            self.schema = self.schema.with_changed(column.name, fields)
 
     def move_mark(self) -> None:
         """Nobody reads before the mark any more; what ended up to it goes."""

@@ -32,13 +32,19 @@ KEYS = {
     "string,int32": [(s, i) for s in ("", "a", "b") for i in (-1, 2, 70_000)],
     "int64,int32": [(i, j) for i in (-1, 5, 6) for j in (0, 1, 9)],
 }
-TYPES = ("int64", "string", "bool", "double", "decimal(10, 2)")
+TYPES = ("int8", "string", "bool", "float", "decimal(4, 2)", "int64", "varchar(5)")
+WIDER = ("int16", "int32", "int64", "double", "decimal(10, 2)", "decimal(30, 2)", "string")
 VALUES: dict[str, list] = {
+    "int8": [0, 1, -5],
+    "int16": [0, 1, 300],
+    "int32": [0, 1, 1 << 30],
     "int64": [0, 1, -5, 1 << 40],
+    "varchar": ["", "x", "yy"],
+    "float": [0.0, 1.5],
     "string": ["", "x", "yy"],
     "bool": [True, False],
     "double": [0.0, 1.5],
-    "decimal": [Decimal("1.25"), Decimal("0.00")],
+    "decimal": [Decimal("1.25"), Decimal("-0.50")],
 }
 
 
