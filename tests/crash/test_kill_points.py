@@ -12,13 +12,12 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from core_tables import CoreTables, environment, files_below, stored
+from core_tables import CoreTables, environment, stored
 from killing_file_system import KilledError, KillingFileSystem
+from leftovers import expect_clean
 
 import kudulite
-from kudulite.catalog.manifest import manifest_name
 from kudulite.catalog.sweep import sweep
-from kudulite.catalog.table_store import TableStore
 from kudulite.client.client import Client
 from kudulite.client.table import Table
 
@@ -119,32 +118,6 @@ def run_killed(root: Path, write: Callable[[Client], object], steps: int, how: s
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     assert code in (0, 9)
     return code == 0
-
-
-def referenced_files(store: TableStore) -> set[Path]:
-    """The files of a table of which only the newest version is left."""
-    manifest = store.newest()
-    folder = store.folder / "manifest"
-    files = {folder / manifest_name(manifest.version), folder / "hint"}
-    for entry in manifest.readable_tablets:
-        tablet = store.tablet_folder(entry.id)
-        files |= {tablet / "lock", tablet / entry.superblock.name}
-        for meta in store.tablet(entry).superblock.rowsets:
-            files |= {tablet / "rowset" / meta.id / name for name in meta.file_names}
-    return files
-
-
-def expect_clean(root: Path) -> None:
-    """After a sweep without grace nothing is there that nobody refers to."""
-    client = Client(root, environment())
-    expected: set[Path] = set()
-    for name in client.list_tables():
-        sweep(client.table(name)._store, 0, 0)
-        expected |= referenced_files(TableStore(root / name, environment()))
-    assert files_below(root) == expected
-    assert {path.name for path in root.iterdir()} == set(client.list_tables())
-    for name in client.list_tables():
-        assert list((root / name / "staging").iterdir()) == []
 
 
 @pytest.mark.parametrize("how", ["exit", "error"])

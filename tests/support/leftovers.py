@@ -1,0 +1,40 @@
+"""Files that nobody refers to: after a sweep without grace there are none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from core_tables import environment, files_below
+
+from kudulite.catalog.manifest import manifest_name
+from kudulite.catalog.sweep import sweep
+from kudulite.catalog.table_store import TableStore
+from kudulite.client.client import Client
+from kudulite.mvcc.hybrid_time import Clock
+
+
+def referenced_files(store: TableStore) -> set[Path]:
+    """The files of a table of which only the newest version is left, and no log."""
+    manifest = store.newest()
+    folder = store.folder / "manifest"
+    files = {folder / manifest_name(manifest.version), folder / "hint"}
+    for entry in manifest.readable_tablets:
+        tablet = store.tablet_folder(entry.id)
+        files |= {tablet / "lock", tablet / entry.superblock.name}
+        for meta in store.tablet(entry).superblock.rowsets:
+            files |= {tablet / "rowset" / meta.id / name for name in meta.file_names}
+    return files
+
+
+def expect_clean(root: Path, clock: Clock | None = None) -> None:
+    """After a sweep without grace nothing is there that nobody refers to, but for logs."""
+    client = Client(root, environment(clock=clock))
+    expected: set[Path] = set()
+    for name in client.list_tables():
+        sweep(client.table(name)._store, 0, 0)
+        expected |= referenced_files(TableStore(root / name, environment(clock=clock)))
+    found = {path for path in files_below(root) if path.parent.name != "wal"}
+    assert found == expected
+    assert {path.name for path in root.iterdir()} == set(client.list_tables())
+    for name in client.list_tables():
+        assert list((root / name / "staging").iterdir()) == []
