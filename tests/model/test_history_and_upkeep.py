@@ -10,7 +10,7 @@ from core_tables import CoreTables
 from history_steps import Steps, expect_equal, setup_of
 
 SEEDS = range(20)
-OPERATIONS_EACH = 500
+OPERATIONS_EACH = 1_000
 
 
 @pytest.mark.parametrize("seed", SEEDS)

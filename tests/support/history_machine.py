@@ -6,16 +6,21 @@
     ("overwrite", client, [(key, values), …])
     ("stage", client, slot, operation, [[(operation, key, values), …], …])    tasks of a bulk write
     ("commit", slot), ("abort", slot)
-    ("look", client, how, at), ("where", client, [(column, comparison, value), …], at)
+    ("look", client, how, at), ("peek", client, how, at)   peek: where no lock is to be had
+    ("where", client, [(column, comparison, value), …], at)
     ("past", client)             every legal moment
+    ("changes", client, how, start, end, images), ("history", client, key)
     ("refused", client, how, distance)         a moment before the mark
     ("plan", client, slot, how, at), ("read", slot)        a scan that is read later
+    ("compact", client, kind, picks, {gap: [step, …]})     minor, minor_undo, major, merge, collect
+    ("compact_all", client), ("purge", client, [key, …])
     ("flush", client), ("maintain", client), ("reopen", client), ("check", client), ("copy",)
     ("advance", milliseconds)    the clock
     ("add", client, name, type, nullable, default), ("drop", client, name)
     ("rename", client, name, name), ("widen", client, name, choice)
     ("default", client, name, value)
-    ("retain", client, seconds), ("drop_range", client, place), ("add_range", client, place)
+    ("retain", client, seconds)
+    ("drop_range", client, place), ("add_range", client, place), ("forget", client)
     ("tag", client, name, at), ("untag", client, name), ("bad_tag", client)
 
 Keys are numbers of the setup's keys, values small integers (history_setup.py); `at` is None or
@@ -25,9 +30,14 @@ there do nothing, so any part of a list is a list that can be run.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
+from pathlib import Path
 
+from history_changes import ChangeSteps
+from history_compactions import CompactionSteps
 from history_looks import LOOKS, LookSteps
+from history_setup import Setup
 from history_upkeep import UpkeepSteps
 from history_writes import WriteSteps
 
@@ -36,12 +46,20 @@ from kudulite.errors import KuduliteError
 Step = tuple
 
 
-class HistoryMachine(WriteSteps, UpkeepSteps, LookSteps):
-    """A table, two clients of it, and the model that they must equal."""
+class HistoryMachine(CompactionSteps, WriteSteps, UpkeepSteps, LookSteps, ChangeSteps):
+    """A table, two clients of it, and the model that they must equal.
+
+    `counted` says how often each step was taken, and how often an operation on files published.
+    """
+
+    def __init__(self, folder: Path, setup: Setup) -> None:
+        super().__init__(folder, setup)
+        self.counted = Counter()
 
     def run(self, steps: Iterable[Step]) -> None:
         """Take all steps; an error at the first that disagrees says which."""
         for number, (name, *arguments) in enumerate(steps):
+            self.counted[name] += 1
             try:
                 getattr(self, f"_{name}")(*arguments)
             except Exception as error:

@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from core_tables import group_rows_of
+from history_changes import READS
+from history_compactions import GAPS, KINDS
 from history_looks import LOOKS, PLANS
 from history_machine import HistoryMachine, Step
 from history_setup import ADDED_TYPES, COLUMN_NAMES, RANGE_COUNT, Setup
@@ -30,7 +32,7 @@ SAFE = tuple(name for name in OPERATIONS if name not in ("insert", "update", "de
 SIZES = (1, 1, 2, 3, 5, 8, 13, 20, 30)
 RETENTIONS = (0, 1, 2, 4)
 WEIGHTS: dict[str, float] = {
-    "rows": 30,
+    "rows": 60,
     "batch": 10,
     "mixed": 6,
     "overwrite": 0.6,
@@ -38,13 +40,13 @@ WEIGHTS: dict[str, float] = {
     "commit": 4,
     "look": 12,
     "where": 4,
-    "past": 1.2,
+    "past": 0.5,
     "refused": 1.5,
     "plan": 2,
     "read": 2,
     "flush": 8,
     "reopen": 1,
-    "advance": 5,
+    "advance": 9,
     "check": 1,
     "copy": 0.15,
     "add": 0.7,
@@ -52,9 +54,29 @@ WEIGHTS: dict[str, float] = {
     "rename": 0.5,
     "default": 0.4,
     "retain": 0.3,
+    "drop_range": 0.8,
+    "add_range": 1.2,
+    "forget": 0.6,
+    "tag": 0.8,
+    "untag": 0.8,
+    "bad_tag": 0.3,
+    "widen": 0.8,
+    "changes": 8,
+    "history": 3,
+    "minor": 3,
+    "minor_undo": 2,
+    "major": 5,
+    "merge": 6,
+    "collect": 3,
+    "compact_all": 0.7,
+    "purge": 0.5,
     "maintain": 1,
 }
-WORK = ("flush", "maintain", "add", "drop", "rename", "default")
+HOOKED = 0.2  # of the operations have steps in their gaps
+INSIDE = ("rows", "batch", "mixed", "commit", "look", "past", "flush", "add", "drop", "overwrite")
+INSIDE += ("major", "merge", "collect", "purge", "drop_range", "tag", "retain", "widen")
+WORK = (*KINDS, "compact_all", "purge", "flush", "maintain", "add", "drop", "rename", "default")
+WORK += ("widen", "drop_range", "add_range")
 
 
 def setup_of(seed: int) -> Setup:
@@ -76,14 +98,17 @@ class Steps:
         self.setup = setup
         self.random = random.Random(seed)
         self.operation_count = 0
-        self._names = list(WEIGHTS)
-        self._weights = list(WEIGHTS.values())
+        only_ranges = () if setup.layout == "ranges" else ("drop_range", "add_range", "forget")
+        weights = {name: w for name, w in WEIGHTS.items() if name not in only_ranges}
+        self._weight, self._names = weights, list(weights)
+        self._inside = [name for name in INSIDE if name in weights]
+        self._is_inside = False
 
     def make(self, operation_count: int) -> list[Step]:
         """Steps with at least so many operations."""
         steps: list[Step] = []
         while self.operation_count < operation_count:
-            (name,) = self.random.choices(self._names, self._weights)
+            (name,) = self.random.choices(self._names, list(self._weight.values()))
             self.operation_count += name in WORK
             steps.append(getattr(self, f"_{name}")())
         return steps
@@ -166,8 +191,16 @@ class Steps:
         return "past", self._client()
 
     def _refused(self) -> Step:
-        how = self.random.choice(("scan", "count", "tokens", "get"))
+        how = self.random.choice(("scan", "count", "tokens", "get", "changes"))
         return "refused", self._client(), how, self.random.choice([0, 1, 1 << 20])
+
+    def _changes(self) -> Step:
+        images = self.random.choice(("after", "both"))
+        start, end = self.random.randrange(1 << 16), self._at()
+        return "changes", self._client(), self.random.choice(READS), start, end, images
+
+    def _history(self) -> Step:
+        return "history", self._client(), self._number()
 
     def _plan(self) -> Step:
         return "plan", self._client(), self._slot(), self.random.choice(PLANS), self._at()
@@ -202,7 +235,7 @@ class Steps:
         return ("copy",)
 
     def _advance(self) -> Step:
-        return "advance", self.random.choice([1, 100, 500, 1000, 3000])
+        return "advance", self.random.choice([1, 100, 500, 1000, 3000, 8000])
 
     # -- alterations
 
@@ -232,6 +265,55 @@ class Steps:
     def _add_range(self) -> Step:
         return "add_range", self._client(), self.random.randrange(RANGE_COUNT)
 
+    def _forget(self) -> Step:
+        return "forget", self._client()
+
+    # -- compactions
+
+    def _minor(self) -> Step:
+        return self._compact("minor")
+
+    def _minor_undo(self) -> Step:
+        return self._compact("minor_undo")
+
+    def _major(self) -> Step:
+        return self._compact("major")
+
+    def _merge(self) -> Step:
+        return self._compact("merge")
+
+    def _collect(self) -> Step:
+        return self._compact("collect")
+
+    def _compact(self, kind: str) -> Step:
+        picks = tuple(self.random.randrange(1 << 16) for _ in range(4))
+        hooks: dict[str, list[Step]] = {}
+        if not self._is_inside and self.random.random() < HOOKED:
+            self._is_inside = True
+            for gap in self.random.sample(GAPS, self.random.choice([1, 1, 2])):
+                hooks[gap] = [self._step_inside(gap) for _ in range(self.random.choice([1, 2, 4]))]
+            self._is_inside = False
+        return "compact", self._client(), kind, picks, hooks
+
+    def _step_inside(self, gap: str) -> Step:
+        """A step in a gap: in one where the tablet is locked only what takes no lock."""
+        if gap == "locked":
+            how = self.random.choice(("scan", "get", "get_many"))
+            return "peek", self._client(), how, self.random.randrange(1 << 16)
+        (name,) = self.random.choices(self._inside, [self._weight[n] for n in self._inside])
+        self.operation_count += name in WORK
+        return getattr(self, f"_{name}")()
+
+    def _compact_all(self) -> Step:
+        return "compact_all", self._client()
+
+    def _purge(self) -> Step:
+        count = self.random.choice([1, 1, 2, 5])
+        return "purge", self._client(), [self._number() for _ in range(count)]
+
+    def _number(self) -> int:
+        return self.random.randrange(self.setup.key_count)
+
     def _tag(self) -> Step:
         return "tag", self._client(), self.random.choice(TAGS), self._at()
 
@@ -247,12 +329,23 @@ class Steps:
 
 def replay(folder: Path, setup: Setup, steps: Sequence[Step]) -> Exception | None:
     """Run steps on a fresh table; returns how they failed, if they did."""
+    return take(folder, setup, steps, lambda machine: None)
+
+
+def take(
+    folder: Path,
+    setup: Setup,
+    steps: Sequence[Step],
+    at_end: Callable[[HistoryMachine], object],
+) -> Exception | None:
+    """Do as `replay`, and call `at_end` with a machine that agreed to the end."""
     shutil.rmtree(folder, ignore_errors=True)
     try:
         with group_rows_of(setup.group_rows):
             machine = HistoryMachine(folder, setup)
             machine.run(steps)
             machine.finish()
+            at_end(machine)
     except Exception as error:
         return error
     finally:

@@ -9,6 +9,7 @@ from history_model import ModelColumn
 from history_setup import ADDED_TYPES, RANGE_COUNT, value_of, widened
 from history_state import HistoryState
 
+from kudulite.catalog.range_drop import forget_dropped_ranges
 from kudulite.client.table_alterer import TableAlterer
 from kudulite.errors import TimestampError
 from kudulite.mvcc.hybrid_time import LOGICAL_BITS
@@ -121,8 +122,10 @@ class UpkeepSteps(HistoryState):
         self.model.uncovered = self.model.uncovered | dropped
         self.find_tablets()
         self.model.delete_all(dropped)
-        timestamp = self.manifest.timestamp
-        self.model.commit(lambda key: timestamp)
+        newest = self.manifest.dropped
+        if self.model.changed_keys():
+            timestamp = max(each.timestamp for each in newest)
+            self.model.commit(lambda key: timestamp)
 
     def _add_range(self, client: int, place: int) -> None:
         """Add a range that was dropped, empty."""
@@ -133,6 +136,14 @@ class UpkeepSteps(HistoryState):
         self.model.uncovered = self.model.uncovered - added
         self.find_tablets()
 
+    def _forget(self, client: int) -> None:
+        """Give up the dropped ranges that no legal read can show."""
+        forget_dropped_ranges(self.tables[client]._store)
+        mark = self.settle_mark()
+        stamps = [each.timestamp for each in self.manifest.dropped]
+        if self.setup.tick == 0 and any(stamp <= mark for stamp in stamps):
+            raise AssertionError(f"ranges dropped at {stamps} are not forgotten, mark {mark}")
+
     def _keys_of(self, place: int) -> frozenset:
         numbers = range(self.setup.key_count)
         wanted = place % RANGE_COUNT
@@ -142,6 +153,8 @@ class UpkeepSteps(HistoryState):
 
     def _tag(self, client: int, name: str, at: int | None) -> None:
         """Hold a moment past the retention."""
+        if name in self.tags:
+            return
         moment = self.moment(at)
         timestamp = self.tables[client].tag(name, moment)
         self.tags[name] = timestamp

@@ -20,11 +20,14 @@ Rows = list[tuple[str, Row]]
 
 @dataclass
 class StagedWrite:
-    """A bulk write that waits for its commit; `rows` are those that it has to apply then."""
+    """A bulk write that waits for its commit; `rows` are those that it has to apply then.
+
+    `planned` is what it was staged for.
+    """
 
     write: kudulite.BulkWrite
     parts: list[Any]
-    schema_names: list[str]
+    planned: tuple
     is_overwrite: bool
     rows: Rows = field(default_factory=list)
 
@@ -146,12 +149,13 @@ class WriteSteps(HistoryState):
         else:
             options["operation"] = operation
         write = self.tables[client].new_bulk_write(**options)
-        staged = StagedWrite(write, [], [*self._column_ids()], operation == "overwrite")
+        staged = StagedWrite(write, [], self._plan_of_writes(), operation == "overwrite")
         for named, rows in pairs:
             left, refused = rows, None
             try:
-                # A mixed write is judged at its commit.
-                left = rows if operation is None else self._not_ignored(staged, rows)
+                alone = self._not_ignored(staged, rows)
+                # A mixed write is judged at its commit, but for keys that no tablet owns.
+                left = rows if operation is None else alone
             except RowError as error:
                 refused = error
             data = self._with_operations(named) if operation is None else self._arrow(named)
@@ -190,8 +194,9 @@ class WriteSteps(HistoryState):
                 left.append(row)
         return left
 
-    def _column_ids(self) -> list[str]:
-        return [str(column) for column in self.model.columns]
+    def _plan_of_writes(self) -> tuple:
+        """What must not change between the staging and the commit of a write."""
+        return tuple(self.model.columns), *sorted(entry.id for entry in self.manifest.tablets)
 
     def _commit(self, slot: int) -> None:
         """Commit what was staged, if anything was."""
@@ -199,7 +204,7 @@ class WriteSteps(HistoryState):
         if not isinstance(staged, StagedWrite):
             return
         refused: Exception | None = None
-        if staged.schema_names != self._column_ids():
+        if staged.planned != self._plan_of_writes():
             refused = ConflictError("the table was altered")
         else:
             try:
