@@ -86,9 +86,13 @@ def changes_within(
 def _is_change(source: DeltaSource, column_ids: Collection[int]) -> np.ndarray:
     """Return bool[n]: which entries change a column of the table, or whether a row is there."""
     changes = source.ops != OP_UPDATE
-    for column_id in source.meta.update_counts:
-        if column_id in column_ids and (column := source.column(column_id)) is not None:
-            if column.is_set is None:
-                return np.ones(len(changes), dtype=bool)
+    counts = source.meta.update_counts
+    known = [column_id for column_id in counts if column_id in column_ids]
+    # DELETEs set nothing: a column that all other entries set needs no look at its cells.
+    if any(counts[column_id] >= len(changes) - source.meta.delete_count for column_id in known):
+        return np.ones(len(changes), dtype=bool)
+    for column_id in known:
+        column = source.column(column_id)
+        if column is not None and column.is_set is not None:
             changes = changes | column.is_set
     return changes

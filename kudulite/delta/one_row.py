@@ -63,10 +63,17 @@ class OneRowSource:
         """Number of REINSERTs."""
         return int(np.count_nonzero(self.ops == OP_REINSERT))
 
-    @property
+    @cached_property
     def update_counts(self) -> Mapping[int, int]:
-        """How many changes may set a column, by its id: columns of the source."""
-        return self._source.meta.update_counts
+        """How many changes of the row set a column, by its id."""
+        counts = {}
+        for column_id in self._source.meta.update_counts:
+            column = self.column(column_id)
+            is_set = None if column is None else column.is_set
+            count = len(self) if is_set is None else int(np.count_nonzero(is_set))
+            if count:
+                counts[column_id] = count
+        return counts
 
     def column(self, column_id: int) -> DeltaColumn | None:
         """Return a column's new values, None when the source never sets it."""

@@ -12,12 +12,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from change_model import ChangeModel, Row, difference, version_difference
-from core_tables import CoreTables, in_order, stored, tuples
+from core_tables import CoreTables, ManualClock, in_order, stored, tuples
 
 import kudulite
 from kudulite.catalog.compaction import run_operation
+from kudulite.catalog.history import ancient_history_mark
+from kudulite.errors import TimestampError
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.tablet.maintenance_policy import (
+    CollectHistory,
     CompactColumns,
     CompactDeltas,
     CompactRowSets,
@@ -25,6 +28,7 @@ from kudulite.tablet.maintenance_policy import (
 )
 
 SEEDS = range(10)
+MICROSECONDS_A_DAY = 24 * 3600 * 1_000_000
 STEPS = 9
 KEY_NAMES = ["k", "s"]
 VALUE_NAMES = ["a", "b"]
@@ -41,10 +45,11 @@ SAFE = ("upsert", "insert_ignore", "update_ignore", "delete_ignore", "upsert_ign
 class ChangingTable:
     """A table and its model, driven by one random generator; every step is one commit."""
 
-    def __init__(self, core: CoreTables, seed: int, name: str = "t") -> None:
+    def __init__(self, core: CoreTables, seed: int, clock: ManualClock | None = None) -> None:
         self.random = random.Random(seed)
         self.log = [f"seed {seed}"]
-        self.client = core.client()
+        self.clock = clock
+        self.client = core.client() if clock is None else core.client(clock=clock)
         builder = kudulite.schema_builder()
         builder.add_column("k", kudulite.int32, nullable=False)
         builder.add_column("s", kudulite.string, nullable=False)
@@ -53,7 +58,7 @@ class ChangingTable:
         builder.set_primary_keys(KEY_NAMES)
         self.schema = builder.build()
         self.layout = self.random.choice(LAYOUTS)
-        self.table = self.client.create_table(name, self.schema, **self.layout)
+        self.table = self.client.create_table("t", self.schema, **self.layout)
         self.keys = [(k, s) for k in range(5) for s in ("", "x")]
         self.model = ChangeModel(DEFAULTS)
         self.model.commit(self.table.current_timestamp(), is_exact=False)
@@ -72,6 +77,10 @@ class ChangingTable:
             self.compact: 4,
             self.truncate: 0.3,
         }
+        if self.clock is not None:
+            # Or a commit might have the moment of the one before, which was in another tablet.
+            self.clock.microseconds += 1
+            steps[self.age] = 4
         chosen = self.random.choices(list(steps), list(steps.values()))[0]
         self.log.append(chosen.__name__)
         chosen()
@@ -120,6 +129,8 @@ class ChangingTable:
         write = self.table.new_bulk_write(operation, columns=[*KEY_NAMES, *names])
         part = write.stage([self.arrow(rows, names)])
         self.bulk()
+        if self.clock is not None:
+            self.clock.microseconds += 1
         result = write.commit([part])
         self.log.append(f"overtaken {operation} {rows}")
         for key, values in rows:
@@ -160,6 +171,15 @@ class ChangingTable:
             self.log.append(str(operation))
             run_operation(store, entry.id, operation)
         self.model.commit(self.table.current_timestamp(), is_exact=False)
+
+    def age(self) -> None:
+        """Time passes, and what is before the mark is collected."""
+        assert self.clock is not None
+        self.clock.microseconds += self.random.randint(1, 4 * MICROSECONDS_A_DAY)
+        self.bulk()  # the mark is never after the newest commit
+        store = self.table._store
+        for entry in store.newest().tablets:
+            run_operation(store, entry.id, CollectHistory())
 
     def operation(self, metas: list[RowSetMeta]) -> Operation:
         """Any compaction that these rowsets can have."""
@@ -320,6 +340,45 @@ def test_the_history_of_a_row_has_all_its_versions(core, seed):
                 wrong = version_difference(row, key, change, KEY_NAMES, NAMES)
                 changing.same(wrong, None, f"history of {key}")
         table.flush()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_changes_and_histories_reach_back_to_the_mark(core, seed):
+    """Collected history is not missed: windows from the mark on, and no others, can be read."""
+    changing = ChangingTable(core, seed, ManualClock())
+    for _ in range(2 * STEPS):
+        changing.step()
+    store = changing.table._store
+    mark = ancient_history_mark(store, store.newest())
+    commits = changing.model.commits
+    for number in range(len(commits)):
+        if changing.moment(number) < mark:
+            with pytest.raises(TimestampError, match="ancient history mark"):
+                changing.table.changes(changing.moment(number))
+    first = max((n for n in range(len(commits)) if changing.moment(n) <= mark), default=0)
+    mark = max(mark, changing.moment(0))
+    known = [n for n in range(first, len(commits)) if changing.moment(n) >= mark]
+    for number, start in enumerate(known):
+        for last in known[number:]:
+            changing.compare_window(start, last, images="both")
+    if first + 1 < len(commits) and not commits[first + 1].is_exact:
+        return  # whether that commit was before the mark is not known here
+    for last in range(first + 1, len(commits)):
+        changes = changing.table.changes(mark, changing.moment(last), images="both").to_pylist()
+        wrong = difference(changes, changing.model.changes(first, last), KEY_NAMES, NAMES)
+        changing.same(wrong, None, f"window from the mark to {last}")
+    for key in changing.keys:
+        found = changing.table.history(key).to_pylist()
+        held = commits[first].rows.get(key)
+        if held is not None:
+            oldest = found.pop(0)
+            changing.same([oldest[name] for name in VALUE_NAMES], list(held.values()), str(key))
+            changing.same((oldest["_commit_timestamp"] or 0) <= mark, True, f"moment of {key}")
+        expected = changing.model.versions(key, first)
+        changing.same(len(found), len(expected), f"versions of {key}: {found} {expected}")
+        for row, change in zip(found, expected, strict=True):
+            wrong = version_difference(row, key, change, KEY_NAMES, NAMES)
+            changing.same(wrong, None, f"history of {key}")
 
 
 def test_a_projection_without_columns_tells_types_and_moments(core):

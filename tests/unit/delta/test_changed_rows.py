@@ -5,7 +5,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kudulite.delta.changed_rows import changed_rows
+from kudulite.delta.changed_rows import changed_rows, changes_within
 from kudulite.delta.delta_file import OP_DELETE, OP_REINSERT, OP_UPDATE, DeltaColumn, DeltaRows
 from kudulite.delta.delta_mem_store import DeltaMemStore
 from kudulite.delta.one_row import OneRowSource
@@ -80,4 +80,9 @@ def test_one_row_of_a_source_has_the_entries_of_that_row(entries, rowid):
         )
         cells, whole = row.column(KNOWN), source.column(KNOWN)
         assert cells.is_set.tolist() == whole.is_set[at].tolist()
+        own, stamps = changes_within(source, 0, 9, {KNOWN})
+        assert changes_within(row, 0, 9, {KNOWN})[1].tolist() == stamps[own == rowid].tolist()
+        for column_id in (KNOWN, DROPPED):
+            count = np.count_nonzero(source.column(column_id).is_set[at])
+            assert row.meta.update_counts.get(column_id, 0) == count
         assert row.meta.delete_count == np.count_nonzero(row.ops == OP_DELETE)

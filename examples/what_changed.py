@@ -1,0 +1,107 @@
+"""What changed since yesterday? A price list, a copy that follows it, and the story of one row.
+
+1. A price list is kept in a table: prices change, articles come and go.
+2. Every evening the changes since the evening before are read: one row per article, with the price
+   before, and applied to a copy. A change is told once, whatever happened in between.
+3. One article's whole history is asked for.
+
+Each step asserts its result. Run it with
+
+    python examples/what_changed.py            the tables live in a temporary folder
+    python examples/what_changed.py FOLDER     the tables stay in FOLDER
+"""
+
+import sys
+import tempfile
+from pathlib import Path
+
+import pyarrow as pa
+
+import kudulite as kudu
+
+PRICES = pa.schema([("article", pa.string()), ("price", pa.int64())])
+
+
+def main(folder: Path) -> None:
+    """Run the story in `folder`."""
+    client = kudu.connect(folder)
+    layout = {"primary_key": ["article"], "hash_partitions": [(["article"], 2)]}
+    prices = client.create_table("prices", PRICES, **layout)
+    copy = client.create_table("copy", PRICES, **layout)
+    evening = prices.current_timestamp()
+
+    print("Monday: the list is loaded")
+    prices.insert(table({"apple": 100, "pear": 120, "plum": 90}))
+    evening = follow(prices, copy, evening)
+
+    print("Tuesday: row by row, an article is sold out and another is only there for an hour")
+    session = client.new_session()
+    session.apply(prices.new_update({"article": "apple", "price": 105}))
+    session.apply(prices.new_delete({"article": "plum"}))
+    session.apply(prices.new_insert({"article": "quince", "price": 300}))
+    session.flush()
+    session.apply(prices.new_delete({"article": "quince"}))
+    session.apply(prices.new_update({"article": "apple", "price": 110}))
+    session.flush()
+    assert told(prices, evening) == {
+        "apple": ("update", 110, 100),
+        "plum": ("delete", 90, 90),
+    }
+    evening = follow(prices, copy, evening)
+
+    print("Wednesday: plums are back, the table is cleaned up, which is no change")
+    prices.upsert(table({"plum": 95}))
+    prices.compact()
+    rising = prices.changes(evening, where=prices["price"] >= 95).to_pylist()
+    assert [row["article"] for row in rising] == ["plum"]
+    evening = follow(prices, copy, evening)
+    assert told(prices, evening) == {}
+
+    print("The story of the plum:")
+    versions = prices.history("plum").to_pylist()
+    for version in versions:
+        print(f"   {version['_change_type']:7} {version['price']}")
+    kinds = [(version["_change_type"], version["price"]) for version in versions]
+    assert kinds == [("insert", 90), ("delete", 90), ("insert", 95)]
+    client.close()
+
+
+def table(prices: dict[str, int]) -> pa.Table:
+    """Articles with their prices."""
+    return pa.table({"article": list(prices), "price": list(prices.values())}, PRICES)
+
+
+def told(prices: kudu.Table, since: int) -> dict[str, tuple]:
+    """What changed since a moment: article -> (type, price, price before)."""
+    changes = prices.changes(since, images="both").to_pylist()
+    return {
+        row["article"]: (
+            row["_change_type"],
+            row["price"],
+            row["_before"] and row["_before"]["price"],
+        )
+        for row in changes
+    }
+
+
+def follow(prices: kudu.Table, copy: kudu.Table, since: int) -> int:
+    """Bring the copy from one evening to the next, and return that."""
+    changes = prices.changes(since)
+    rows = changes.to_arrow()
+    copy.apply(rows.drop_columns("_commit_timestamp"), operation_column="_change_type")
+    assert contents(copy) == contents(prices)
+    print(f"   {rows.num_rows} changes")
+    return changes.end
+
+
+def contents(prices: kudu.Table) -> dict[str, int]:
+    """The whole list."""
+    return {row["article"]: row["price"] for row in prices.scan().to_pylist()}
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        main(Path(sys.argv[1]))
+    else:
+        with tempfile.TemporaryDirectory(prefix="prices-") as temporary:
+            main(Path(temporary))
