@@ -127,6 +127,9 @@ def test_history_up_to_the_mark_is_left_out(tmp_path):
     assert undo.rowids.tolist() == [0, 3]
     assert [NAMES[op] for op in undo.ops.tolist()] == ["delete", "set"]
     assert meta.insert_timestamp <= rows.mark
+    rows.mark = 25
+    assert [meta.undo for meta in rows.merged().rowsets] == [()]
+    rows.check()
 
 
 def test_inserts_stand_in_a_file_without_values(tmp_path):
