@@ -183,8 +183,8 @@ def scan(member: Member, table: Table, told: Told) -> None:
     for turn in _turns(member):
         begin = time.perf_counter()
         how = ("scan", "ordered", "tokens", "get")[turn % 4]
-        if how == "tokens":
-            tokens = table.scan_tokens(names, split_size_bytes=1 << 16)
+        tokens = table.scan_tokens(names, split_size_bytes=1 << 16) if how == "tokens" else []
+        if tokens:  # none before the first row
             batches = [batch for token in tokens for batch in token.open()]
             rows = pa.Table.from_batches(batches, table.scan(names).schema)
             timestamp = tokens[0].timestamp
