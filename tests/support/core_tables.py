@@ -13,6 +13,7 @@ import pytest
 from model_table import sort_key
 
 import kudulite
+from kudulite.catalog.background import BackgroundWork
 from kudulite.catalog.table_store import Environment, TableStore
 from kudulite.cfile.block_cache import BlockCache
 from kudulite.client.client import Client
@@ -44,8 +45,10 @@ def environment(
 ) -> Environment:
     """An environment with a cache of its own: nothing is shared with other tests.
 
-    Small Arrow batches are bulk writes like large ones unless a test says otherwise.
+    Small Arrow batches are bulk writes like large ones unless a test says otherwise. The clock of
+    background work stands still: nothing is flushed for its age while a test is slow.
     """
+    options.setdefault("background", BackgroundWork(now=lambda: 0.0))
     return Environment(
         file_system or FileSystem(),
         clock or Clock(),
