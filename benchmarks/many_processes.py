@@ -1,7 +1,7 @@
 """Sixteen processes on one table for minutes: sessions, bulk writers, scanners, and a Spark job.
 
     python benchmarks/many_processes.py [--seconds 300] [--spark] [--sessions 7] [--bulks 3]
-        [--scanners 6] [--pause 1.0] [--folder …]
+        [--scanners 6] [--maintainers 0] [--pause 1.0] [--folder …]
 
 Ends with an error when an acknowledged row is missing or doubled, when any scan saw a part of a
 batch, or when any process had an error. What is written and checked: tests/support/crowd.py.
@@ -120,12 +120,13 @@ def main() -> None:
     parser.add_argument("--sessions", type=int, default=7)
     parser.add_argument("--bulks", type=int, default=3)
     parser.add_argument("--scanners", type=int, default=6)
+    parser.add_argument("--maintainers", type=int, default=0)
     parser.add_argument("--pause", type=float, default=1.0, help="after a batch and after a scan")
     parser.add_argument("--spark", action="store_true", help="a Spark job beside them")
     parser.add_argument("--folder", help="where the table is made (default: the system's)")
     args = parser.parse_args()
     spark = spark_session() if args.spark else None
-    print(f"{args.sessions + args.bulks + args.scanners} processes, {os.cpu_count()} cores")
+    print(f"{args.sessions + args.bulks + args.scanners + args.maintainers} processes, {os.cpu_count()} cores")
     with tempfile.TemporaryDirectory(prefix="kudulite-crowd-", dir=args.folder) as folder:
         path = create(Path(folder)).path
         crowd = Crowd(
@@ -133,6 +134,7 @@ def main() -> None:
             sessions=args.sessions,
             bulks=args.bulks,
             scanners=args.scanners,
+            maintainers=args.maintainers,
             seconds=args.seconds,
             pause_seconds=args.pause,
         )
@@ -147,7 +149,7 @@ def main() -> None:
         for told in results:
             told.role = "bulk" if told.role == "spark" else told.role
         problems = problems_at_end(Path(folder), results, args.sessions)
-    writers = [told for told in results if told.role != "scanner"]
+    writers = [told for told in results if told.role in ("session", "bulk")]
     longest = max((wait for told in writers for wait in told.waits), default=0.0)
     print(f"longest wait of a writer: {longest * 1e3:,.0f} ms")
     print(

@@ -19,6 +19,17 @@ def test_no_scan_sees_a_part_of_a_batch_and_every_batch_is_there(core: CoreTable
     assert [told.batches for told in results] == [TURNS] * 5
 
 
+def test_upkeep_beside_them_changes_nothing_that_anybody_sees(core: CoreTables):
+    """Two processes flush, compact and sweep beside sessions, a bulk writer and a scanner."""
+    folder = core.root / "upkeep"
+    create(folder)
+    crowd = Crowd(folder, sessions=2, bulks=1, scanners=1, maintainers=2, turns=TURNS // 2)
+    crowd.start()
+    results = crowd.join(timeout_seconds=240)
+    assert problems_at_end(folder, results, crowd.sessions) == []
+    assert [told.batches for told in results] == [TURNS // 2] * 6
+
+
 def test_threads_that_share_a_client_see_and_lose_no_more_than_processes(core: CoreTables):
     """Four sessions, a bulk writer and two scanners of one client: flushes go out in groups."""
     folder = core.root / "threads"

@@ -39,9 +39,10 @@ TABLETS = 4
 SECOND = 500  # the second writer number of a bulk writer is the first and this
 SESSION_ROWS, BULK_ROWS = 4, 500
 FLUSH_EVERY = 100
+GRACE_SECONDS = 60.0  # far longer than a scan here
 # pyarrow imports pandas, where it is, at the first conversion of Python objects.
 PRELOADED = ["kudulite", "pandas", "crowd"]
-ROLES = ("session", "bulk", "scanner")
+ROLES = ("session", "bulk", "scanner", "maintainer")
 
 
 @dataclass(frozen=True)
@@ -214,6 +215,18 @@ def _look_up(table: Table, rows: pa.Table, timestamp: int, chance: random.Random
     assert now is not None and now["batch"] >= (row["batch"] if row["writer"] != RACE else 0)
 
 
+def maintain(member: Member, table: Table, told: Told) -> None:
+    """Look after the table in one way after the other; files stay long enough for who reads."""
+    for turn in _turns(member):
+        begin = time.perf_counter()
+        if turn % 3:
+            table.maintain(GRACE_SECONDS)
+        else:
+            table.compact()
+        told.waits.append(time.perf_counter() - begin)
+        told.batches = turn
+
+
 def _turns(member: Member) -> Iterator[int]:
     """Number the turns of a member, from 1 to its end."""
     end = time.monotonic() + member.seconds if member.seconds is not None else None
@@ -238,6 +251,8 @@ def run_member(member: Member, shared: Client | None = None) -> Told:
             write_sessions(member, table, client, told)
         elif member.role == "bulk":
             write_bulk(member, table, told)
+        elif member.role == "maintainer":
+            maintain(member, table, told)
         else:
             scan(member, table, told)
         if shared is None:
@@ -264,12 +279,14 @@ class Crowd:
         sessions: int,
         bulks: int,
         scanners: int,
+        maintainers: int = 0,
         turns: int | None = None,
         seconds: float | None = None,
         pause_seconds: float = 0.0,
     ) -> None:
         self.sessions = sessions
         roles = ["session"] * sessions + ["bulk"] * bulks + ["scanner"] * scanners
+        roles += ["maintainer"] * maintainers
         self._members = [
             Member(role, number, str(folder), turns, seconds, sessions, pause_seconds)
             for number, role in enumerate(roles)
@@ -328,7 +345,7 @@ def problems_at_end(folder: Path, results: list[Told], sessions: int) -> list[st
         owners[row["number"]] = row["batch"]
     for told in results:
         writers = [told.number, told.number + SECOND] if told.role == "bulk" else [told.number]
-        for writer in writers if told.role != "scanner" else []:
+        for writer in writers if told.role in ("session", "bulk") else []:
             if found.get(writer, 0) != told.batches:
                 problems.append(
                     f"writer {writer}: {told.batches} batches acknowledged,"
