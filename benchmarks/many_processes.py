@@ -126,7 +126,8 @@ def main() -> None:
     parser.add_argument("--folder", help="where the table is made (default: the system's)")
     args = parser.parse_args()
     spark = spark_session() if args.spark else None
-    print(f"{args.sessions + args.bulks + args.scanners + args.maintainers} processes, {os.cpu_count()} cores")
+    process_count = args.sessions + args.bulks + args.scanners + args.maintainers
+    print(f"{process_count} processes, {os.cpu_count()} cores")
     with tempfile.TemporaryDirectory(prefix="kudulite-crowd-", dir=args.folder) as folder:
         path = create(Path(folder)).path
         crowd = Crowd(
