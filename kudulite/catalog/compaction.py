@@ -91,7 +91,13 @@ def run_operation(
     hook("read")
     if isinstance(operation, CollectHistory):
         return _collect(store, tablet_id, mark, hook)
-    replacement = _build(store, base, manifest.schema, operation, mark)
+    try:
+        replacement = _build(store, base, manifest.schema, operation, mark)
+    except StorageError:
+        # A purge, or a sweep without grace, takes superseded files from under whoever reads them.
+        if _is_superseded(store, base):
+            return None
+        raise
     if replacement is None:
         return None
     hook("built")
@@ -159,6 +165,11 @@ def _joined_deltas(
     if operation.is_undo:
         return merge_undo_files(file_system, rowset.folder, meta, start, stop, mark=mark)
     return merge_redo_files(file_system, rowset.folder, meta, start, stop)
+
+
+def _is_superseded(store: TableStore, base: Tablet) -> bool:
+    entry = store.newest().entry(base.id)
+    return entry is None or store.tablet(entry).superblock != base.superblock
 
 
 def carry_over(

@@ -144,12 +144,14 @@ def _referenced(store: TableStore, tablet_id: str, manifests: dict[int, Manifest
     entries = {entry.superblock.name: entry for entry in found if entry is not None}
     kept = {folder / LOCK_NAME, folder / MAINTENANCE_LOCK_NAME}
     log_starts = []
+    names: set[tuple[str, str]] = set()  # most files are of many versions
     for entry in entries.values():
         superblock = store.tablet(entry).superblock
         log_starts.append(superblock.wal_start.segment)
         kept.add(folder / entry.superblock.name)
         for meta in superblock.rowsets:
-            kept |= {folder / ROWSET_FOLDER / meta.id / name for name in meta.file_names}
+            names.update((meta.id, name) for name in meta.file_names)
+    kept |= {folder / ROWSET_FOLDER / rowset_id / name for rowset_id, name in names}
     for segment in list_segments(folder / WAL_FOLDER):
         if segment >= min(log_starts, default=0):
             kept.add(segment_path(folder / WAL_FOLDER, segment))

@@ -217,6 +217,25 @@ def test_an_alteration_meanwhile_holds(history: History):
     history.check()
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_files_that_are_purged_before_they_are_read_make_it_do_nothing(history: History, kind: str):
+    """It is no error of the disk: somebody else has made a newer version."""
+    operation = operations(history)[kind]
+
+    def purge(at: str) -> None:
+        if at == "read":
+            history.table.purge([1, 2, 5])
+            history.client.table("t")._store.cache.clear()
+
+    found = history.run(operation, purge)
+    gone = {1, 2, 5}
+    history.versions = {
+        at: [row for row in seen if row[0] not in gone] for at, seen in history.versions.items()
+    }
+    assert found is None
+    history.check()
+
+
 def test_an_operation_for_a_rowset_that_is_gone_does_nothing(history: History):
     """It was chosen for an older version."""
     old = operations(history)
