@@ -99,9 +99,7 @@ def flushed_under_locks(
     return replace(newest, tablets=tablets)
 
 
-def _publish(
-    store: TableStore, base: Tablet, flushed: _FlushedTablet, lock: TabletLock
-) -> bool:
+def _publish(store: TableStore, base: Tablet, flushed: _FlushedTablet, lock: TabletLock) -> bool:
     """Publish a flush, unless the tablet has got another superblock since it was begun.
 
     Nor if its files are gone: a sweep with a short grace time takes them for abandoned ones.
