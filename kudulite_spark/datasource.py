@@ -16,7 +16,8 @@ with the moments fixed the answer is the same.
 serves the next query of the same DataFrame with it: wrong answers, without an error. The option
 `pushdown` is for who knows that each DataFrame is used once; filters that are always safe go into
 the option `filter`. With the setting `spark.sql.python.filterPushdown.enabled` off Spark refuses a
-reader that defines pushFilters, so it is handed only to the process that asks for filters.
+reader that defines pushFilters, so it is handed only to the process that asks for filters. The
+front (`front`) makes a plan for every scan and asks for filters itself, setting or not.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from kudulite import Schema, Table
 from kudulite.errors import ColumnNotFoundError, OptionError, SchemaError, TableNotFoundError
 from kudulite_spark.change_columns import change_schema, table_columns
 from kudulite_spark.filter_text import parse_filter
-from kudulite_spark.options import ReadOptions, WriteOptions
+from kudulite_spark.options import FRONT, ReadOptions, WriteOptions
 from kudulite_spark.reader import (
     PushingTabletReader,
     ScanPlan,
@@ -41,7 +42,12 @@ from kudulite_spark.reader import (
     decoded_tokens,
 )
 from kudulite_spark.table_path import absolute_path, open_table
-from kudulite_spark.types import arrow_schema, is_exactly_readable, spark_schema
+from kudulite_spark.types import (
+    arrow_schema,
+    is_exactly_readable,
+    spark_schema,
+    with_row_count,
+)
 from kudulite_spark.write_plan import plan_write
 from kudulite_spark.writer import TableWriter
 
@@ -72,7 +78,10 @@ class KuduliteDataSource(DataSource):
             self._moments = chosen_moments(table, read)
         if read.filter is not None:
             parse_filter(read.filter, table.schema)  # a mistake in it is said at load()
-        return own_schema(table.schema, read)
+        found = own_schema(table.schema, read)
+        if FRONT in self.options and not read.is_of_changes:
+            return with_row_count(found, row_count(table, read))
+        return found
 
     def reader(self, schema: StructType) -> TabletReader:
         """Return the reader of the columns in `schema`, at the snapshot fixed by load()."""
@@ -95,7 +104,9 @@ class KuduliteDataSource(DataSource):
             ordered=read.fault_tolerant_scan,
             pinned=decoded_tokens(tokens, path) if (tokens := read.scan_tokens) else None,
         )
-        if read.pushdown and _is_called_from(_PUSHDOWN_PROCESS):
+        # The front plans each scan for itself, so it may always push.
+        may_push = read.pushdown or (FRONT in self.options and not read.is_of_changes)
+        if may_push and _is_called_from(_PUSHDOWN_PROCESS):
             return PushingTabletReader(plan)
         return TabletReader(plan)
 
@@ -134,6 +145,14 @@ def own_schema(schema: Schema, read: ReadOptions) -> StructType:
     if read.is_of_changes:
         return change_schema(schema, read.columns, read.change_images == "both")
     return spark_schema(schema, read.columns)
+
+
+def row_count(table: Table, read: ReadOptions) -> int:
+    """Return about how many rows a read will find, filters aside."""
+    if read.scan_tokens is not None:
+        tokens = decoded_tokens(read.scan_tokens, str(table.path))
+        return sum(token.row_count_estimate for token in tokens)
+    return table.statistics.live_row_count
 
 
 def check_read_schema(

@@ -15,11 +15,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
 
 from kudulite_spark.datasource import KuduliteDataSource
+from kudulite_spark.front import install_front
 
 
 def register(spark: SparkSession) -> None:
     """Register the format `kudulite` with a session (classic or Connect).
 
+    Installs the front too, where it can be: Spark then prunes columns and pushes filters (`front`).
     In a local session the workers of the source get this interpreter, unless PYSPARK_PYTHON chose
     one, and find the package where this process found it. On a cluster they need it installed."""
     if not is_remote() and (spark.sparkContext.master or "").startswith("local"):
@@ -28,6 +30,7 @@ def register(spark: SparkSession) -> None:
             context.pythonExec = sys.executable
         _add_python_path(context.environment, str(Path(__file__).resolve().parents[1]))
     spark.dataSource.register(KuduliteDataSource)
+    install_front(spark)
 
 
 def start_directory(spark: SparkSession) -> str | None:

@@ -42,6 +42,8 @@ from kudulite.errors import ColumnNotFoundError, SchemaError
 
 # Spark keeps the declared type of a CHAR or VARCHAR column under this key of a field's metadata.
 CHAR_VARCHAR_KEY = "__CHAR_VARCHAR_TYPE_STRING"
+# The front takes it out again; see java/DefaultSource.java.
+ROW_COUNT_KEY = "kudulite.rowCount"
 _CHAR_VARCHAR = re.compile(r"(?:var)?char\((\d+)\)")
 
 _SPARK_OF_NAME: dict[str, DataType] = {
@@ -83,6 +85,15 @@ def spark_schema(schema: Schema, names: Sequence[str] | None = None) -> StructTy
     """Return the Spark schema of the named columns (all by default), in the order named."""
     columns = schema.columns if names is None else [schema.column(name) for name in names]
     return StructType([_spark_field(column) for column in columns])
+
+
+def with_row_count(struct: StructType, row_count: int) -> StructType:
+    """Return the schema with the table's row count noted at its first column, for the front."""
+    if not struct.fields:
+        return struct
+    first, *rest = struct.fields
+    noted = {**first.metadata, ROW_COUNT_KEY: row_count}
+    return StructType([StructField(first.name, first.dataType, first.nullable, noted), *rest])
 
 
 def arrow_schema(struct: StructType) -> pa.Schema:

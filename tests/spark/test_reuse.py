@@ -2,16 +2,20 @@
 
 Spark keeps what it planned for a DataFrame and serves later queries with it. Each pattern of
 `reuse_patterns` makes one `load()` (or view) and asks it several things; all answers are compared
-with plain Python, with Spark's filter pushdown for Python sources on and off.
+with plain Python, with Spark's filter pushdown for Python sources on and off, without the front and
+with it.
 """
 
 from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pytest
+from more_reuse_patterns import MORE_PATTERNS
 from pyspark.sql import SparkSession
 from reuse_patterns import PATTERNS, ROWS, Row, Table, where
 from spark_tables import load, make_table, rows, save
+
+from kudulite_spark.front import install_front
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
@@ -33,8 +37,19 @@ def _pushdown(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[N
     spark.conf.set(PUSHDOWN, before)
 
 
-@pytest.mark.parametrize("pattern", PATTERNS, ids=lambda pattern: pattern.__name__)
-@pytest.mark.usefixtures("_pushdown")
+@pytest.fixture(params=["false", "true"], ids=["source", "front"])
+def _front(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[None]:
+    if request.param == "true":
+        assert install_front(spark)
+    spark.conf.set("spark.kudulite.front", request.param)
+    yield
+    spark.conf.set("spark.kudulite.front", "false")
+
+
+@pytest.mark.parametrize(
+    "pattern", [*PATTERNS, *MORE_PATTERNS], ids=lambda pattern: pattern.__name__
+)
+@pytest.mark.usefixtures("_front", "_pushdown")
 def test_every_query_of_a_reused_dataframe_is_right(pattern, table):
     """Whatever was asked of the DataFrame before, and whatever the setting says."""
     for number, (found, expected) in enumerate(pattern(table)):

@@ -1,0 +1,353 @@
+package kudulite;
+
+import java.util.Arrays;
+import java.util.Map;
+import java.util.OptionalLong;
+import java.util.Set;
+import org.apache.spark.sql.connector.catalog.SupportsRead;
+import org.apache.spark.sql.connector.catalog.SupportsWrite;
+import org.apache.spark.sql.connector.catalog.Table;
+import org.apache.spark.sql.connector.catalog.TableCapability;
+import org.apache.spark.sql.connector.catalog.TableProvider;
+import org.apache.spark.sql.connector.expressions.Transform;
+import org.apache.spark.sql.connector.read.Batch;
+import org.apache.spark.sql.connector.read.InputPartition;
+import org.apache.spark.sql.connector.read.PartitionReaderFactory;
+import org.apache.spark.sql.connector.read.Scan;
+import org.apache.spark.sql.connector.read.ScanBuilder;
+import org.apache.spark.sql.connector.read.Statistics;
+import org.apache.spark.sql.connector.read.SupportsPushDownFilters;
+import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
+import org.apache.spark.sql.connector.read.SupportsReportStatistics;
+import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
+import org.apache.spark.sql.connector.metric.CustomMetric;
+import org.apache.spark.sql.connector.write.LogicalWriteInfo;
+import org.apache.spark.sql.connector.write.WriteBuilder;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceCreationResult;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonFilterPushdownResult;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonScanBuilder;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
+import org.apache.spark.sql.internal.SQLConf;
+import org.apache.spark.sql.sources.Filter;
+import org.apache.spark.sql.types.Metadata;
+import org.apache.spark.sql.types.MetadataBuilder;
+import org.apache.spark.sql.types.StructField;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+
+/**
+ * The front: stands before the Python source so that Spark prunes columns, pushes filters and knows
+ * sizes. Spark looks for a class of the format's name, `kudulite.DefaultSource`, before it asks for
+ * a Python source of that name; so plain format("kudulite") comes here once the jar is loaded.
+ *
+ * One load() is one Python instance, made once, in which the snapshot is fixed. Stock Spark also
+ * keeps one plan per load(), and a filter of one query then serves the next; here every scan plans
+ * for itself: its own columns and filters, never anybody else's. All filters are advisory: Spark
+ * applies them again.
+ *
+ * Plain Java 8 without lambdas or generics of our own: Janino compiles it. The same classes and
+ * signatures in Spark 4.1, 4.2 and 4.3.
+ */
+public class DefaultSource implements TableProvider {
+  static final String NAME = "kudulite";
+  static final String FRONT = "kudulitefront";
+  static final String ROWS = "kudulite.rowCount";
+
+  private Load load;
+  private PythonDataSourceV2 stock;
+
+  /** With the setting spark.kudulite.front=false a load() is the stock one, without the front. */
+  private static boolean isOff() {
+    return "false".equalsIgnoreCase(SQLConf.get().getConfString("spark.kudulite.front", "true"));
+  }
+
+  public StructType inferSchema(CaseInsensitiveStringMap options) {
+    if (isOff()) {
+      stock = Load.named(new PythonDataSourceV2());
+      return stock.inferSchema(options);
+    }
+    load = new Load(options, null);
+    return load.schema();
+  }
+
+  public Transform[] inferPartitioning(CaseInsensitiveStringMap options) {
+    return new Transform[0];
+  }
+
+  public Table getTable(StructType schema, Transform[] partitioning, Map properties) {
+    if (stock != null || isOff()) {
+      PythonDataSourceV2 source = stock != null ? stock : Load.named(new PythonDataSourceV2());
+      return source.getTable(schema, partitioning, properties);
+    }
+    CaseInsensitiveStringMap options = new CaseInsensitiveStringMap(properties);
+    if (load == null || !load.options.equals(options)) {
+      load = new Load(options, schema);
+    }
+    return new FrontTable(load, schema);
+  }
+
+  public boolean supportsExternalMetadata() {
+    return true;
+  }
+
+  /** What one load() has in common: the Python instance, with the snapshot. */
+  static class Load {
+    final CaseInsensitiveStringMap options;
+    final StructType given;
+    private final PythonDataSourceV2 source = named(new PythonDataSourceV2());
+    private PythonDataSourceCreationResult created;
+    private long rows = -1;
+
+    Load(CaseInsensitiveStringMap options, StructType given) {
+      this.options = options;
+      this.given = given;
+    }
+
+    static PythonDataSourceV2 named(PythonDataSourceV2 source) {
+      source.setShortName(NAME);
+      return source;
+    }
+
+    /** The instance: the same for all scans of this load(). */
+    synchronized PythonDataSourceCreationResult created() {
+      if (created == null) {
+        java.util.Map all = new java.util.HashMap(options.asCaseSensitiveMap());
+        all.put(FRONT, "true");
+        scala.Option schema = given == null ? scala.Option.empty() : scala.Option.apply(given);
+        created = source.source().createDataSourceInPython(
+            NAME, new CaseInsensitiveStringMap(all), schema);
+      }
+      return created;
+    }
+
+    /** The schema, without the note of the row count that the Python source put into it. */
+    StructType schema() {
+      StructField[] fields = created().schema().fields();
+      StructField[] plain = new StructField[fields.length];
+      for (int i = 0; i < fields.length; i++) {
+        Metadata metadata = fields[i].metadata();
+        if (metadata.contains(ROWS)) {
+          rows = metadata.getLong(ROWS);
+          metadata = new MetadataBuilder().withMetadata(metadata).remove(ROWS).build();
+        }
+        plain[i] = new StructField(
+            fields[i].name(), fields[i].dataType(), fields[i].nullable(), metadata);
+      }
+      return new StructType(plain);
+    }
+
+    long rows() {
+      return rows;
+    }
+  }
+
+  /** A source of one scan: Spark keeps a scan's plan in it, and it gets the load's instance. */
+  static class ScanSource extends PythonDataSourceV2 {
+    private final Load load;
+
+    ScanSource(Load load) {
+      this.load = load;
+      setShortName(NAME);
+    }
+
+    public PythonDataSourceCreationResult getOrCreateDataSourceInPython(
+        String name, CaseInsensitiveStringMap options, scala.Option schema) {
+      return load.created();
+    }
+  }
+
+  static class FrontTable implements Table, SupportsRead, SupportsWrite {
+    private final Load load;
+    private final StructType schema;
+    private final PythonTable python;
+
+    FrontTable(Load load, StructType schema) {
+      this.load = load;
+      this.schema = schema;
+      python = new PythonTable(Load.named(new PythonDataSourceV2()), NAME, schema);
+    }
+
+    public String name() {
+      return NAME;
+    }
+
+    public StructType schema() {
+      return schema;
+    }
+
+    public Set capabilities() {
+      return python.capabilities();
+    }
+
+    public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
+      return new FrontScanBuilder(load, schema, options);
+    }
+
+    public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
+      return python.newWriteBuilder(info);
+    }
+  }
+
+  static class FrontScanBuilder
+      implements SupportsPushDownFilters, SupportsPushDownRequiredColumns {
+    private final Load load;
+    private final CaseInsensitiveStringMap options;
+    private StructType schema;
+    private Filter[] filters = new Filter[0];
+
+    FrontScanBuilder(Load load, StructType schema, CaseInsensitiveStringMap options) {
+      // SELECT … WITH (…) gives a scan options of its own; the load's then do not hold for it.
+      this.load = options.equals(load.options) ? load : new Load(options, load.given);
+      this.schema = schema;
+      this.options = options;
+    }
+
+    public Filter[] pushFilters(Filter[] given) {
+      if (!"false".equalsIgnoreCase(options.get("pushdown"))) {
+        filters = given;
+      }
+      return given;
+    }
+
+    public Filter[] pushedFilters() {
+      return filters;
+    }
+
+    public void pruneColumns(StructType required) {
+      schema = required;
+    }
+
+    public Scan build() {
+      return new FrontScan(load, schema, options, filters);
+    }
+  }
+
+  static class FrontScan implements SupportsReportStatistics {
+    final Load load;
+    final StructType schema;
+    final CaseInsensitiveStringMap options;
+    final Filter[] filters;
+    private Scan planned;
+
+    FrontScan(
+        Load load, StructType schema, CaseInsensitiveStringMap options, Filter[] filters) {
+      this.load = load;
+      this.schema = schema;
+      this.options = options;
+      this.filters = filters;
+    }
+
+    /** Spark's own scan of the Python source, planned when it is first run and not to explain. */
+    private synchronized Scan planned() {
+      if (planned == null) {
+        ScanSource source = new ScanSource(load);
+        if (filters.length > 0) {
+          scala.Option found =
+              source.source().pushdownFiltersInPython(load.created(), schema, filters);
+          if (found.isDefined()) {
+            source.setReadInfo(((PythonFilterPushdownResult) found.get()).readInfo());
+          }
+        }
+        planned = new PythonScanBuilder(source, NAME, schema, options).build();
+      }
+      return planned;
+    }
+
+    public StructType readSchema() {
+      return schema;
+    }
+
+    public String description() {
+      return NAME + " " + options.get("path") + " ReadSchema: " + schema.simpleString()
+          + " PushedFilters: " + Arrays.toString(filters);
+    }
+
+    public Batch toBatch() {
+      return new FrontBatch(this);
+    }
+
+    public MicroBatchStream toMicroBatchStream(String checkpointLocation) {
+      return new PythonScanBuilder(new ScanSource(load), NAME, schema, options)
+          .build().toMicroBatchStream(checkpointLocation);
+    }
+
+    public CustomMetric[] supportedCustomMetrics() {
+      return new PythonScanBuilder(new ScanSource(load), NAME, schema, options)
+          .build().supportedCustomMetrics();
+    }
+
+    public Scan.ColumnarSupportMode columnarSupportMode() {
+      return Scan.ColumnarSupportMode.UNSUPPORTED;
+    }
+
+    public Statistics estimateStatistics() {
+      return new Size(load.rows(), schema.defaultSize());
+    }
+
+    boolean isSame(FrontScan other) {
+      return load == other.load && schema.equals(other.schema)
+          && options.equals(other.options) && Arrays.equals(filters, other.filters);
+    }
+  }
+
+  /** Equal for equal scans of one load(), so that Spark runs what it needs twice only once. */
+  static class FrontBatch implements Batch {
+    private final FrontScan scan;
+    private Batch python;
+
+    FrontBatch(FrontScan scan) {
+      this.scan = scan;
+    }
+
+    private synchronized Batch python() {
+      if (python == null) {
+        python = scan.planned().toBatch();
+      }
+      return python;
+    }
+
+    public InputPartition[] planInputPartitions() {
+      return python().planInputPartitions();
+    }
+
+    public PartitionReaderFactory createReaderFactory() {
+      return python().createReaderFactory();
+    }
+
+    public boolean equals(Object other) {
+      return other instanceof FrontBatch && scan.isSame(((FrontBatch) other).scan);
+    }
+
+    public int hashCode() {
+      return scan.schema.hashCode();
+    }
+  }
+
+  static class Size implements Statistics {
+    private final long rows;
+    private final long rowBytes;
+
+    Size(long rows, int columnBytes) {
+      this.rows = rows;
+      this.rowBytes = columnBytes + 8;
+    }
+
+    public OptionalLong sizeInBytes() {
+      return rows < 0 ? OptionalLong.empty() : OptionalLong.of(rows * rowBytes);
+    }
+
+    public OptionalLong numRows() {
+      return rows < 0 ? OptionalLong.empty() : OptionalLong.of(rows);
+    }
+  }
+
+  /** Fails, at register(), where Spark's classes are not those that this was made for. */
+  public static String check() {
+    Load load = new Load(CaseInsensitiveStringMap.empty(), null);
+    StructType schema = new StructType();
+    new PythonScanBuilder(new ScanSource(load), NAME, schema, load.options).build();
+    new FrontTable(load, schema).capabilities();
+    return NAME;
+  }
+}

@@ -1,0 +1,98 @@
+"""The front: Spark prunes columns, pushes filters and knows sizes, and the answers stay right."""
+
+import contextlib
+import hashlib
+import io
+import logging
+import sys
+import zipfile
+from collections.abc import Iterator
+
+import front_build
+import pyarrow as pa
+import pytest
+from spark_tables import load, make_table, rows, save
+
+from kudulite_spark import front
+
+ROWS = [(k, f"s{k % 3}", k / 2) for k in range(50)]
+
+
+@pytest.fixture(autouse=True)
+def _with_front(spark) -> Iterator[None]:
+    assert front.install_front(spark)
+    spark.conf.set("spark.kudulite.front", "true")
+    yield
+    spark.conf.set("spark.kudulite.front", "false")
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory) -> str:
+    """A table (k, s, x) in four tablets; read only."""
+    types = {"k": pa.int32(), "s": pa.string(), "x": pa.float64()}
+    layout = {"primary_key": ["k"], "hash_partitions": [(["k"], 4)]}
+    return make_table(tmp_path_factory.mktemp("front") / "t", ROWS, types, **layout)
+
+
+def explained(frame) -> str:
+    """What `explain` prints."""
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        frame.explain("cost")
+        frame.explain()
+    return printed.getvalue()
+
+
+def test_the_jar_is_made_of_the_source():
+    """Who changes the source runs tests/support/front_build.py."""
+    with zipfile.ZipFile(front_build.JAR) as jar:
+        assert jar.read(front_build.MANIFEST).decode() == front_build.manifest()
+    assert len(hashlib.sha256(front_build.SOURCE.read_bytes()).hexdigest()) == 64
+
+
+def test_columns_are_pruned_and_filters_pushed(spark, path):
+    """What explain shows is what the Python source is asked for; a count moves no column."""
+    frame = load(spark, path)
+    plan = explained(frame.filter("k = 7 AND s <> 'a'").select("x"))
+    assert "ReadSchema: struct<k:int,s:string,x:double>" in plan
+    assert "EqualTo(k,7)" in plan
+    assert "ReadSchema: struct<>" in explained(frame.groupBy().count())
+    assert "Statistics(sizeInBytes=2000.0 B)" in explained(frame)  # 50 rows of 40 bytes
+    assert rows(frame.filter("k = 7 AND s <> 'a'").select("x")) == [(3.5,)]
+    assert frame.count() == 50
+
+
+def test_a_filter_on_the_key_opens_one_tablet(spark, path):
+    """The partitions of a scan are of the tablets that its filters leave."""
+    frame = load(spark, path, splitSizeBytes="1")
+    assert frame.rdd.getNumPartitions() == 4
+    assert frame.filter("k = 7").rdd.getNumPartitions() == 1
+
+
+def test_a_dataframe_stays_at_its_load(spark, tmp_path):
+    """All its scans are of one snapshot, with a schema of the user, too."""
+    place = str(tmp_path / "t")
+    save(spark.range(10).selectExpr("id AS k", "id % 2 AS b"), place, primaryKey="k")
+    frame, other = load(spark, place), load(spark, place)
+    given = spark.read.format("kudulite").schema("b long").load(place)
+    assert (frame.count(), given.filter("b = 1").count()) == (10, 5)
+    save(spark.range(5, 20).selectExpr("id AS k", "CAST(1 AS LONG) AS b"), place)
+    for found in (frame, other):
+        assert (found.count(), found.filter("b = 1").count()) == (10, 5)
+    assert (given.count(), given.filter("b = 1").count()) == (10, 5)
+    assert load(spark, place).filter("b = 1").count() == 17
+
+
+def test_a_small_table_is_broadcast(spark, path):
+    """Its size is known when the query is planned."""
+    frame = load(spark, path)
+    joined = spark.range(1 << 40).withColumnRenamed("id", "k").join(frame, "k")
+    assert "BroadcastHashJoin" in explained(joined)
+
+
+def test_where_it_cannot_be_the_reason_is_logged(spark, monkeypatch, caplog):
+    """And plain Python serves."""
+    monkeypatch.setattr(front, "VERSIONS", ("3.5",))
+    with caplog.at_level(logging.WARNING, logger="kudulite.spark"):
+        assert not front.install_front(spark)
+    assert "is none of those it was tested with: 3.5" in caplog.text
+    assert sys.modules["kudulite_spark.front"] is front
