@@ -1,0 +1,185 @@
+"""TPC-H through `kudulite_spark.read_table` beside Spark over Parquet, clean and after changes.
+
+    pip install tpchgen-cli duckdb
+    python benchmarks/tpch.py --scale 1
+
+The data comes from tpchgen-cli. Clean: the 22 queries over tables loaded from its Parquet files,
+and over these files. Dirty: 0.1 % of orders and lineitem inserted, 1 % updated and 0.1 % deleted
+through the connector; beside it Parquet files in which DuckDB made the same changes. All answers
+must be equal. Prints the seconds of each query, and the geometric means of the ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from tpch_queries import QUERIES
+
+import kudulite
+import kudulite_spark
+
+KEYS = {
+    "nation": ["n_nationkey"],
+    "region": ["r_regionkey"],
+    "part": ["p_partkey"],
+    "supplier": ["s_suppkey"],
+    "partsupp": ["ps_partkey", "ps_suppkey"],
+    "customer": ["c_custkey"],
+    "orders": ["o_orderkey"],
+    "lineitem": ["l_orderkey", "l_linenumber"],
+}
+# Orders have one key in four, in runs of eight: a hash spreads what is chosen over all of them.
+CHOSEN = {
+    "orders": "(o_orderkey * 2654435761) % 1000003 % 1000",
+    "lineitem": "(l_orderkey * 2654435761) % 1000003 % 1000",
+}
+INSERTED = {
+    "orders": "o_orderkey + 100000000 AS o_orderkey",
+    "lineitem": "l_orderkey + 100000000 AS l_orderkey",
+}
+UPDATED = {
+    "orders": [
+        "CAST(o_totalprice + 1 AS DECIMAL(15, 2)) AS o_totalprice",
+        "'1-URGENT' AS o_orderpriority",
+    ],
+    "lineitem": [
+        "CAST(l_extendedprice + 1 AS DECIMAL(15, 2)) AS l_extendedprice",
+        "'AIR' AS l_shipmode",
+    ],
+}
+
+
+def generate(folder: Path, scale: float) -> None:
+    """Write the tables as Parquet, unless they are there."""
+    if not (folder / "lineitem.parquet").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        command = ["tpchgen-cli", "parquet", "-s", f"{scale:g}"]
+        subprocess.run([*command, f"--output-dir={folder}"], check=True)
+
+
+def load(source: Path, root: Path) -> float:
+    """Load the Parquet files into kudulite tables; returns the seconds."""
+    client = kudulite.connect(root)
+    start = time.perf_counter()
+    for name, keys in KEYS.items():
+        data = pq.read_table(source / f"{name}.parquet")
+        fields = [pa.field(f.name, _plain(f.type), f.name not in keys) for f in data.schema]
+        data = data.cast(pa.schema(fields))
+        client.create_table(name, data.schema, primary_key=keys).insert(data)
+    return time.perf_counter() - start
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    return pa.string() if pa.types.is_string_view(kind) or pa.types.is_large_string(kind) else kind
+
+
+def change(spark: SparkSession, source: Path, root: Path) -> float:
+    """Insert, update and delete through the connector; returns the seconds."""
+    start = time.perf_counter()
+    for name, keys in KEYS.items():
+        if name not in CHOSEN:
+            continue
+        frame = spark.read.parquet(str(source / f"{name}.parquet"))
+        rest = [column for column in frame.columns if column != keys[0]]
+        chosen = {n: frame.filter(f"{CHOSEN[name]} {test}") for n, test in _tests().items()}
+        _save(chosen["inserted"].selectExpr(INSERTED[name], *rest), root / name, "insert")
+        updated = chosen["updated"].selectExpr(*keys, *UPDATED[name])
+        _save(updated, root / name, "update")
+        _save(chosen["deleted"].select(*keys), root / name, "delete")
+    return time.perf_counter() - start
+
+
+def _tests() -> dict[str, str]:
+    return {"inserted": "= 500", "updated": "BETWEEN 10 AND 19", "deleted": "= 900"}
+
+
+def _save(frame: DataFrame, path: Path, operation: str) -> None:
+    options = {"operation": operation}
+    frame.write.format("kudulite").mode("append").options(**options).save(str(path))
+
+
+def change_parquet(source: Path, target: Path) -> None:
+    """Make the same changes in DuckDB, into new Parquet files; other tables stay as they are."""
+    target.mkdir(parents=True, exist_ok=True)
+    tests = _tests()
+    for name, keys in KEYS.items():
+        place = target / f"{name}.parquet"
+        if name not in CHOSEN:
+            if not place.exists():
+                place.symlink_to((source / f"{name}.parquet").resolve())
+            continue
+        file, chosen = f"'{source / name}.parquet'", CHOSEN[name]
+        replaced = ", ".join(UPDATED[name])
+        query = f"""
+            SELECT * FROM {file}
+              WHERE NOT ({chosen} {tests["updated"]} OR {chosen} {tests["deleted"]})
+            UNION ALL SELECT * REPLACE ({replaced}) FROM {file} WHERE {chosen} {tests["updated"]}
+            UNION ALL SELECT * REPLACE ({INSERTED[name]}) FROM {file}
+              WHERE {chosen} {tests["inserted"]}
+            ORDER BY {", ".join(keys)}"""
+        duckdb.sql(f"COPY ({query}) TO '{place}' (FORMAT parquet, COMPRESSION zstd)")
+
+
+def compare(spark: SparkSession, label: str, parquet: Path, root: Path, repeat: int) -> float:
+    """Run all queries over both; returns the geometric mean of the ratios of the best times."""
+    readers = {
+        "parquet": {n: spark.read.parquet(str(parquet / f"{n}.parquet")) for n in KEYS},
+        "read_table": {n: kudulite_spark.read_table(spark, str(root / n)) for n in KEYS},
+    }
+    logs = []
+    for number, text in QUERIES.items():
+        best: dict[str, float] = {}
+        answers = {}
+        for _ in range(repeat):
+            for reader, frames in readers.items():
+                for name, frame in frames.items():
+                    frame.createOrReplaceTempView(name)
+                start = time.perf_counter()
+                answers[reader] = spark.sql(text).collect()
+                seconds = time.perf_counter() - start
+                best[reader] = min(seconds, best.get(reader, math.inf))
+        assert answers["parquet"] == answers["read_table"], f"query {number} differs"
+        ratio = best["read_table"] / best["parquet"]
+        logs.append(math.log(ratio))
+        print(
+            f"{label} q{number:<2} parquet {best['parquet']:7.3f} s   read_table"
+            f" {best['read_table']:7.3f} s   ratio {ratio:5.2f}   {len(answers['parquet'])} rows",
+            flush=True,
+        )
+    return math.exp(sum(logs) / len(logs))
+
+
+def main() -> None:
+    """Generate, load, compare, change, compare."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--scale", type=float, default=0.01)
+    parser.add_argument("--folder", type=Path, help="of the generated data, to be used again")
+    parser.add_argument("--repeat", type=int, default=3)
+    arguments = parser.parse_args()
+    options = {"spark.driver.memory": "4g", "spark.sql.shuffle.partitions": "4"}
+    spark = kudulite_spark.local_session(cores=os.cpu_count() or 2, options=options)
+    with tempfile.TemporaryDirectory(prefix="kudulite-tpch-") as folder:
+        work = Path(folder)
+        source = (arguments.folder or work) / f"tpch-{arguments.scale:g}"
+        generate(source, arguments.scale)
+        print(f"load: {load(source, work / 'tables'):.1f} s")
+        clean = compare(spark, "clean", source, work / "tables", arguments.repeat)
+        print(f"changes: {change(spark, source, work / 'tables'):.1f} s")
+        change_parquet(source, work / "changed")
+        dirty = compare(spark, "dirty", work / "changed", work / "tables", arguments.repeat)
+    print(f"geometric mean of the ratios: clean {clean:.3f}, dirty {dirty:.3f}")
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
