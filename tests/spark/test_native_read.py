@@ -3,12 +3,15 @@
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame
-from spark_tables import load
-from typed_tables import TypedTable, random_table
+from spark_tables import load, make_table, rows
+from typed_tables import COLUMNS, TypedTable, random_table
 
+import kudulite
 import kudulite_spark
 from kudulite import NativeLimits
+from kudulite.model.schema import encodings_of
 from kudulite_spark import native_read
+from kudulite_spark.native_scan import FileReader
 
 # Nearly all rows from Parquet; and nearly none.
 NATIVE = NativeLimits(excluded_fraction_max=1)
@@ -66,3 +69,125 @@ def test_altered_columns_are_read_by_their_ids(spark, tmp_path, monkeypatch):
     assert frame.filter("added = 17 AND i16 IS NULL").count() == len(
         [row for row in altered.table.scan().to_pylist() if row["added"] == 17 and not row["i16"]]
     )
+
+
+def test_every_encoding_and_compression_is_read_exactly(spark, tmp_path, monkeypatch):
+    """What a column may ask for, in files that Spark reads itself or that it may not."""
+    monkeypatch.setattr(native_read, "LIMITS", NATIVE)
+    codecs = ["none", "lz4", "snappy", "zstd", "gzip"]
+    builder = kudulite.schema_builder()
+    builder.add_column("id", kudulite.int32, nullable=False)
+    builder.set_primary_keys(["id"])
+    values: dict[str, list] = {"id": list(range(200))}
+    for name, kind, given in COLUMNS:
+        column_type = kudulite.parse_type(str(kind))
+        for number, encoding in enumerate(encodings_of(column_type)):
+            codec = codecs[(len(values) + number) % len(codecs)]
+            full = f"{name}_{encoding}"
+            builder.add_column(full, column_type, encoding=encoding, compression=codec)
+            values[full] = [None if i % 7 == 3 else given[i % len(given)] for i in range(200)]
+    client = kudulite.connect(tmp_path)
+    table = client.create_table("t", builder.build())
+    table.insert(pa.table(values, schema=table.arrow_schema))
+    table.delete({"id": [3, 77]})
+    expected = content(table.scan().to_arrow(), table.arrow_schema)
+    plain = [name for name in table.schema.names if not name.endswith("bitshuffle")]
+    for names in (table.schema.names, plain):
+        frame = kudulite_spark.read_table(spark, str(tmp_path / "t"), columns=names)
+        schema = pa.schema([table.arrow_schema.field(name) for name in names])
+        rows_found = content(frame, schema)
+        assert rows_found == (
+            expected
+            if names is not plain
+            else content(table.scan(columns=plain).to_arrow(), schema)
+        )
+
+
+def test_folders_and_columns_of_any_name(spark, tmp_path, monkeypatch):
+    """Names that Spark takes for patterns, partitions, fields of structs or its own."""
+    monkeypatch.setattr(native_read, "LIMITS", NATIVE)
+    names = ["a.b", "a`b", "x y", "Ä", "size", "row", "block", "MASK"]
+    for folder in ("k=1", "with [a] {b} * ? %20 ü", "_hidden"):
+        place = tmp_path / folder / "t"
+        place.parent.mkdir()
+        content_of = [tuple(range(i, i + len(names))) for i in range(50)]
+        types = dict.fromkeys(names, pa.int64())
+        path = make_table(place, content_of, types, primary_key=["a.b"])
+        table = kudulite.open_table(path)
+        table.flush()
+        table.update({"a.b": [3], "size": [-1]})
+        table.delete({"a.b": [4]})
+        frame = kudulite_spark.read_table(spark, path)
+        assert rows(frame) == rows(load(spark, path))
+        assert len(frame.inputFiles()) == 1
+        assert frame.filter("`a.b` = 3").select("size").collect() == [(-1,)]
+
+
+def test_filters_mean_what_they_mean_to_spark_and_to_a_scan(spark, made, monkeypatch):
+    """`where`, a filter of the DataFrame, and the option `filter` leave the same rows: row groups
+    are skipped by statistics that know nothing of NaN and -0.0."""
+    monkeypatch.setattr(native_read, "LIMITS", NATIVE)
+    # What Spark filters row by row, without any statistics.
+    frame = spark.createDataFrame(made.table.scan().to_arrow())
+    native = kudulite_spark.read_table(spark, made.path)
+    texts = [
+        "f64 > 5",
+        "f64 = 0.0",
+        "f32 >= 0 AND f64 <= 2.5",
+        "i32 = -7 AND text LIKE 'a%'",
+        "i8 > 100 AND i8 < 1000",
+        "day < '1600-01-01'",
+        "moment >= '1969-12-31T23:59:59Z'",
+        "local IN ('1582-10-07 00:00:00')",
+        "d18 >= 0.00005",
+        "raw IS NULL AND short >= 'b'",
+    ]
+    for text in texts:
+        where = kudulite_spark.read_table(spark, made.path, where=text)
+        expected = content(load(spark, made.path, filter=text), made.table.arrow_schema)
+        assert content(where, made.table.arrow_schema) == expected, text
+        if "'1" not in text:  # a time without a zone is of the session's zone to Spark
+            assert content(frame.filter(text), made.table.arrow_schema) == expected, text
+            assert content(native.filter(text), made.table.arrow_schema) == expected, text
+    for text in ("f64 = double('NaN')", "f32 IN (double(0), 1.5)", "f64 <=> -0.0D", "f64 >= 0.0D"):
+        assert frame.filter(text).count() == native.filter(text).count() > 0, text
+
+
+def test_a_view_in_sql_joins_and_broadcasts(spark, tmp_path, monkeypatch):
+    """Spark knows the size of base data and what is handed over, and skips row groups itself."""
+    path = make_table(
+        tmp_path / "t",
+        [(k, f"s{k % 3}") for k in range(3000)],
+        {"k": pa.int64(), "s": pa.string()},
+        primary_key=["k"],
+    )
+    kudulite.open_table(path).flush()
+    kudulite.open_table(path).update({"k": [5], "s": ["new"]})
+    frame = kudulite_spark.read_table(spark, path)
+    frame.createOrReplaceTempView("native_view")
+    found = spark.sql(
+        "SELECT a.s, count(*) FROM native_view a JOIN native_view b ON a.k = b.k + 1"
+        " WHERE b.k < 9 GROUP BY a.s"
+    )
+    assert rows(found) == [("new", 1), ("s0", 3), ("s1", 3), ("s2", 2)]
+    big = spark.range(1 << 40).withColumnRenamed("id", "k")
+    plan = str(big.join(frame, "k")._jdf.queryExecution().executedPlan())
+    assert "BroadcastHashJoin" in plan
+    assert "PushedFilters: [IsNotNull(k), EqualTo(k,7)]" in str(
+        frame.filter("k = 7")._jdf.queryExecution().executedPlan()
+    )
+    spark.catalog.dropTempView("native_view")
+
+
+def test_where_spark_knows_no_row_positions_the_python_source_serves(spark, made):
+    """With Spark's second version of file sources nothing is read natively."""
+    name = "spark.sql.sources.useV1SourceList"
+    before = spark.conf.get(name)
+    assert FileReader.of(spark).has_metadata
+    spark.conf.set(name, "csv")
+    try:
+        assert not FileReader.of(spark).has_metadata
+        frame = kudulite_spark.read_table(spark, made.path)
+        assert frame.inputFiles() == []
+    finally:
+        spark.conf.set(name, before)
