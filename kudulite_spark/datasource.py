@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import MutableMapping
+from dataclasses import replace
 from types import FrameType
 from typing import NamedTuple
 
@@ -33,6 +34,7 @@ from pyspark.sql.types import StructType
 from kudulite import Schema, Table
 from kudulite.errors import ColumnNotFoundError, OptionError, SchemaError, TableNotFoundError
 from kudulite_spark.change_columns import change_schema, table_columns
+from kudulite_spark.column_names import find_all, find_name
 from kudulite_spark.filter_text import parse_filter
 from kudulite_spark.options import FRONT, ReadOptions, WriteOptions
 from kudulite_spark.reader import (
@@ -72,8 +74,7 @@ class KuduliteDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the Spark schema of the table, or of the `columns` asked for."""
-        read = ReadOptions.parse(self.options)
-        table = open_table(absolute_path(read.path))
+        table, read = self._table_and_options()
         if self._moments is None:
             self._moments = chosen_moments(table, read)
         if read.filter is not None:
@@ -85,18 +86,18 @@ class KuduliteDataSource(DataSource):
 
     def reader(self, schema: StructType) -> TabletReader:
         """Return the reader of the columns in `schema`, at the snapshot fixed by load()."""
-        read = ReadOptions.parse(self.options)
-        path = absolute_path(read.path)
-        table = open_table(path)
+        table, read = self._table_and_options()
+        path = str(table.path)
         wanted = schema
         if read.is_of_changes:
             wanted = table_columns(schema, path, own_schema(table.schema, read))
-        check_read_schema(wanted, table.schema, path, read.columns)
+        own_names = check_read_schema(wanted, table.schema, path, read.columns)
         if self._moments is None:
             self._moments = chosen_moments(table, read)
         plan = ScanPlan(
             path=path,
             arrow_schema=arrow_schema(schema),
+            own_names=own_names,
             timestamp=self._moments.timestamp,
             start=self._moments.start,
             predicates=tuple(parse_filter(read.filter, table.schema)) if read.filter else (),
@@ -114,10 +115,18 @@ class KuduliteDataSource(DataSource):
         """Check the write, make the table if the options ask for it, and return the writer."""
         return plan_write(WriteOptions.parse(self.options), schema, overwrite)
 
-    def _fix_snapshot_of_load(self) -> None:
+    def _table_and_options(self) -> tuple[Table, ReadOptions]:
+        """Open the table; the options have its columns' names as it has them."""
         read = ReadOptions.parse(self.options)
+        table = open_table(absolute_path(read.path))
+        if read.columns is None:
+            return table, read
+        names = find_all(read.columns, table.schema.names, f"table {str(table.path)!r}")
+        return table, replace(read, columns=tuple(names))
+
+    def _fix_snapshot_of_load(self) -> None:
         try:
-            table = open_table(absolute_path(read.path))
+            table, read = self._table_and_options()
         except TableNotFoundError:
             # A view with a schema of its own may be made before the first write makes the table.
             return
@@ -157,20 +166,26 @@ def row_count(table: Table, read: ReadOptions) -> int:
 
 def check_read_schema(
     wanted: StructType, schema: Schema, path: str, columns: tuple[str, ...] | None
-) -> None:
-    """Refuse a schema given by the user that the table cannot be read as, exactly."""
+) -> dict[str, str]:
+    """Refuse a schema given by the user that the table cannot be read as, exactly.
+
+    Returns the table's names of the columns that the user gave in another case."""
+    own_names: dict[str, str] = {}
     for field in wanted.fields:
-        if field.name not in schema.names:
+        name = find_name(field.name, schema.names, f"table {path!r}")
+        if name is None:
             raise ColumnNotFoundError(
                 f"table {path!r} has no column {field.name!r}; its columns:"
                 f" {', '.join(schema.names)}"
             )
-        if columns is not None and field.name not in columns:
+        if name != field.name:
+            own_names[field.name] = name
+        if columns is not None and name not in columns:
             raise OptionError(
                 f"table {path!r}: the schema given asks for column {field.name!r}, which option"
                 f" 'columns' leaves out: {', '.join(columns)}"
             )
-        column = schema.column(field.name)
+        column = schema.column(name)
         if not is_exactly_readable(column.type, field.dataType):
             raise SchemaError(
                 f"table {path!r}, column {field.name!r} is {column.type}; it cannot be read as"
@@ -180,6 +195,13 @@ def check_read_schema(
             raise SchemaError(
                 f"table {path!r}, column {field.name!r} may be NULL; the schema given says NOT NULL"
             )
+    read_twice = {name for name in own_names.values() if name in wanted.names}
+    if read_twice or len(set(own_names.values())) < len(own_names):
+        raise SchemaError(
+            f"table {path!r}: the schema given has a column twice, but for upper and lower case:"
+            f" {', '.join(wanted.names)}"
+        )
+    return own_names
 
 
 def _is_called_from(module: str) -> bool:

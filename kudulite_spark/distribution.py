@@ -15,6 +15,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import IntegerType
 
 from kudulite.errors import SchemaError
+from kudulite_spark.column_names import find_name
 from kudulite_spark.session import start_directory
 from kudulite_spark.table_path import absolute_path, open_table
 from kudulite_spark.types import spark_type
@@ -28,14 +29,16 @@ def repartition_for(df: DataFrame, path: str, task_count: int | None = None) -> 
     write to name them. Raises SchemaError where a key column is missing."""
     table = open_table(absolute_path(path, start_directory(df.sparkSession)))
     schema = table.schema
-    missing = [name for name in schema.key_names if name not in df.columns]
+    where = f"table {str(table.path)!r}: the DataFrame"
+    own_names = {find_name(name, schema.names, where): name for name in df.columns}
+    missing = [name for name in schema.key_names if name not in own_names]
     if missing:
         raise SchemaError(
             f"table {str(table.path)!r}: the DataFrame lacks key column {missing[0]!r}; the primary"
             f" key is ({', '.join(schema.key_names)})"
         )
     keys = [
-        df[name].try_cast(spark_type(column.type))
+        df[own_names[name]].try_cast(spark_type(column.type))
         for name, column in zip(schema.key_names, schema.key_columns, strict=True)
     ]
     number = _tablet_number(str(table.path), schema.key_names)(*keys)

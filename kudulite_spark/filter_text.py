@@ -32,6 +32,7 @@ from sqlglot.tokens import TokenType
 
 from kudulite import Column, Predicate, Schema
 from kudulite.errors import ColumnNotFoundError, OptionError
+from kudulite_spark.column_names import find_name
 
 _SPARK = Dialect.get_or_raise("spark")
 
@@ -157,14 +158,11 @@ class _Translator:
             node = node.this
         if not isinstance(node, exp.Column) or node.table:
             raise _refusal(part)
-        name = node.name
-        if name in self._schema.names:
+        name = find_name(node.name, self._schema.names, "option 'filter'")
+        if name is not None:
             return self._schema.column(name)
-        alike = [own for own in self._schema.names if own.lower() == name.lower()]
-        if len(alike) == 1:
-            return self._schema.column(alike[0])
         raise ColumnNotFoundError(
-            f"option 'filter': no column {name!r} in {part.sql(dialect='spark')!r}; columns:"
+            f"option 'filter': no column {node.name!r} in {part.sql(dialect='spark')!r}; columns:"
             f" {', '.join(self._schema.names)}"
         )
 

@@ -18,6 +18,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from kudulite import NativeLimits, NativePlan, Predicate, Schema, Table
+from kudulite_spark.column_names import find_all
 from kudulite_spark.filter_text import parse_filter
 from kudulite_spark.literals import condition
 from kudulite_spark.native_scan import FileReader, quoted, scans
@@ -47,7 +48,9 @@ def read_table(
     table = open_table(absolute_path(path, start_directory(spark)))
     schema = table.schema
     predicates = _predicates(where, schema)
-    names = schema.names if columns is None else list(columns)
+    names = schema.names
+    if columns is not None:
+        names = find_all(columns, names, f"table {str(table.path)!r}")
     needed = list(dict.fromkeys([*names, *(predicate.column for predicate in predicates)]))
     reader = FileReader.of(spark)
     plan = table.native_plan(

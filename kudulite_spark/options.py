@@ -53,6 +53,7 @@ WRITE_NAMES = (
     "primaryKey",
     "rangePartitions",
     "repartition",
+    "schemaEvolution",
 )
 KNOWN_NAMES = tuple(sorted(("path", *READ_NAMES, *WRITE_NAMES)))
 
@@ -113,6 +114,7 @@ class WriteOptions:
     ordering_column: str | None = None
     ignore_null: bool = False
     repartition: bool = False
+    schema_evolution: bool = False
     application_id: str | None = None
     application_version: int | None = None
     primary_key: tuple[str, ...] | None = None
@@ -247,6 +249,7 @@ def _parse_write_values(values: Mapping[str, str]) -> WriteOptions:
         ordering_column=values.get("orderingColumn"),
         ignore_null=_parse_boolean(values, "ignoreNull"),
         repartition=_parse_boolean(values, "repartition"),
+        schema_evolution=_parse_boolean(values, "schemaEvolution"),
         application_id=application_id,
         application_version=application_version,
         primary_key=None if primary_key is None else parse_names("primaryKey", primary_key),

@@ -17,8 +17,9 @@ import base64
 import json
 import os
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
@@ -35,6 +36,7 @@ BATCH_ROWS_MAX = 1 << 16
 # have some partitions, so that the last one does not keep the others waiting.
 TASKS_PER_CORE = 2
 SPLIT_BYTES_MIN, SPLIT_BYTES_MAX = 4 << 20, 32 << 20
+NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,8 @@ class ScanPlan:
     """
 
     path: str
-    arrow_schema: pa.Schema  # of the batches to yield; its names are the columns to read
+    arrow_schema: pa.Schema  # of the batches to yield; its names are the columns to read,
+    own_names: Mapping[str, str]  # but for those that the table has in another case
     timestamp: int  # HybridTime
     start: int | None = None  # HybridTime
     predicates: tuple[Predicate, ...] = ()
@@ -53,6 +56,10 @@ class ScanPlan:
     ordered: bool = False
     # The pieces of a native plan that are to be read, in place of the whole table.
     pinned: tuple[RowSetToken, ...] | None = None
+
+    def own_name(self, name: str) -> str:
+        """Return the table's name of a column to yield."""
+        return self.own_names.get(name, name)
 
 
 @dataclass(frozen=True)
@@ -89,7 +96,7 @@ class TabletReader(DataSourceReader):
     ) -> Sequence[ScanToken | ChangeToken | RowSetToken]:
         if self._plan.start is not None:
             return self._change_tokens(table, self._plan.start, split_size_bytes)
-        names = list(self._plan.arrow_schema.names)
+        names = [self._plan.own_name(name) for name in self._plan.arrow_schema.names]
         if self._plan.pinned is not None:
             return [token.narrowed(names, self._plan.predicates) for token in self._plan.pinned]
         return table.scan_tokens(
@@ -107,7 +114,8 @@ class TabletReader(DataSourceReader):
         names = [name for name in schema.names if name not in CHANGE_COLUMNS]
         with_before = BEFORE in schema.names
         if with_before:
-            names += [f.name for f in schema.field(BEFORE).type if f.name not in names]
+            names += [f.name for f in schema.field(BEFORE).type]
+        names = list(dict.fromkeys(map(self._plan.own_name, names)))
         return table.change_tokens(
             start,
             self._plan.timestamp,
@@ -128,7 +136,8 @@ class TabletReader(DataSourceReader):
         elif self._plan.pinned is not None:
             kind = RowSetToken
         for token in partition.tokens:
-            yield from fitted_batches(kind.from_bytes(token).open(), self._plan.arrow_schema)
+            batches = kind.from_bytes(token).open()
+            yield from fitted_batches(batches, self._plan.arrow_schema, self._plan.own_names)
 
 
 class PushingTabletReader(TabletReader):
@@ -141,7 +150,11 @@ class PushingTabletReader(TabletReader):
         """Take what has an exact counterpart; return everything, so that Spark applies it too."""
         # A predicate on a column of changes means nothing to the tablets; on a column of the table
         # it holds at either end of the window, so that no row is missing that Spark's filter keeps.
-        pushed = (p for p in pushed_predicates(filters) if p.column not in CHANGE_COLUMNS)
+        pushed = [
+            replace(predicate, column=self._plan.own_name(predicate.column))
+            for predicate in pushed_predicates(filters)
+            if predicate.column not in CHANGE_COLUMNS
+        ]
         predicates = (*self._plan.predicates, *pushed)
         self._plan = replace(self._plan, predicates=predicates)
         return filters
@@ -160,13 +173,17 @@ def decoded_tokens(text: str, folder: str) -> tuple[RowSetToken, ...]:
 
 
 def fitted_batches(
-    batches: Iterator[pa.RecordBatch], schema: pa.Schema
+    batches: Iterator[pa.RecordBatch],
+    schema: pa.Schema,
+    own_names: Mapping[str, str] = NO_NAMES,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the same rows as batches of exactly `schema` with at most BATCH_ROWS_MAX rows each."""
+    """Yield the same rows as batches of exactly `schema` with at most BATCH_ROWS_MAX rows each.
+
+    `own_names` are the batches' names of columns that are called otherwise in `schema`."""
     pending: list[pa.RecordBatch] = []
     pending_count = 0
     for batch in batches:
-        fitted = _fitted(batch, schema)
+        fitted = _fitted(batch, schema, own_names)
         if pending_count + fitted.num_rows > BATCH_ROWS_MAX and pending:
             yield _joined(pending)
             pending, pending_count = [], 0
@@ -181,23 +198,29 @@ def fitted_batches(
         yield _joined(pending)
 
 
-def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def _fitted(
+    batch: pa.RecordBatch, schema: pa.Schema, own_names: Mapping[str, str]
+) -> pa.RecordBatch:
     if not schema.names:
         return _rows_without_columns(batch.num_rows)
     if batch.schema.equals(schema):
         return batch
     columns = []
     for wanted in schema:
-        columns.append(_as_type(batch.column(wanted.name), wanted.type))
+        own = batch.column(own_names.get(wanted.name, wanted.name))
+        columns.append(_as_type(own, wanted.type, own_names))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _as_type(column: pa.Array, wanted: pa.DataType) -> pa.Array:
+def _as_type(column: pa.Array, wanted: pa.DataType, own_names: Mapping[str, str]) -> pa.Array:
     if column.type == wanted:
         return column
     if not pa.types.is_struct(wanted):
         return column.cast(wanted)
-    inner = [_as_type(column.field(field.name), field.type) for field in wanted]
+    inner = [
+        _as_type(column.field(own_names.get(field.name, field.name)), field.type, own_names)
+        for field in wanted
+    ]
     return pa.StructArray.from_arrays(inner, fields=list(wanted), mask=column.is_null())
 
 

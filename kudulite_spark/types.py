@@ -39,6 +39,7 @@ from pyspark.sql.types import (
 
 from kudulite import Column, ColumnType, Schema, decimal, varchar
 from kudulite.errors import ColumnNotFoundError, SchemaError
+from kudulite_spark.column_names import find_name
 
 # Spark keeps the declared type of a CHAR or VARCHAR column under this key of a field's metadata.
 CHAR_VARCHAR_KEY = "__CHAR_VARCHAR_TYPE_STRING"
@@ -145,28 +146,36 @@ def column_type(field: StructField) -> ColumnType:
     return ColumnType(name)
 
 
+def column_comment(field: StructField) -> str:
+    """Return the comment of a Spark column, empty if it has none."""
+    return str((field.metadata or {}).get("comment", ""))
+
+
 def table_schema(struct: StructType, primary_key: Sequence[str], path: str) -> Schema:
     """Return the schema of a new table for rows of `struct`: key columns first and NOT NULL.
 
     Nullability and comments of the other columns are kept. SchemaError or ColumnNotFoundError name
     the table's path and the column."""
+    key = []
     for name in primary_key:
-        if name not in struct.fieldNames():
+        own = find_name(name, struct.fieldNames(), f"table {path!r}: primary key")
+        if own is None:
             raise ColumnNotFoundError(
                 f"table {path!r}: primary key column {name!r} is not in the DataFrame; its columns:"
                 f" {', '.join(struct.fieldNames())}"
             )
+        key.append(own)
     columns = [
         Column(
             id=index,
             name=field.name,
             type=column_type(field),
-            nullable=field.nullable and field.name not in primary_key,
-            comment=str((field.metadata or {}).get("comment", "")),
+            nullable=field.nullable and field.name not in key,
+            comment=column_comment(field),
         )
         for index, field in enumerate(struct.fields)
     ]
-    return Schema.build(columns, list(primary_key))
+    return Schema.build(columns, key)
 
 
 def is_exactly_readable(column: ColumnType, wanted: DataType) -> bool:

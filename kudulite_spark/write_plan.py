@@ -8,12 +8,13 @@ the commit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
-from kudulite import Partitioning, Table
+from kudulite import Partitioning, Schema, Table
 from kudulite.errors import (
     ColumnNotFoundError,
     OptionError,
@@ -21,7 +22,9 @@ from kudulite.errors import (
     TableExistsError,
     TableNotFoundError,
 )
+from kudulite_spark.column_names import find_name, with_layout_names
 from kudulite_spark.options import WriteOptions
+from kudulite_spark.schema_evolution import evolved_table
 from kudulite_spark.table_path import absolute_path, catalog_of, find_table, open_table
 from kudulite_spark.types import is_writable, table_schema
 from kudulite_spark.writer import TableWriter
@@ -40,12 +43,13 @@ def plan_write(options: WriteOptions, struct: StructType, overwrite: bool) -> Ta
             f" {options.operation!r} finds no row; use one of {', '.join(_OVERWRITE_OPERATIONS)}"
         )
     _check_unique(path, struct.fieldNames())
+    options = _with_column_names(options, struct, path)
     table = find_table(path)
     created_version = None
     if table is None:
         table, created = _made_table(path, options, struct)
         created_version = table.version if created else None
-    _check_layout(table, path, options)
+    _check_layout(table, path, with_layout_names(options, table.schema.names))
     if options.operation.startswith("delete") and options.ordering_column is not None:
         raise OptionError(
             f"table {path!r}: option 'orderingColumn' has no meaning with operation"
@@ -53,11 +57,15 @@ def plan_write(options: WriteOptions, struct: StructType, overwrite: bool) -> Ta
             " 'operationColumn'"
         )
     columns = written_columns(table, path, options, struct)
+    if options.schema_evolution:
+        table = evolved_table(path, _data_fields(options, struct, columns))
+        columns = written_columns(table, path, options, struct)
+    operation_column, ordering_column = options.operation_column, options.ordering_column
     bulk_write = table.new_bulk_write(
         operation=options.operation,
-        columns=[name for name in columns if name != options.operation_column],
-        operation_column=options.operation_column,
-        ordering_column=options.ordering_column,
+        columns=[own for own in columns.values() if own != operation_column],
+        operation_column=operation_column,
+        ordering_column=columns[ordering_column] if ordering_column is not None else None,
         ignore_null=options.ignore_null,
         overwrite=overwrite,
         application_id=options.application_id,
@@ -72,44 +80,92 @@ def plan_write(options: WriteOptions, struct: StructType, overwrite: bool) -> Ta
     )
 
 
+def _with_column_names(options: WriteOptions, struct: StructType, path: str) -> WriteOptions:
+    """Return the options with columns of the DataFrame called as in the DataFrame."""
+    found: dict[str, str | None] = {}
+    for option, name in (
+        ("operationColumn", options.operation_column),
+        ("orderingColumn", options.ordering_column),
+    ):
+        where = f"table {path!r}: option {option!r}"
+        found[option] = own = name and find_name(name, struct.fieldNames(), where)
+        if name is not None and own is None:
+            raise ColumnNotFoundError(
+                f"{where} names {name!r}, which the DataFrame does not have; its columns:"
+                f" {', '.join(struct.fieldNames())}"
+            )
+    return replace(
+        options,
+        operation_column=found["operationColumn"],
+        ordering_column=found["orderingColumn"],
+    )
+
+
 def written_columns(
     table: Table, path: str, options: WriteOptions, struct: StructType
-) -> list[str]:
-    """Return the DataFrame's columns that take part; raises if they do not fit the table."""
+) -> dict[str, str]:
+    """Return the DataFrame's columns that take part, each with its name in the table.
+
+    Raises a UsageError if they do not fit the table."""
     schema = table.schema
-    control = [options.operation_column, options.ordering_column]
-    for option, name in zip(("operationColumn", "orderingColumn"), control, strict=True):
-        if name is not None and name not in struct.fieldNames():
-            raise ColumnNotFoundError(
-                f"table {path!r}: option {option!r} names {name!r}, which the DataFrame does not"
-                f" have; its columns: {', '.join(struct.fieldNames())}"
-            )
-    missing = [name for name in schema.key_names if name not in struct.fieldNames()]
+    own_names = _own_names(schema, path, options, struct)
+    missing = [name for name in schema.key_names if name not in own_names.values()]
     if missing:
         raise SchemaError(
             f"table {path!r}: the DataFrame lacks key column {', '.join(map(repr, missing))}; the"
             f" primary key is ({', '.join(schema.key_names)}), the DataFrame has"
             f" ({', '.join(struct.fieldNames())})"
         )
+    fields = list(struct.fields)
     if options.operation.startswith("delete") and options.operation_column is None:
-        wanted = {*schema.key_names, options.ordering_column}
-        fields = [field for field in struct.fields if field.name in wanted]
-    else:
-        fields = list(struct.fields)
+        fields = [field for field in fields if own_names.get(field.name) in schema.key_names]
+    columns: dict[str, str] = {}
     for field in fields:
-        if field.name in schema.names:
-            column = schema.column(field.name)
+        own = own_names.get(field.name)
+        if own is not None:
+            column = schema.column(own)
             if not is_writable(field.dataType, column.type):
                 raise SchemaError(
-                    f"table {path!r}, column {field.name!r}: the DataFrame has"
+                    f"table {path!r}, column {own!r}: the DataFrame has"
                     f" {field.dataType.simpleString()}, the column is {column.type}; cast it"
                 )
-        elif field.name not in control:
+        elif not (
+            field.name in (options.operation_column, options.ordering_column)
+            or options.schema_evolution
+        ):
             raise ColumnNotFoundError(
                 f"table {path!r} has no column {field.name!r}; its columns:"
-                f" {', '.join(schema.names)}"
+                f" {', '.join(schema.names)}; option schemaEvolution adds what is missing"
             )
-    return [field.name for field in fields]
+        columns[field.name] = own or field.name
+    return columns
+
+
+def _own_names(
+    schema: Schema, path: str, options: WriteOptions, struct: StructType
+) -> dict[str, str]:
+    """Return the name in the table of each column of the DataFrame that the table has."""
+    sources: dict[str, str] = {}
+    for name in struct.fieldNames():
+        if name == options.operation_column and name not in schema.names:
+            continue
+        own = find_name(name, schema.names, f"table {path!r}")
+        if own is None:
+            continue
+        if own in sources:
+            raise SchemaError(
+                f"table {path!r}: the DataFrame's columns {sources[own]!r} and {name!r} both mean"
+                f" column {own!r}; drop or rename one"
+            )
+        sources[own] = name
+    return {name: own for own, name in sources.items()}
+
+
+def _data_fields(
+    options: WriteOptions, struct: StructType, columns: Mapping[str, str]
+) -> list[StructField]:
+    """Return the fields that are stored: those that take part, without the operations."""
+    return [f for f in struct if f.name in columns and f.name != options.operation_column]
 
 
 def _made_table(path: str, options: WriteOptions, struct: StructType) -> tuple[Table, bool]:
@@ -121,7 +177,8 @@ def _made_table(path: str, options: WriteOptions, struct: StructType) -> tuple[T
         )
     # The column of operations is no data; the ordering column is, later writes compare with it.
     data = StructType([field for field in struct.fields if field.name != options.operation_column])
-    schema = table_schema(data, options.primary_key, path)
+    options = with_layout_names(options, data.fieldNames())
+    schema = table_schema(data, options.primary_key or (), path)
     client, name = catalog_of(path)
     try:
         return client.create_table(name, schema, _partitioning(options)), True

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -45,15 +45,16 @@ class TableWriter(DataSourceArrowWriter):
         bulk_write: BulkWrite,
         *,
         path: str,
-        columns: Sequence[str],
+        columns: Mapping[str, str],
         created_version: int | None,
         expects_routed: bool,
     ) -> None:
-        """`columns` are those of the DataFrame that are written, `created_version` is the version
-        of a table that this write made; `expects_routed` is the option `repartition`."""
+        """`columns` are those of the DataFrame that are written, each with its name in the table,
+        `created_version` is the version of a table that this write made; `expects_routed` is the
+        option `repartition`."""
         self._bulk_write = bulk_write
         self._path = path
-        self._columns = list(columns)
+        self._columns = dict(columns)
         self._created_version = created_version
         self._expects_routed = expects_routed
 
@@ -61,7 +62,8 @@ class TableWriter(DataSourceArrowWriter):
         """Stage the rows of one task."""
         context = TaskContext.get()
         assert context is not None
-        batches = (batch.select(self._columns) for batch in iterator)
+        own, names = list(self._columns), list(self._columns.values())
+        batches = (batch.select(own).rename_columns(names) for batch in iterator)
         return StagedMessage(self._bulk_write.stage(batches, context.partitionId()))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:

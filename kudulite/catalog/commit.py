@@ -151,10 +151,12 @@ class Commit:
         return newest
 
     def _check_same_schema(self, newest: Manifest) -> None:
+        # Files lack columns that were added since, which then show NULL: what a row that was
+        # written before shows, and what this write says of them, too.
         base = self.base
         if (
-            newest.schema != base.schema
-            or newest.partition != base.partition
+            not newest.schema.only_adds_to(base.schema)
+            or replace(newest.partition, schema=base.schema) != base.partition
             or {entry.id for entry in newest.tablets} != {entry.id for entry in base.tablets}
         ):
             raise ConflictError(

@@ -210,6 +210,17 @@ class Schema:
         kept = tuple(c for c in self.columns if c is not self.column(name))
         return replace(self, columns=kept)
 
+    def only_adds_to(self, older: Schema) -> bool:
+        """Whether this is `older`, or that with more columns, all nullable and without defaults."""
+        count = len(older)
+        added = self.columns[count:]
+        has_defaults = any(c.read_default is not None or c.write_default is not None for c in added)
+        return (
+            (self.key_count, self.columns[:count]) == (older.key_count, older.columns)
+            and all(column.nullable for column in added)
+            and not has_defaults
+        )
+
     def with_changed(self, name: str, fields: Mapping[str, Any]) -> Schema:
         """The schema with other `fields` of a column: name, type, write default, storage, comment.
 

@@ -226,6 +226,44 @@ def test_a_write_that_was_prepared_before_is_refused(client: Client):
     write.abort()
 
 
+def test_writes_that_were_prepared_before_only_nullable_columns_were_added(client: Client):
+    """They commit: of the added columns they say nothing, so new rows show NULL, old ones stay."""
+    table = client.table("t")
+    rows = [{"a": 0, "b": 0, "v": "x"}, {"a": 50, "b": 1, "v": "y"}]
+    batch = pa.Table.from_pylist(rows, pa.schema([("a", "int32"), ("b", "int32"), ("v", "string")]))
+    writes = {
+        "upsert": table.new_bulk_write(columns=["a", "b", "v"]),
+        "mixed": table.new_bulk_write(columns=["a", "b", "v"], operation_column="op"),
+    }
+    operations = pa.array(["upsert"] * 2)
+    staged = {
+        name: write.stage([batch if name == "upsert" else batch.append_column("op", operations)])
+        for name, write in writes.items()
+    }
+    alterer = client.new_table_alterer(table)
+    alterer.add_column("late", kudu.int32)
+    alterer.alter()
+    table.update([{"a": 0, "b": 0, "late": 5}])
+    table.insert([{"a": 50, "b": 1, "late": 6}])
+    for name, write in writes.items():
+        write.commit([staged[name]])
+    found = {row["a"]: (row["v"], row["late"]) for row in every_reading(table)}
+    assert (found[0], found[50], found[1]) == (("x", 5), ("y", 6), ("v1", None))
+
+
+@pytest.mark.parametrize("options", [{"nullable": False, "default": 1}, {"default": 1}])
+def test_writes_that_were_prepared_before_a_column_with_a_default(client: Client, options):
+    """They are refused: an insert under the new schema would store the default."""
+    table = client.table("t")
+    write = table.new_bulk_write(columns=["a", "b", "v"])
+    alterer = client.new_table_alterer(table)
+    alterer.add_column("late", kudu.int32, **options)
+    alterer.alter()
+    with pytest.raises(ConflictError, match="the schema was altered during a write"):
+        write.commit([])
+    write.abort()
+
+
 def test_a_longer_history_begins_when_it_is_asked_for(core: CoreTables):
     """What was before the mark may be gone already."""
     clock = ManualClock()
