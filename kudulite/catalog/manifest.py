@@ -10,8 +10,6 @@ and no dropped ranges.
 
 from __future__ import annotations
 
-import json
-import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -19,6 +17,7 @@ from typing import Any
 
 from kudulite.catalog.partition import PartitionSchema, RangePartition, TabletPartition
 from kudulite.errors import CorruptionError, FormatVersionError, KuduliteError
+from kudulite.fs.checked_json import decode_checked_json, encode_checked_json
 from kudulite.fs.file_system import FileRef
 from kudulite.model.schema import Schema
 from kudulite.rowset.rowset_meta import RowSetMeta
@@ -193,8 +192,7 @@ class Manifest:
             "tags": dict(self.tags),
             "dropped": [self._dropped_to_json(dropped) for dropped in self.dropped],
         }
-        line = json.dumps(body, separators=(",", ":")).encode()
-        return line + b'\n{"crc32":%d}\n' % zlib.crc32(line)
+        return encode_checked_json(body)
 
     def _dropped_to_json(self, dropped: DroppedRange) -> dict[str, Any]:
         return {
@@ -209,13 +207,8 @@ class Manifest:
 
         Raises FormatVersionError for a newer format, CorruptionError for anything unreadable.
         """
-        line, _, trailer = content.partition(b"\n")
+        body = decode_checked_json(content, source, "a manifest")
         try:
-            stored = json.loads(trailer)["crc32"]
-            found = zlib.crc32(line)
-            if found != stored:
-                raise CorruptionError(f"{source}: CRC {found:#010x}, expected {stored:#010x}")
-            body = json.loads(line)
             version = body["format_version"]
             if 1 <= version <= FORMAT_VERSION:
                 return _from_body(body)
