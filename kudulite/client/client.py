@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,12 +20,10 @@ from kudulite.client.schema_builder import SchemaBuilder
 from kudulite.client.session import Session
 from kudulite.client.table import Table
 from kudulite.client.table_alterer import TableAlterer
-from kudulite.client.table_name import rename_table, table_folder
-from kudulite.errors import ConflictError, SchemaError, TableNotFoundError
+from kudulite.client.table_name import remove_trash, rename_table, set_table_aside, table_folder
+from kudulite.errors import SchemaError, TableNotFoundError
 from kudulite.model.schema import Schema, schema_from_arrow
 from kudulite.mvcc.hybrid_time import physical_microseconds
-
-TRASH_PREFIX = ".deleted-"
 
 
 def connect(
@@ -186,23 +182,12 @@ class Client:
         ConflictError, LockTimeoutError.
         """
         table = self.table(name)
-        store = self._store(name)
-        trash = self.root / f"{TRASH_PREFIX}{uuid.uuid4().hex}"
-        with ExitStack() as stack:
-            store.lock_all(stack, f"deletion of {name!r}")
-            version = store.newest().version
-            if if_version is not None and version != if_version:
-                raise ConflictError(
-                    f"table {name!r} is at version {version}, not {if_version}; not deleted"
-                )
-            self._environment.file_system.rename(table.path, trash)
+        set_table_aside(table._store, f"deletion of {name!r}", if_version=if_version)
         self._environment.file_system.sync_directory(self.root)
         self._remove_trash()
 
     def _remove_trash(self) -> None:
-        """Remove deleted tables, also those whose deletion was killed half way."""
-        for path in list(self.root.glob(f"{TRASH_PREFIX}*")):
-            self._environment.file_system.remove_tree(path)
+        remove_trash(self.root, self._environment.file_system)
 
     def _store(self, name: str) -> TableStore:
         return TableStore(table_folder(self.root, name), self._environment)
