@@ -7,6 +7,11 @@ What stands in `__all__` is what users may rely on; everything else may change.
 """
 
 from kudulite import errors
+from kudulite.backups.backup_job import BackupJob, backup, begin_backup
+from kudulite.backups.backup_set import Backup, list_backups
+from kudulite.backups.piece import BackupPiece
+from kudulite.backups.restore_job import RestoreJob, begin_restore, restore
+from kudulite.backups.restore_step import RestoreStep
 from kudulite.catalog.bulk_write import StagedTask
 from kudulite.catalog.check import CheckReport
 from kudulite.catalog.maintenance import MaintenanceResult
@@ -129,6 +134,9 @@ __all__ = [
     "READ_AT_SNAPSHOT",
     "READ_LATEST",
     "READ_YOUR_WRITES",
+    "Backup",
+    "BackupJob",
+    "BackupPiece",
     "BulkWrite",
     "ChangeToken",
     "Changes",
@@ -159,6 +167,8 @@ __all__ = [
     "Partitioning",
     "PendingError",
     "Predicate",
+    "RestoreJob",
+    "RestoreStep",
     "RowBatch",
     "RowSetToken",
     "Scan",
@@ -180,6 +190,9 @@ __all__ = [
     "UpsertIgnore",
     "WriteOperation",
     "WriteResult",
+    "backup",
+    "begin_backup",
+    "begin_restore",
     "binary",
     "bool",
     "bool_",
@@ -194,10 +207,12 @@ __all__ = [
     "int16",
     "int32",
     "int64",
+    "list_backups",
     "open_table",
     "pack_tokens",
     "parse_timestamp",
     "parse_type",
+    "restore",
     "schema_builder",
     "schema_from_arrow",
     "string",

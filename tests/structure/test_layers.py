@@ -1,6 +1,7 @@
 """Imports point down the layers, never in a circle, and outside the package only at public names.
 
-    client, tools → catalog → tablet → rowset → delta → cfile, wal, mvcc → model, fs → errors
+    backups → client, tools → catalog → tablet → rowset → delta → cfile, wal, mvcc → model, fs
+            → errors
 
 An import in a function or under TYPE_CHECKING counts as any other.
 """
@@ -26,6 +27,7 @@ LAYERS = (
     ("tablet",),
     ("catalog",),
     ("client", "tools"),
+    ("backups",),
 )
 HEIGHT = {layer: height for height, layers in enumerate(LAYERS) for layer in layers}
 # kudulite/__init__.py: the public names, above all layers.

@@ -1,0 +1,205 @@
+"""Planning a backup: full or incremental, at which moment, in which pieces; or going on with one.
+
+A plan is made of one settled moment and one version of the table whose newest partitioning has all
+rows at that moment, so that the restored table has a tablet for each of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from kudulite.backups.backup_set import Backup, BackupSet
+from kudulite.backups.format import (
+    MANIFEST_NAME,
+    PLAN_NAME,
+    BackupHead,
+    BackupPlan,
+    PlannedPiece,
+    backup_id,
+)
+from kudulite.catalog.history import check_not_ancient
+from kudulite.catalog.manifest import Manifest
+from kudulite.catalog.planned_columns import check_still_there, planned_columns
+from kudulite.client.table import Table
+from kudulite.errors import (
+    ConflictError,
+    CorruptionError,
+    NotFoundError,
+    StorageError,
+    TimestampError,
+    UsageError,
+)
+from kudulite.fs.file_system import read_file
+from kudulite.tablet.diff_scan import CHANGE_COLUMNS
+
+_PLAN_ATTEMPTS_MAX = 20
+
+
+def why_not_incremental(
+    table: Table, backups: BackupSet, parent: Backup | None, full: bool | None
+) -> str:
+    """Return why a full backup is due, empty where an incremental one can be.
+
+    Raises what says so where `full` is False, UsageError where the set is another table's.
+    """
+    if full:
+        return ""
+    manifest = table._store.newest()
+    if parent is None:
+        if full is False:
+            raise NotFoundError(
+                f"table {table.name!r}: {backups.folder} holds no backup for an incremental one to"
+                " go on from; take a full one first (full=True)"
+            )
+        return ""
+    if parent.table_id != manifest.table_id:
+        raise UsageError(
+            f"table {table.name!r} (id {manifest.table_id}): the newest backup in {backups.folder},"
+            f" {parent.id}, is of table {parent.table_name!r} (id {parent.table_id}); choose"
+            " another directory, or begin anew with full=True"
+        )
+    try:
+        check_not_ancient(table._store, manifest, parent.moment)
+        count = table.scan(at=parent.moment).count()
+    except TimestampError as error:
+        if full is None:
+            return f"the history since backup {parent.id} is not kept any more"
+        raise TimestampError(
+            f"no incremental backup upon {parent.id}: {error}; take a full one (full=True), and"
+            " keep history for longer than from one backup to the next"
+        ) from error
+    clash = [name for name in manifest.schema.names if name in CHANGE_COLUMNS]
+    reason = ""
+    if clash:
+        reason = f"column {clash[0]!r} has the name of a column that changes have themselves"
+    elif count != parent.row_count:
+        reason = (
+            f"at the moment of backup {parent.id} the table shows {count} rows and had"
+            f" {parent.row_count}: rows were purged, which changes do not tell"
+        )
+    if reason and full is False:
+        raise ConflictError(
+            f"table {table.name!r}: no incremental backup: {reason}; take a full one (full=True)"
+        )
+    return reason
+
+
+def plan_to_go_on_with(
+    table: Table, backups: BackupSet, parent: Backup | None, full: bool | None, content_hash: bool
+) -> BackupPlan | None:
+    """Return the plan of an interrupted backup that fits; remove what else was left behind."""
+    newest = backups.newest()
+    found = None
+    for path in reversed(backups.folders()):
+        if (path / MANIFEST_NAME).exists():
+            continue
+        plan = _read_plan(path)
+        if found is None and plan is not None and plan.has_content_hash == content_hash:
+            head = plan.head
+            is_next = newest is None or head.moment > newest.moment
+            is_kind = head.parent == (None if parent is None else parent.id)
+            if is_next and is_kind and _can_still_be_read(table, head):
+                found = plan
+                continue
+        backups.file_system.remove_tree(path)
+    return found
+
+
+def _read_plan(path: Path) -> BackupPlan | None:
+    try:
+        return BackupPlan.decode(read_file(path / PLAN_NAME), str(path / PLAN_NAME))
+    except (CorruptionError, StorageError):
+        return None
+
+
+def _can_still_be_read(table: Table, head: BackupHead) -> bool:
+    """Whether the plan's rows are there: the same table, its columns, its moments."""
+    store = table._store
+    manifest = store.newest()
+    if manifest.table_id != head.table_id:
+        return False
+    try:
+        check_still_there(
+            table.name, planned_columns(head.schema, head.schema.names, ()), manifest.schema
+        )
+        check_not_ancient(store, manifest, head.start if head.parent else head.moment)
+    except (ConflictError, TimestampError):
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class _Present:
+    """A settled moment, and a version that has all rows at it in its newest partitioning."""
+
+    moment: int
+    manifest: Manifest
+    row_count: int
+    pieces: tuple[PlannedPiece, ...]
+
+
+def new_plan(table: Table, parent: Backup | None, content_hash: bool) -> BackupPlan:
+    """Plan a backup of the present; full where there is no parent.
+
+    Raises TimestampError where the ancient history mark has passed the parent meanwhile,
+    ConflictError where the table is altered all the time.
+    """
+    present = _present(table, parent, content_hash)
+    manifest, moment = present.manifest, present.moment
+    head = BackupHead(
+        id=backup_id(moment),
+        table_name=table.name,
+        table_id=manifest.table_id,
+        schema=manifest.schema,
+        partition=manifest.partition,
+        tablet_ids=tuple(entry.id for entry in manifest.tablets),
+        history_seconds=manifest.history_seconds,
+        tags=dict(manifest.tags),
+        start=0 if parent is None else parent.moment,
+        moment=moment,
+        row_count=present.row_count,
+        parent=None if parent is None else parent.id,
+        parent_crc32=None if parent is None else parent.crc32,
+    )
+    return BackupPlan(head, present.pieces, content_hash)
+
+
+def _present(table: Table, parent: Backup | None, content_hash: bool) -> _Present:
+    """Choose the present, and plan its pieces while nobody alters the table."""
+    store = table._store
+    for _ in range(_PLAN_ATTEMPTS_MAX):
+        moment = table.current_timestamp()
+        manifest = store.newest()
+        if len(manifest.partitions_at(moment)) > 1:
+            continue  # a range was dropped since
+        count = table.scan(at=moment).count()
+        pieces = _plan_pieces(table, parent, moment, content_hash)
+        now = store.newest()
+        if (now.table_id, now.schema, now.partition) == (
+            manifest.table_id,
+            manifest.schema,
+            manifest.partition,
+        ):
+            return _Present(moment, manifest, count, tuple(pieces))
+    raise ConflictError(f"table {table.name!r} was altered again and again; back it up later")
+
+
+def _plan_pieces(
+    table: Table, parent: Backup | None, moment: int, content_hash: bool
+) -> list[PlannedPiece]:
+    rows = "rows" if parent is None else "content"
+    pieces = []
+    if parent is None or content_hash:
+        pieces += [
+            PlannedPiece(rows, (t.tablet_id,), t.lower, t.upper, t.size_bytes, t.row_count_estimate)
+            for t in table.scan_tokens(at=moment)
+        ]
+    if parent is not None:
+        pieces += [
+            PlannedPiece(
+                "changes", t.tablet_ids, t.lower, t.upper, t.size_bytes, t.row_count_estimate
+            )
+            for t in table.change_tokens(parent.moment, moment)
+        ]
+    return pieces

@@ -1,0 +1,332 @@
+"""Restoring a table: a chain of backups into a hidden table, which gets its name when it is whole.
+
+    <root>/.restore-<name>/lock           one restore of this table at a time
+                           table/         the table that is being made
+                           restore.json   its id, and the chain that goes into it
+    <root>/<name>                         what table/ is renamed to, at the very end
+
+The full backup is loaded under its own schema and partitioning; before each increment the table is
+altered to the schema and partitioning of that one. Column ids are those of the table that was
+backed up, so columns that were renamed, added, dropped, or dropped and added again in between are
+what they were. A range that was dropped takes its rows with it; one that was dropped and added
+again, which its tablets' ids tell, is emptied first.
+
+Whoever is killed leaves the hidden folder. The next restore of the same chain goes on after the
+last step that was committed; any other starts over.
+
+Invariants: (1) restore.json is there only when the hidden table is; (2) the table's name is free
+or holds a whole table at every moment; with `overwrite` it is free for the moment between two
+renames.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from kudulite.backups.backup_set import Backup, BackupSet
+from kudulite.backups.content_hash import content_sum
+from kudulite.backups.format import FORMAT_VERSION, LOCK_NAME, ContentSum, decode_body
+from kudulite.backups.restore_step import APPLICATION_ID, RestoreStep, restore_steps, step_numbers
+from kudulite.catalog.alter import TableDraft, alter_table
+from kudulite.catalog.partition import RangePartition
+from kudulite.catalog.sweep import sweep, sweep_staging
+from kudulite.catalog.table_store import Environment, TableStore
+from kudulite.client.environment import default_environment
+from kudulite.client.scan_token import ScanToken
+from kudulite.client.table import Table
+from kudulite.client.table_name import (
+    TRASH_PREFIX,
+    move_table,
+    remove_trash,
+    set_table_aside,
+    table_folder,
+)
+from kudulite.errors import (
+    CorruptionError,
+    FormatVersionError,
+    LockTimeoutError,
+    StorageError,
+    TableExistsError,
+)
+from kudulite.fs.checked_json import encode_checked_json
+from kudulite.fs.file_system import read_file
+from kudulite.fs.lock import TabletLock, create_lock_file
+
+# Each stages up to 256 MiB.
+THREAD_COUNT = min(2, os.cpu_count() or 1)
+_STATE_NAME, _TABLE_NAME = "restore.json", "table"
+
+
+@dataclass(frozen=True)
+class ContentPiece:
+    """A picklable part of the check of a restored table: hashes the rows of one token."""
+
+    token: ScanToken
+
+    def run(self) -> ContentSum:
+        """Return the count and the sum of the rows' hashes."""
+        return content_sum(self.token.open())
+
+
+class RestoreJob:
+    """A restore under way; made by `begin_restore`, closed by leaving its `with`."""
+
+    def __init__(
+        self, chain: Sequence[Backup], store: TableStore, folder: Path, *, overwrite: bool
+    ) -> None:
+        self._chain = chain
+        self._target = store
+        self._folder = folder
+        self._hidden = TableStore(folder / _TABLE_NAME, store.environment)
+        self._overwrite = overwrite
+        self._stack = ExitStack()
+        self.is_resumed = False
+
+    @property
+    def backup(self) -> Backup:
+        """The backup that the table will be as."""
+        return self._chain[-1]
+
+    @property
+    def chain(self) -> list[Backup]:
+        """The backups that go into the table: a full one, then increments."""
+        return list(self._chain)
+
+    def steps(self) -> Iterator[RestoreStep]:
+        """Yield what is left to do; each step must be committed before the next is asked for."""
+        if not self._hidden.exists():
+            return  # it has its name already
+        for place, backup in enumerate(self._chain):
+            done = self._hidden.newest().applications.get(APPLICATION_ID, -1)
+            if done < step_numbers(place)[0]:
+                self._alter_to(place)
+            yield from restore_steps(backup, Table(self._hidden), place, done)
+
+    def run(self, report: Callable[[int, int], None] = lambda done, count: None) -> None:
+        """Do all steps, files in a few threads; `report` is told how many are done, of how many."""
+        count, done = sum(len(backup.files) for backup in self._chain), 0
+        with ThreadPoolExecutor(THREAD_COUNT, thread_name_prefix="kudulite-restore") as pool:
+            for step in self.steps():
+                futures = [pool.submit(step.stage, index) for index in range(step.task_count)]
+                try:
+                    staged = []
+                    for future in futures:
+                        staged.append(future.result())
+                        done += not step.is_deletes
+                        report(done, count)
+                except BaseException:
+                    for future in futures:
+                        future.cancel()
+                    raise
+                step.commit(staged)
+
+    def content_pieces(self) -> list[ContentPiece]:
+        """Return the parts of the check of all rows; none where the backup has no content hash."""
+        if self.backup.content is None or not self._hidden.exists():
+            return []
+        return [ContentPiece(token) for token in Table(self._hidden).scan_tokens()]
+
+    def finish(self, sums: Iterable[ContentSum] | None = None) -> Table:
+        """Check the table, and give it its name; returns it.
+
+        `sums` are those of `content_pieces`, which are run here when None. Raises CorruptionError
+        where rows are not those of the backup, TableExistsError.
+        """
+        if self._hidden.exists():
+            self._check(sums)
+            sweep(self._hidden, 0, 0)  # what killed attempts have left
+        self._give_name()
+        return Table(self._target)
+
+    def _check(self, sums: Iterable[ContentSum] | None) -> None:
+        backup, what = self.backup, f"restore of backup {self.backup.id} from {self.backup.path}"
+        count = Table(self._hidden).scan().count()
+        if count != backup.row_count:
+            raise CorruptionError(f"{what}: {count} rows came out, expected {backup.row_count}")
+        if backup.content is None:
+            return
+        found = ContentSum(0, 0)
+        for part in (piece.run() for piece in self.content_pieces()) if sums is None else sums:
+            found += part
+        if found != backup.content:
+            raise CorruptionError(
+                f"{what}: the rows' content hash is {found.hash:#018x}, expected"
+                f" {backup.content.hash:#018x}"
+            )
+
+    def close(self) -> None:
+        """Let go of the restore; what is not finished stays hidden, to go on with."""
+        self._stack.close()
+
+    def __enter__(self) -> RestoreJob:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    # -- the hidden table
+
+    @staticmethod
+    def begin(
+        chain: Sequence[Backup], path: Path, environment: Environment, *, overwrite: bool
+    ) -> RestoreJob:
+        """Lock the table's name, and find the hidden table of this chain, or make it anew."""
+        place = Path(os.path.abspath(path))
+        store = TableStore(table_folder(place.parent, place.name), environment)
+        folder = place.with_name(f".restore-{place.name}")
+        job = RestoreJob(chain, store, folder, overwrite=overwrite)
+        job._check_target(job._read_state())
+        with ExitStack() as stack:
+            stack.enter_context(_locked(folder, environment))
+            job._find_hidden()
+            job._stack = stack.pop_all()
+        return job
+
+    def _find_hidden(self) -> None:
+        state = self._read_state()
+        self._check_target(state)
+        if state is not None and state["chain"] == self._chain_state():
+            self.is_resumed = True
+            if self._hidden.exists():
+                sweep_staging(self._hidden, 0)
+            return
+        file_system = self._target.environment.file_system
+        file_system.remove(self._folder / _STATE_NAME)
+        file_system.remove_tree(self._hidden.folder)
+        first = self._chain[0]
+        self._hidden.create(first.schema, first.partition)
+        state = {
+            "format_version": FORMAT_VERSION,
+            "table_id": self._hidden.newest().table_id,
+            "chain": self._chain_state(),
+        }
+        file_system.publish(self._folder / _STATE_NAME, encode_checked_json(state))
+
+    def _chain_state(self) -> list[list[Any]]:
+        return [[backup.id, backup.crc32] for backup in self._chain]
+
+    def _read_state(self) -> dict[str, Any] | None:
+        path = self._folder / _STATE_NAME
+        try:
+            return decode_body(read_file(path), str(path), "the state of a restore")
+        except FormatVersionError:
+            raise
+        except (StorageError, CorruptionError):
+            return None
+
+    def _check_target(self, state: dict[str, Any] | None) -> None:
+        """Raise TableExistsError unless the name is free, or may be taken."""
+        folder = self._target.folder
+        if not folder.exists() or self._is_named(state):
+            return
+        if not self._target.exists():
+            raise TableExistsError(f"cannot restore to {folder}: it is there, and is no table")
+        if not self._overwrite:
+            raise TableExistsError(
+                f"cannot restore to {folder}: there is a table; choose another name, or"
+                " overwrite=True"
+            )
+
+    def _is_named(self, state: dict[str, Any] | None) -> bool:
+        """Whether this chain's table has its name already: the last run ended just after that."""
+        if state is None or state["chain"] != self._chain_state() or self._hidden.exists():
+            return False
+        return self._target.exists() and self._target.newest().table_id == state["table_id"]
+
+    def _alter_to(self, place: int) -> None:
+        """Give the hidden table the schema, partitioning and retention of a backup."""
+        backup, manifest = self._chain[place], self._hidden.newest()
+        stale = _stale_ranges(self._chain[place - 1], backup) if place else frozenset()
+        now = (manifest.schema, manifest.partition, manifest.history_seconds)
+        if not stale and now == (backup.schema, backup.partition, backup.history_seconds):
+            return
+
+        def altered(draft: TableDraft) -> TableDraft:
+            return replace(
+                draft,
+                schema=backup.schema,
+                range_columns=backup.partition.range_columns,
+                ranges=backup.partition.ranges,
+                history_seconds=backup.history_seconds,
+                dropped=stale & frozenset(draft.ranges),
+            )
+
+        alter_table(self._hidden, [altered])
+
+    def _give_name(self) -> None:
+        file_system, root = self._target.environment.file_system, self._target.folder.parent
+        if self._hidden.exists():
+            if self._overwrite and self._target.exists():
+                set_table_aside(self._target, f"restore of {self._target.name!r}")
+            move_table(self._hidden, self._target)
+        trash = root / f"{TRASH_PREFIX}{self._folder.name}-{self.backup.id}"
+        file_system.remove_tree(trash)
+        file_system.rename(self._folder, trash)
+        file_system.sync_directory(root)
+        remove_trash(root, file_system)
+
+
+def _stale_ranges(before: Backup, after: Backup) -> frozenset[RangePartition]:
+    """Return the ranges of `before` that are gone in `after`, or are there with other tablets."""
+    kept = dict(_tablets_of_ranges(after))
+    return frozenset(
+        given for given, tablets in _tablets_of_ranges(before) if kept.get(given) != tablets
+    )
+
+
+def _tablets_of_ranges(backup: Backup) -> Iterator[tuple[RangePartition, tuple[str, ...]]]:
+    each = backup.partition.bucket_combinations
+    for number, given in enumerate(backup.partition.ranges):
+        yield given, backup.tablet_ids[number * each : (number + 1) * each]
+
+
+def restore(
+    target: str | os.PathLike[str],
+    path: str | os.PathLike[str],
+    *,
+    at: Any = None,
+    overwrite: bool = False,
+) -> Table:
+    """Make the table at `path` from the backups in the directory `target`; see `begin_restore`."""
+    with begin_restore(target, path, at=at, overwrite=overwrite) as job:
+        job.run()
+        return job.finish()
+
+
+def begin_restore(
+    target: str | os.PathLike[str],
+    path: str | os.PathLike[str],
+    *,
+    at: Any = None,
+    overwrite: bool = False,
+) -> RestoreJob:
+    """Begin to make the table at `path` from the backups in `target`, or go on with it.
+
+    `at` is a backup's id, or a moment, for the newest backup at or before it; None is the newest
+    of all. With `overwrite` a table that is at `path` is replaced at the end, with its history.
+
+    Raises NotFoundError listing the backups, TableExistsError, CorruptionError or StorageError for
+    a damaged or missing manifest, FormatVersionError for a newer one, LockTimeoutError while
+    another restore of the same table is under way.
+    """
+    environment = default_environment()
+    chain = BackupSet(Path(target), environment.file_system).chain(at)
+    return RestoreJob.begin(chain, Path(path), environment, overwrite=overwrite)
+
+
+def _locked(folder: Path, environment: Environment) -> ExitStack:
+    """Return the lock of a restore, taken; its folder is there."""
+    environment.file_system.make_directory(folder, parents=True)
+    create_lock_file(folder / LOCK_NAME)
+    with ExitStack() as stack:
+        lock = stack.enter_context(TabletLock(folder / LOCK_NAME, 0.0))
+        lock.announce("restore")
+        if not (folder / LOCK_NAME).exists():
+            raise LockTimeoutError(f"{folder}: another restore has just ended; look at its table")
+        return stack.pop_all()
