@@ -36,6 +36,8 @@ class RowQueue(Generic[T]):
 
     def discard(self, item: T) -> bool:
         """Take an item off the list; False when somebody has taken it."""
+        if not self._waiting:  # as mostly: it is replaced, never changed to be empty
+            return False
         with self._mutex:
             rest = [other for other in self._waiting if other is not item]
             was_there = len(rest) < len(self._waiting)

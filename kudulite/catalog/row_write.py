@@ -18,11 +18,12 @@ Source: Kudu ops/write_op.cc; for group commit, its log's append thread (consens
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -37,11 +38,14 @@ from kudulite.errors import (
     LockTimeoutError,
     RetryableError,
     RowError,
+    StorageError,
 )
 from kudulite.model.encoded_key import encode_key, encode_keys
 from kudulite.tablet.collapse import WriteCounts
 from kudulite.tablet.mem_stores import LOCATE_ARRAY_MIN
 from kudulite.tablet.row_operation import RowOperation, RowWriteFailure, RowWriteResult
+
+_NO_COUNTS = WriteCounts()
 
 
 @dataclass(frozen=True)
@@ -63,28 +67,56 @@ class RowWriter:
         `is_atomic` all are written or none; they must be of one tablet. Raises nothing for single
         rows or tablets: they are failures of the result.
         """
-        flushes, failures = self._split(self.store.newest(), operations, is_atomic)
+        planned = self.store.last_seen()  # whether it is the newest, is seen under the lock
+        result, stale = self._write_planned(planned, operations, timeout_seconds, is_atomic)
+        if not stale:
+            return result
+        try:
+            newest = self.store.newest()
+        except KuduliteError:
+            if len(stale) == len(operations):
+                raise
+            return result
+        if newest is planned:
+            return result
+        left = [operations[at] for at in stale]
+        again, _ = self._write_planned(newest, left, timeout_seconds, is_atomic)
+        return _joined(result, again, stale)
+
+    def _write_planned(
+        self,
+        manifest: Manifest,
+        operations: Sequence[RowOperation],
+        timeout_seconds: float | None,
+        is_atomic: bool,
+    ) -> tuple[RowWriteResult, list[int]]:
+        """Write as planned for `manifest`; also return which rows another plan might write."""
+        flushes, failures = self._split(manifest, operations, is_atomic)
+        stale = [failure.row for failure in failures]
         if is_atomic and len(flushes) + bool(failures) > 1:
             # They were of one tablet when the caller looked.
             reason = f"table {self.store.name!r} was altered during a write; write again"
             rows = range(len(operations))
             failures = [RowWriteFailure(row, reason, ConflictError(reason)) for row in rows]
-            return RowWriteResult(0, WriteCounts(), failures)
-        timestamp, counts = 0, WriteCounts()
-        for tablet_id in sorted(flushes):
+            return RowWriteResult(0, _NO_COUNTS, failures), list(rows)
+        timestamp, counts = 0, _NO_COUNTS
+        for tablet_id in sorted(flushes) if len(flushes) > 1 else flushes:
             flush = flushes[tablet_id]
             self._write(tablet_id, flush, timeout_seconds)
             if flush.memory_bytes[1]:
                 flush_when_needed(self.store, tablet_id, *flush.memory_bytes)
             timestamp = max(timestamp, flush.timestamp)
-            counts += flush.counts
+            counts = flush.counts if counts is _NO_COUNTS else counts + flush.counts
+            if flush.is_stale:
+                stale += flush.positions
             if flush.error is None and not flush.is_told:
                 flush.error = _interrupted(self.store.name)
             if flush.error is not None:
                 reason = str(flush.error)
                 failures += [RowWriteFailure(row, reason, flush.error) for row in flush.positions]
             failures += [RowWriteFailure(flush.positions[at], why) for at, why in flush.refusals]
-        return RowWriteResult(timestamp, counts, sorted(failures, key=lambda f: f.row))
+        failures.sort(key=lambda failure: failure.row)
+        return RowWriteResult(timestamp, counts, failures), sorted(stale)
 
     def _write(self, tablet_id: str, flush: Flush, timeout_seconds: float | None) -> None:
         """Have the flush written: by this thread, or by the one whose turn it is."""
@@ -109,6 +141,9 @@ class RowWriter:
                 queue.turn.release()
         except KuduliteError as error:
             flush.error = error  # of the wait; the others wait as long as they were told to
+            # Without a lock file the tablet is gone: its range was dropped, or the table.
+            is_gone = isinstance(error, StorageError) and error.errno == errno.ENOENT
+            flush.is_stale = is_gone and not flush.is_done
         finally:
             queue.discard(flush)
 
@@ -164,6 +199,20 @@ class RowWriter:
             flush.operations.append(operations[position])
             flush.keys.append(key)
         return flushes, failures
+
+
+def _joined(
+    first: RowWriteResult, again: RowWriteResult, positions: Sequence[int]
+) -> RowWriteResult:
+    """Return the outcome of a write whose operations at `positions` were written once more."""
+    repeated = set(positions)
+    failures = [failure for failure in first.failures if failure.row not in repeated]
+    failures += [replace(failure, row=positions[failure.row]) for failure in again.failures]
+    return RowWriteResult(
+        max(first.timestamp, again.timestamp),
+        first.counts + again.counts,
+        sorted(failures, key=lambda failure: failure.row),
+    )
 
 
 def _interrupted(table: str) -> RetryableError:

@@ -33,6 +33,7 @@ class Flush:
 
     `positions` are the operations' in the caller's list, `refusals` are (position here, RowError
     reason). One that is done and neither told what became of it nor has an error was interrupted.
+    `is_stale`: nothing was written because the table is not as it was planned for.
     """
 
     planned: Manifest
@@ -43,6 +44,7 @@ class Flush:
     keys: list[bytes] = field(default_factory=list)
     is_done: bool = False
     is_told: bool = False
+    is_stale: bool = False
     timestamp: int = 0
     counts: WriteCounts = _NO_COUNTS
     refusals: Sequence[tuple[int, str]] = ()
@@ -116,7 +118,7 @@ class TabletWrite:
             )
         else:
             return True
-        flush.is_done = True
+        flush.is_done = flush.is_stale = True
         return False
 
     def _record(

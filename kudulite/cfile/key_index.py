@@ -159,16 +159,20 @@ class KeyIndex:
     def find_loaded(self, key: bytes) -> int | None:
         """The rowid of one key, or -1; None where the keys that are near it are not in memory."""
         header = self._opened.header
+        whole = self._whole
+        if whole is not None:
+            if header.width is not None and len(key) != header.width:
+                return -1
+            return whole.find_one(key)
         batch = bisect_right(header.first_keys, key) - 1
         if batch < 0 or (header.width is not None and len(key) != header.width):
             return -1
-        if self._whole is None and batch not in self._batches:
-            return None
-        keys = self._batch(batch)
-        row = keys.locate(key)
-        if row < len(keys) and keys[row] == key:
-            return batch * BATCH_ROWS + row
-        return -1
+        keys = self._batches.get(batch)
+        if keys is None:
+            # Between the two looks the whole may have been loaded.
+            return None if self._whole is None else self._whole.find_one(key)
+        row = keys.find_one(key)
+        return row if row < 0 else batch * BATCH_ROWS + row
 
     def keys(self, rowids: np.ndarray) -> KeyArray:
         """The keys of `rowids` (int64[m], any order). IndexError for one that is not there."""

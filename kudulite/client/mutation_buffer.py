@@ -172,7 +172,8 @@ class MutationBuffer:
         with self._lock:
             self._pending_bytes -= size
             self._is_writing = False
-            self._state.notify_all()
+            if self._has_flusher or self.settings.is_background:
+                self._state.notify_all()
 
     # -- for the flusher
 

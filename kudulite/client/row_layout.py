@@ -180,11 +180,20 @@ def _text(column_type: ColumnType, convert: Converter) -> Converter:
 
 
 def _datetime(column_type: ColumnType, convert: Converter) -> Converter:
-    zone = datetime.UTC if column_type.name == "unixtime_micros" else None
+    has_zone = column_type.name == "unixtime_micros"
+    utc, moment = datetime.UTC, datetime.datetime
 
     def convert_datetime(value: Any) -> Any:
-        if type(value) is datetime.datetime and value.tzinfo is zone and not value.fold:
+        if type(value) is not moment:
+            return convert(value)
+        zone = value.tzinfo
+        if zone is (utc if has_zone else None) and not value.fold:
             return value
+        if has_zone and zone not in (None, utc) and value.utcoffset() is not None:
+            try:
+                return value.astimezone(utc)
+            except OverflowError:
+                pass  # the long way knows what lies outside the years 1 to 9999
         return convert(value)
 
     return convert_datetime

@@ -151,6 +151,9 @@ def to_micros(value: Any, column_type: ColumnType) -> int:
 
     Also from (text, format of strptime), as in kudu-python. A naive datetime in a unixtime_micros
     column is UTC; one with a zone in a timestamp_ntz column is an error."""
+    if type(value) is datetime.datetime and value.tzinfo is datetime.UTC:  # as mostly
+        if column_type.name == "unixtime_micros":
+            return (value - _EPOCH_UTC) // _MICROSECOND
     if isinstance(value, int) and not isinstance(value, bool):
         low, high = INT_RANGES["int64"]
         if not low <= value <= high:

@@ -57,6 +57,21 @@ _NUMBERS: dict[str, tuple[str, type]] = {
 }
 _LENGTH, _DAYS, _MICROS = struct.Struct("<I"), struct.Struct("<i"), struct.Struct("<q")
 _DECIMAL_BYTES = 16
+_OPS = tuple(bytes((op,)) for op in range(256))
+_MOMENT = datetime.datetime
+_PLANS_MAX = 256
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _RowPlan:
+    """How rows of certain columns are encoded: `kinds` as the names come, `packs` as in the table.
+
+    A name that the table does not have, has no kind: such rows are none of the plan's.
+    """
+
+    masks: bytes
+    kinds: tuple[type | None, ...]
+    packs: Sequence[tuple[str, Pack]]
 
 
 class RowCodec:
@@ -72,31 +87,67 @@ class RowCodec:
         self._types = {column.name: column.type.arrow for column in schema.columns}
         self._ids = {column.name: column.id for column in schema.columns}
         self._structs: dict[tuple[str, ...], pa.StructType] = {}
+        self._plans: dict[tuple[str, ...], _RowPlan] = {}
 
     def encode(self, rows: Sequence[Row]) -> bytes:
         """Return the rows' bytes. Raises ValueError for a value that does not fit its column."""
         parts: list[bytes] = []
         for op, cells in rows:
-            is_set = is_null = 0
-            packed = []
-            for name, bit, kind, pack, _ in self._cells:
-                if name in cells:
-                    is_set |= bit
-                    value = cells[name]
-                    if value is None:
-                        is_null |= bit
-                        continue
-                    if kind is not None and type(value) is not kind:
-                        raise ValueError(f"{value!r} is no {kind.__name__}")
-                    try:
-                        packed.append(pack(value))
-                    except (struct.error, OverflowError) as error:
-                        raise ValueError(f"{value!r}: {error}") from error
-            masks = is_set | is_null << 8 * self._mask_bytes
-            parts.append(bytes((op,)))
-            parts.append(masks.to_bytes(2 * self._mask_bytes, "little"))
-            parts += packed
+            parts.append(_OPS[op])
+            if not self._add_planned(parts, cells):
+                self._add_any(parts, cells)
         return b"".join(parts)
+
+    def _add_planned(self, parts: list[bytes], cells: Mapping[str, Any]) -> bool:
+        """Add a row without nulls whose values have their columns' types; else False.
+
+        Programs write rows of few kinds, so what depends only on a row's names is prepared.
+        """
+        names = tuple(cells)
+        plan = self._plans.get(names)
+        if plan is None:
+            plan = self._plan_of(names)
+        if tuple(map(type, cells.values())) != plan.kinds:
+            return False
+        parts.append(plan.masks)
+        try:
+            parts += [pack(cells[name]) for name, pack in plan.packs]
+        except (struct.error, OverflowError) as error:
+            raise ValueError(f"{dict(cells)!r}: {error}") from error
+        return True
+
+    def _plan_of(self, names: tuple[str, ...]) -> _RowPlan:
+        known = {name: (bit, kind, pack) for name, bit, kind, pack, _ in self._cells}
+        is_set = sum(known[name][0] for name in names if name in known)
+        plan = _RowPlan(
+            masks=is_set.to_bytes(self._mask_bytes, "little") + bytes(self._mask_bytes),
+            kinds=tuple(known[name][1] if name in known else None for name in names),
+            packs=[(name, pack) for name, _, _, pack, _ in self._cells if name in names],
+        )
+        if len(self._plans) < _PLANS_MAX:
+            self._plans[names] = plan
+        return plan
+
+    def _add_any(self, parts: list[bytes], cells: Mapping[str, Any]) -> None:
+        """Add a row cell by cell."""
+        is_set = is_null = 0
+        packed = []
+        for name, bit, kind, pack, _ in self._cells:
+            if name in cells:
+                is_set |= bit
+                value = cells[name]
+                if value is None:
+                    is_null |= bit
+                    continue
+                if type(value) is not kind and not (kind is _MOMENT and type(value) is int):
+                    raise ValueError(f"{value!r} is no {kind.__name__}")
+                try:
+                    packed.append(pack(value))
+                except (struct.error, OverflowError) as error:
+                    raise ValueError(f"{value!r}: {error}") from error
+        masks = is_set | is_null << 8 * self._mask_bytes
+        parts.append(masks.to_bytes(2 * self._mask_bytes, "little"))
+        parts += packed
 
     def decode(self, content: memoryview, row_count: int) -> list[Row]:
         """Return the rows that fill `content`. Raises CorruptionError."""
@@ -188,26 +239,20 @@ class RowList:
         return self.codec.columns([cells for _, cells in self.rows])
 
 
-def _cell_codec(column: Column) -> tuple[type | None, Pack, Unpack]:
-    """The type that values must have (None: there are two), and how they become bytes and back."""
+def _cell_codec(column: Column) -> tuple[type, Pack, Unpack]:
+    """The type that values must have (moments: or int), and how they become bytes and back."""
     name = column.type.name
     if name in _NUMBERS:
         return _number_codec(*_NUMBERS[name])
     if name == "date":
         return datetime.date, *_fixed_codec(_DAYS, to_days, date_from_days)
     if column.type.is_timestamp:
-        return None, *_fixed_codec(
+        return _MOMENT, *_fixed_codec(
             _MICROS,
-            lambda value: _micros(value, column),
+            lambda value: to_micros(value, column.type),
             lambda micros: timestamp_from_micros(micros, column.type),
         )
     return _decimal_codec(column) if name == "decimal" else _text_codec(column)
-
-
-def _micros(value: Any, column: Column) -> int:
-    if type(value) is not int and not isinstance(value, datetime.datetime):
-        raise ValueError(f"{value!r} is no moment")
-    return to_micros(value, column.type)
 
 
 def _number_codec(layout: str, kind: type) -> tuple[type, Pack, Unpack]:

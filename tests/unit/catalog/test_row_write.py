@@ -21,6 +21,7 @@ from row_writes import (
     write,
 )
 
+import kudulite as kudu
 from kudulite.catalog.row_queue import RowQueue
 from kudulite.catalog.table_store import TableStore
 from kudulite.errors import (
@@ -28,6 +29,7 @@ from kudulite.errors import (
     LockTimeoutError,
     RowError,
     StorageError,
+    TableNotFoundError,
     TimestampError,
 )
 from kudulite.mvcc.hybrid_time import TIMESTAMP_MAX
@@ -253,9 +255,9 @@ def test_a_table_without_a_timestamp_left_takes_no_rows(core: CoreTables):
 # -- alterations
 
 
-def meanwhile(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]) -> None:
-    """Have something done once, between a flush's plan and its place in the queue."""
-    add, actions = RowQueue.add, [action]
+def meanwhile(monkeypatch: pytest.MonkeyPatch, *last_first: Callable[[], object]) -> None:
+    """Have things done, one between each flush's plan and its place in the queue."""
+    add, actions = RowQueue.add, list(last_first)
 
     def later(queue: RowQueue, item: object) -> None:
         if actions:
@@ -265,32 +267,61 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]) -> 
     monkeypatch.setattr(RowQueue, "add", later)
 
 
-def test_a_flush_planned_before_an_alteration_is_refused(core: CoreTables, monkeypatch):
-    """Its rows fail with a ConflictError; the next one is planned anew."""
+def altering(client: kudu.Client, table: kudu.Table, name: str) -> Callable[[], object]:
+    """What adds a column."""
+    alterer = client.new_table_alterer(table)
+    alterer.add_column(name, "int32")
+    return alterer.alter
+
+
+def test_a_flush_planned_before_an_alteration_is_planned_again(core: CoreTables, monkeypatch):
+    """What the writer saw last may be of the past; under the lock it finds out."""
     client = core.client()
     table = new_table(client)
-    alterer = client.new_table_alterer(table)
-    alterer.add_column("x", "int32")
-    meanwhile(monkeypatch, alterer.alter)
-    (failure,) = write(table, op("insert", 1)).failures
-    assert isinstance(failure.error, ConflictError)
-    assert "altered during a write; write again" in failure.reason
+    meanwhile(monkeypatch, altering(client, table, "x"))
     assert write(table, op("insert", 1)).failures == []
     assert stored(table) == [(1, None, 7, None)]
 
 
-def test_a_flush_of_a_table_that_was_deleted_is_refused(core: CoreTables, monkeypatch):
+def test_a_flush_that_meets_two_alterations_is_refused(core: CoreTables, monkeypatch):
+    """Its rows fail with a ConflictError; the next one is planned anew."""
+    client = core.client()
+    table = new_table(client)
+    first, second = (altering(client, table, name) for name in ("x", "y"))
+    meanwhile(monkeypatch, second, first)
+    (failure,) = write(table, op("insert", 1)).failures
+    assert isinstance(failure.error, ConflictError)
+    assert "altered during a write; write again" in failure.reason
+    assert write(table, op("insert", 1)).failures == []
+    assert stored(table) == [(1, None, 7, None, None)]
+
+
+def test_a_flush_finds_a_range_that_was_added_since_its_writer_looked(core: CoreTables):
+    """A row that no range had room for is planned again with the newest version."""
+    table = new_table(core.client(), 2)
+    put(table, 1)
+    other = core.client()
+    alterer = other.new_table_alterer(other.table("t"))
+    alterer.add_range_partition([2 * MIDDLE], [3 * MIDDLE])
+    alterer.alter()
+    result = write(table, *(op("insert", k) for k in (2, 2 * MIDDLE, 3 * MIDDLE, MIDDLE)))
+    assert [failure.row for failure in result.failures] == [2]
+    assert result.counts.inserted == 3
+    assert [row[0] for row in stored(table)] == [1, 2, MIDDLE, 2 * MIDDLE]
+
+
+def test_a_flush_of_a_table_that_was_deleted_raises(core: CoreTables, monkeypatch):
     """There is no lock to take; nothing comes back to life."""
     client = core.client()
     table = new_table(client)
     meanwhile(monkeypatch, lambda: client.delete_table("t"))
-    (failure,) = write(table, op("insert", 1)).failures
-    assert isinstance(failure.error, StorageError)
+    with pytest.raises(TableNotFoundError):
+        write(table, op("insert", 1))
     assert client.list_tables() == []
 
 
-def test_a_flush_of_a_table_that_was_made_again_is_refused(core: CoreTables, monkeypatch):
-    """Its tablets have other ids, so the old one's rows do not come into the new one."""
+def test_a_flush_of_a_table_that_was_made_again_goes_into_that(core: CoreTables, monkeypatch):
+    """As it does a moment later: a table is what stands under its name."""
     client = core.client()
     table = new_table(client)
 
@@ -299,10 +330,8 @@ def test_a_flush_of_a_table_that_was_made_again_is_refused(core: CoreTables, mon
         new_table(client)
 
     meanwhile(monkeypatch, again)
-    (failure,) = write(table, op("insert", 1)).failures
-    assert isinstance(failure.error, StorageError | ConflictError)
-    assert stored(client.table("t")) == []
     assert write(table, op("insert", 1)).failures == []
+    assert stored(client.table("t")) == [(1, None, 7)]
 
 
 def test_operations_made_before_an_alteration_are_refused_one_by_one(core: CoreTables):
