@@ -151,9 +151,11 @@ class RowPlayer:
         if refused := self._refusal(values, not is_live):
             return refused, None
         if not is_live:
-            return COUNT_INSERTED, (CHANGE_INSERT, self._defaults | values, position)
+            # Cells are shared, not copied: whoever handed them down does not change them.
+            cells = values if len(values) == len(self._columns) else self._defaults | values
+            return COUNT_INSERTED, (CHANGE_INSERT, cells, position)
         is_change = len(values) > len(self._key_names)
-        return COUNT_UPDATED, (CHANGE_UPDATE, dict(values), position) if is_change else None
+        return COUNT_UPDATED, (CHANGE_UPDATE, values, position) if is_change else None
 
     def misfits(self, operations: Sequence[RowOperation]) -> set[int]:
         """Return the positions of operations with a value that its column cannot hold.

@@ -15,8 +15,8 @@ class RowOperation:
     """`operation` on the row whose key columns stand in `values`.
 
     `values` maps names of columns to canonical values (`model/values.py`), None for null: exactly
-    the columns that the row sets, all key columns among them. Nobody changes it between the call
-    that hands it down and that call's return.
+    the columns that the row sets, all key columns among them. Nobody changes it once it is handed
+    down, unless the operation fails: what was written goes on living in memory.
     """
 
     operation: Operation
