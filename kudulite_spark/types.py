@@ -207,7 +207,7 @@ def is_writable(spark: DataType, column: ColumnType) -> bool:
     if column.name in ("int8", "int16", "int32", "int64"):
         return is_number or isinstance(spark, DecimalType | FloatType | DoubleType)
     if column.name in ("float", "double"):
-        return is_number or isinstance(spark, FloatType | DoubleType)
+        return is_number or isinstance(spark, DecimalType | FloatType | DoubleType)
     if column.name == "decimal":
         return is_number or isinstance(spark, DecimalType)
     if column.name in ("string", "varchar", "binary"):

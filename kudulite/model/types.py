@@ -9,6 +9,7 @@ Source: Kudu docs/schema_design.adoc, "Column types"; common/types.h for the phy
 
 from __future__ import annotations
 
+import decimal as decimal_module
 import functools
 import re
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from kudulite.errors import ConflictError, RowError, SchemaError
 
 DECIMAL_PRECISION_MAX = 38
 VARCHAR_LENGTH_MAX = 65535
+BAD_ROWS_MAX, BAD_VALUES_SHOWN = 1000, 3  # of values that do not fit: counted, and named
 DATE_MIN, DATE_MAX = -719162, 2932896  # days since the epoch of 0001-01-01 and 9999-12-31
 
 _PLAIN_ARROW: dict[str, pa.DataType] = {
@@ -250,6 +252,10 @@ def widened(values: pa.Array, arrow_type: pa.DataType) -> pa.Array:
 
 
 def _cast_number(array: pa.Array, column_type: ColumnType) -> pa.Array:
+    if column_type.is_float and pa.types.is_integer(array.type):
+        return _exact_floats(array, column_type.arrow)
+    if column_type.is_float and pa.types.is_decimal(array.type):
+        array = _exact_doubles(array)
     result = array.cast(column_type.arrow)
     if pa.types.is_float64(array.type) and column_type.name == "float":
         back = result.cast(pa.float64())
@@ -257,6 +263,30 @@ def _cast_number(array: pa.Array, column_type: ColumnType) -> pa.Array:
         if not pc.all(same).as_py() and pc.any(pc.invert(same)).as_py():
             raise pa.ArrowInvalid("no float has this value")
     return result
+
+
+def _exact_floats(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Integers as floating point of exactly the same value; Arrow itself refuses large ones."""
+    result = array.cast(wanted, safe=False)
+    limit = 2.0 ** (array.type.bit_width - pa.types.is_signed_integer(array.type))
+    is_inside = pc.less(result, pa.scalar(limit, wanted))
+    back = pc.if_else(is_inside, result, pa.scalar(0, wanted)).cast(array.type, safe=False)
+    if pc.any(pc.or_(pc.invert(is_inside), pc.not_equal(back, array))).as_py():
+        raise pa.ArrowInvalid(f"no {wanted} has this value")
+    return result
+
+
+def _exact_doubles(array: pa.Array) -> pa.Array:
+    """Decimals as doubles of exactly the same value: n / 10^s is one if n / 5^s is whole."""
+    scale = max(array.type.scale, 0)
+    power = pa.scalar(decimal_module.Decimal(2**scale))
+    power = power.cast(pa.decimal256(power.type.precision, 0))
+    wide = array.cast(pa.decimal256(75 - power.type.precision, scale))
+    whole = pc.multiply(wide, power).cast(pa.decimal256(76, 0))
+    result = whole.cast(pa.float64())
+    if pc.any(pc.not_equal(result.cast(pa.decimal256(76, 0)), whole)).as_py():
+        raise pa.ArrowInvalid("no double has this value")
+    return pc.divide(result, float(2**scale))
 
 
 def _cast_decimal(array: pa.Array, column_type: ColumnType) -> pa.Array:
@@ -279,7 +309,7 @@ def _is_exact_source(source: pa.DataType, column_type: ColumnType) -> bool:
     if column_type.is_integer:
         return t.is_integer(source) or t.is_floating(source) or t.is_decimal(source)
     if column_type.is_float:
-        return t.is_integer(source) or t.is_floating(source)
+        return t.is_integer(source) or t.is_floating(source) or t.is_decimal(source)
     if column_type.name == "decimal":
         return t.is_integer(source) or t.is_decimal(source)
     if column_type.name == "date":
@@ -314,8 +344,9 @@ def cast_to_column(
 ) -> pa.Array:
     """One array of exactly `column_type.arrow` with the same values; no copy if it has it already.
 
-    RowError names the first value that does not fit and its row; SchemaError says that the Arrow
-    type has no exact meaning in the column. Nulls pass: whether they may is not decided here."""
+    RowError names the first values that do not fit, the first's row, and how many there are;
+    SchemaError says that the Arrow type has no exact meaning in the column. Nulls pass: whether
+    they may is not decided here."""
     array = _plain_array(array, column, table)
     if pa.types.is_null(array.type):
         return pa.nulls(len(array), column_type.arrow)
@@ -343,12 +374,18 @@ def cast_to_column(
     try:
         return fit(array)
     except pa.ArrowInvalid as error:
-        row = _first_bad_row(array, fit)
+        rows = _bad_rows(array, fit)
+        others = ""
+        if len(rows) > 1:
+            shown = ", ".join(_show(array, row) for row in rows[1:BAD_VALUES_SHOWN])
+            more = ", …" if len(rows) > BAD_VALUES_SHOWN else ""
+            at_least = "at least " if len(rows) == BAD_ROWS_MAX else ""
+            others = f"; {at_least}{len(rows)} rows do not fit, the next with {shown}{more}"
         raise RowError(
-            f"table {table!r}, column {column!r}: row {row}: value {_show(array, row)} does not "
-            f"fit {column_type}: {error}",
+            f"table {table!r}, column {column!r}: row {rows[0]}: value {_show(array, rows[0])} does"
+            f" not fit {column_type}: {error}{others}",
             reason=RowError.REASON_INVALID,
-            row_count=1,
+            row_count=len(rows),
         ) from error
 
 
@@ -376,17 +413,21 @@ def _plain_array(array: pa.Array | pa.ChunkedArray, column: str, table: str) -> 
     return array
 
 
-def _first_bad_row(array: pa.Array, fit: Callable[[pa.Array], pa.Array]) -> int:
-    """The smallest i for which `fit(array[: i + 1])` fails, by bisection; `fit(array)` fails."""
-    good, bad = 0, len(array)  # array[:good] fits, array[:bad] does not
-    while bad - good > 1:
-        middle = (good + bad) // 2
+def _bad_rows(array: pa.Array, fit: Callable[[pa.Array], pa.Array]) -> list[int]:
+    """The first rows, at most BAD_ROWS_MAX, that do not fit, by bisection; `fit(array)` fails."""
+    found: list[int] = []
+    pending = [(0, len(array))]  # ranges to look at, the next one last
+    while pending and len(found) < BAD_ROWS_MAX:
+        start, end = pending.pop()
         try:
-            fit(array.slice(good, middle - good))
-            good = middle
+            fit(array.slice(start, end - start))
         except pa.ArrowInvalid:
-            bad = middle
-    return good
+            middle = (start + end) // 2
+            if middle == start:
+                found.append(start)
+            else:
+                pending += [(middle, end), (start, middle)]
+    return found
 
 
 def _show(array: pa.Array, row: int) -> str:

@@ -2,6 +2,7 @@
 
 import datetime
 from decimal import Decimal
+from fractions import Fraction
 
 import numpy as np
 import pyarrow as pa
@@ -100,6 +101,12 @@ GOOD = [
     (pa.array([2**53, -(2**53)]), t.double, [2.0**53, -(2.0**53)]),
     (pa.array([0.5, None, float("inf")], pa.float32()), t.double, [0.5, None, float("inf")]),
     (pa.array([0.5, None]), t.float_, [0.5, None]),
+    (pa.array([Decimal("1.50"), None, Decimal("-0.25")]), t.double, [1.5, None, -0.25]),
+    (pa.array([Decimal(2**62), Decimal("0.125")], pa.decimal128(38, 10)), t.double,
+     [2.0**62, 0.125]),
+    (pa.array([Decimal("0.5")], pa.decimal256(76, 40)), t.float_, [0.5]),
+    (pa.array([Decimal(3 * 2**120)], pa.decimal128(38, 0)), t.double, [3 * 2.0**120]),
+    (pa.array([Decimal(1200)]).cast(pa.decimal128(4, -2)), t.double, [1200.0]),
     (pa.array([12, None]), t.decimal(4, 2), [Decimal("12.00"), None]),
     (pa.array([1, 2**63 - 1]), t.decimal(38, 0), [Decimal(1), Decimal(2**63 - 1)]),
     (pa.array([Decimal("1.50")]), t.decimal(3, 1), [Decimal("1.5")]),
@@ -138,6 +145,9 @@ BAD = [
     (pa.array([2**53 + 1]), t.double, 0, "9007199254740993"),
     (pa.array([0.5, None, 0.1]), t.float_, 2, "0.1"),
     (pa.array([1e300]), t.float_, 0, "1e"),
+    (pa.array([Decimal("0.5"), Decimal("0.1")]), t.double, 1, "0.1"),
+    (pa.array([Decimal(2**53 + 1)]), t.double, 0, "9007199254740993"),
+    (pa.array([Decimal("1.5"), Decimal(2**24 + 1)], pa.decimal128(20, 2)), t.float_, 1, "16777217"),
     (pa.array([1, 100]), t.decimal(4, 2), 1, "100"),
     (pa.array([2**62]), t.decimal(38, 30), 0, "4611686018427387904"),
     (pa.array([Decimal("1.25")]), t.decimal(9, 1), 0, "1.25"),
@@ -161,6 +171,60 @@ def test_a_value_that_does_not_fit_is_named_with_its_row(array, column_type, row
     assert str(column_type) in message and caught.value.reason == RowError.REASON_INVALID
 
 
+def test_all_values_that_do_not_fit_are_counted_and_the_first_shown():
+    """Also where there are very many, and wherever they stand."""
+    values = [1, 300, None, -129, 5, 400, 500, 6]
+    with pytest.raises(RowError) as caught:
+        cast(pa.array(values), t.int8)
+    assert "row 1: value 300 does not fit int8" in str(caught.value)
+    assert str(caught.value).endswith("; 4 rows do not fit, the next with -129, 400, …")
+    assert caught.value.row_count == 4
+    with pytest.raises(RowError, match="at least 1000 rows do not fit, the next with 1001, 1002"):
+        cast(pa.array(range(1000, 500_000)), t.int8)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_numbers_are_cast_exactly_or_refused(seed):
+    """Random numbers between all numeric types: Python's exact numbers are the judge."""
+    rng = np.random.default_rng(seed)
+    sources = [
+        pa.array(rng.integers(-(2**63), 2**63 - 1, 200) >> rng.integers(0, 64, 200)),
+        pa.array(rng.integers(-128, 127, 200), pa.int8()),
+        pa.array(np.ldexp(rng.integers(-999, 999, 200), rng.integers(-8, 60, 200))),
+        pa.array(rng.normal(size=200).astype(np.float32)),
+        pa.array([Decimal(int(n)) / 8 for n in rng.integers(-9999, 9999, 200)]),
+        pa.array([Decimal(int(n)) * 10**19 for n in rng.integers(-(10**8), 10**8, 200)]),
+    ]
+    targets = [t.int8, t.int32, t.int64, t.float_, t.double, t.decimal(9, 2), t.decimal(38, 12)]
+    for source in sources:
+        for target in targets:
+            if pa.types.is_floating(source.type) and target.name == "decimal":
+                continue  # refused by type
+            for value in source[:60]:
+                one = pa.array([value.as_py()], source.type)
+                try:
+                    result = cast(one, target)[0].as_py()
+                except RowError:
+                    assert not is_exact(value.as_py(), target)
+                else:
+                    assert Fraction(result) == Fraction(value.as_py())
+
+
+def is_exact(value, target) -> bool:
+    """Whether `target` has a number of exactly this value, told by Python's fractions."""
+    number = Fraction(value)
+    if target.is_integer:
+        bits = 8 * (target.key_width or 0) - 1
+        return number.denominator == 1 and -(2**bits) <= number < 2**bits
+    if target.name == "decimal":
+        scaled = number * 10**target.scale
+        return scaled.denominator == 1 and abs(scaled) < 10**target.precision
+    kind = np.float32 if target.name == "float" else np.float64
+    with np.errstate(over="ignore"):
+        near = kind(value) if not isinstance(value, Decimal) else kind(float(value))
+    return bool(np.isfinite(near)) and Fraction(float(near)) == number
+
+
 @pytest.mark.parametrize(
     "array, column_type",
     [
@@ -169,7 +233,6 @@ def test_a_value_that_does_not_fit_is_named_with_its_row(array, column_type, row
         (pa.array([1]), t.bool_),
         (pa.array([1]), t.string),
         (pa.array([1.5]), t.decimal(4, 2)),
-        (pa.array([Decimal("1.5")]), t.double),
         (pa.array([1]), t.unixtime_micros),
         (pa.array([1], pa.date32()), t.unixtime_micros),
         (pa.array([1], pa.timestamp("us")), t.date),

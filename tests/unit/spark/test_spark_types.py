@@ -152,7 +152,7 @@ def test_only_exact_types_may_be_asked_for(own, wanted, exact):
         (BooleanType(), ColumnType("int32"), False),
         (IntegerType(), decimal(5, 2), True),
         (DoubleType(), decimal(5, 2), False),
-        (DecimalType(5, 2), ColumnType("double"), False),
+        (DecimalType(5, 2), ColumnType("double"), True),
         (NullType(), ColumnType("double"), True),
         (TimestampType(), ColumnType("timestamp_ntz"), False),
         (DateType(), ColumnType("unixtime_micros"), False),
