@@ -15,12 +15,15 @@ to compare, and files of one scan are chosen to differ in it. Excluded rows are 
 
 Invariants: a row is read here as kudulite reads it, bit by bit, or its file is refused
 (`is_readable`). In particular (1) float columns are hidden from Parquet's filters: statistics leave
-NaN out, and dictionaries tell -0.0 from 0.0, so Spark would skip row groups that match; (2) dates
-and timestamps are never rebased; (3) missing or broken files are errors, whatever the session says.
+NaN out, and dictionaries tell -0.0 from 0.0, so Spark would skip row groups that match; (2) so are
+dates and timestamps where a file has some near the ten days of 1582 that Java's old calendar lacks:
+Spark takes a literal of these days for one ten days later; (3) dates and timestamps are never
+rebased; (4) missing or broken files are errors, whatever the session says.
 """
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -72,6 +75,9 @@ _READ_OPTIONS = {
     "datetimeRebaseMode": "CORRECTED",
     "int96RebaseMode": "CORRECTED",
 }
+
+# From the first day that the old calendar lacks to ten days after the last; a day more for zones.
+_LACKING = datetime.date(1582, 10, 4), datetime.date(1582, 10, 26)
 
 _BLOCK_BITS = 6  # 64 rows to a mask
 _KEY_BITS = 62
@@ -138,7 +144,9 @@ def scans(spark: SparkSession, files: Sequence[NativeFile]) -> list[DataFrame]:
 
 
 def _layout(file: NativeFile) -> tuple:
-    return tuple((c.column.id, c.stored_name, str(c.stored_type)) for c in file.columns)
+    return tuple(
+        (c.column.id, c.stored_name, str(c.stored_type), _may_be_lacking(c)) for c in file.columns
+    )
 
 
 def _of_distinct_sizes(files: Sequence[NativeFile]) -> list[list[NativeFile]]:
@@ -221,8 +229,25 @@ def _column(item: NativeColumn) -> SparkColumn:
     found = quoted(item.stored_name)
     if _stored_type(item) != wanted:
         found = found.cast(wanted)
-    # Nothing but a wrapping that Spark cannot see through: the value stays what it is.
-    return sf.nanvl(found, found) if item.column.type.name in ("float", "double") else found
+    # Nothing but wrappings that Spark cannot see through: the value stays what it is.
+    name = item.column.type.name
+    if name in ("float", "double"):
+        return sf.nanvl(found, found)
+    if name == "date" and _may_be_lacking(item):
+        return sf.date_from_unix_date(sf.unix_date(found))
+    if name == "unixtime_micros" and _may_be_lacking(item):
+        return sf.timestamp_micros(sf.unix_micros(found))
+    return found
+
+
+def _may_be_lacking(item: NativeColumn) -> bool:
+    """Whether a filter on days that the old calendar lacks could skip rows of the file."""
+    if item.bounds is None:
+        return True
+    least, greatest = (
+        value.date() if isinstance(value, datetime.datetime) else value for value in item.bounds
+    )
+    return least <= _LACKING[1] and greatest >= _LACKING[0]
 
 
 def _stored_type(item: NativeColumn) -> DataType | None:

@@ -10,6 +10,7 @@ make the result unknown, never true, so it is dropped.
 
 from __future__ import annotations
 
+import datetime
 import decimal
 from collections.abc import Iterable
 from typing import Any
@@ -39,6 +40,8 @@ _OPERATORS: dict[type[Filter], str] = {
 }
 # PySpark decodes pushed decimals under Python's default context, which rounds to this many digits.
 _DECIMAL_DIGITS_EXACT = decimal.DefaultContext.prec
+# Older days pass through Java's calendar, which lacks ten of 1582, and local mean times.
+_YEAR_EXACT = 1901
 
 
 def pushed_predicates(filters: Iterable[Filter]) -> list[Predicate]:
@@ -74,4 +77,4 @@ def pushed_predicate(spark_filter: Filter) -> Predicate | None:
 def _is_exact(value: Any) -> bool:
     if isinstance(value, decimal.Decimal):
         return len(value.as_tuple().digits) < _DECIMAL_DIGITS_EXACT
-    return True
+    return not isinstance(value, datetime.date) or value.year >= _YEAR_EXACT

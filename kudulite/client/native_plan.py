@@ -71,13 +71,15 @@ class NativeColumn:
     """One column of a plan as a base file has it.
 
     `stored_name` is None where the file lacks it: all rows show `default` then. The type in the
-    file may be narrower than the column's now.
+    file may be narrower than the column's now. `bounds` are the least and the greatest value in the
+    file, of dates and timestamps only; None where they are not known.
     """
 
     column: Column
     stored_name: str | None
     stored_type: pa.DataType | None
     encodings: frozenset[str] = frozenset()
+    bounds: tuple[Any, Any] | None = None
 
     @property
     def default(self) -> Any:
@@ -356,7 +358,19 @@ def _stored_column(base: BaseDataFile, column: Column) -> NativeColumn:
     name = base.name_by_id.get(column.id)
     if name is None:
         return NativeColumn(column, None, None)
-    return NativeColumn(column, name, base.schema.field(name).type, base.encodings(name))
+    bounds = None
+    if column.type.name in ("date", "unixtime_micros"):
+        bounds = _bounds(base, name)
+    return NativeColumn(column, name, base.schema.field(name).type, base.encodings(name), bounds)
+
+
+def _bounds(base: BaseDataFile, name: str) -> tuple[Any, Any] | None:
+    """Return the least and the greatest value of a column, by the statistics of its file."""
+    found = [base.statistics(group, name) for group in range(base.row_group_count)]
+    if any(item is None or item[0] is None or item[1] is None for item in found):
+        return None
+    known = [item for item in found if item is not None]
+    return min(item[0] for item in known), max(item[1] for item in known)
 
 
 def _tokens(

@@ -44,7 +44,7 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
  * One load() is one Python instance, made once, in which the snapshot is fixed. Stock Spark also
  * keeps one plan per load(), and a filter of one query then serves the next; here every scan plans
  * for itself: its own columns and filters, never anybody else's. All filters are advisory: Spark
- * applies them again.
+ * applies them again. Filters with a date or time that Python does not have are kept back.
  *
  * Plain Java 8 without lambdas or generics of our own: Janino compiles it. The same classes and
  * signatures in Spark 4.1, 4.2 and 4.3.
@@ -205,7 +205,13 @@ public class DefaultSource implements TableProvider {
 
     public Filter[] pushFilters(Filter[] given) {
       if (!"false".equalsIgnoreCase(options.get("pushdown"))) {
-        filters = given;
+        java.util.List found = new java.util.ArrayList();
+        for (int i = 0; i < given.length; i++) {
+          if (Moments.areAllOfPython(given[i])) {
+            found.add(given[i]);
+          }
+        }
+        filters = (Filter[]) found.toArray(new Filter[0]);
       }
       return given;
     }
@@ -220,6 +226,46 @@ public class DefaultSource implements TableProvider {
 
     public Scan build() {
       return new FrontScan(load, schema, options, filters);
+    }
+  }
+
+  /** Python's years are 1 to 9999, in any time zone; one literal outside would fail the query. */
+  static class Moments {
+    static final long EARLIEST = java.time.LocalDate.of(2, 1, 1).toEpochDay() * 86400L;
+    static final long LATEST = java.time.LocalDate.of(9999, 1, 1).toEpochDay() * 86400L;
+
+    static boolean areAllOfPython(Object part) {
+      if (part instanceof Object[]) {
+        return areAllOfPython(Arrays.asList((Object[]) part).iterator());
+      }
+      if (part instanceof Filter) {
+        scala.Product product = (scala.Product) part;
+        java.util.List parts = new java.util.ArrayList();
+        for (int i = 0; i < product.productArity(); i++) {
+          parts.add(product.productElement(i));
+        }
+        return areAllOfPython(parts.iterator());
+      }
+      long second = EARLIEST;
+      if (part instanceof java.util.Date) {
+        second = Math.floorDiv(((java.util.Date) part).getTime(), 1000L);
+      } else if (part instanceof java.time.Instant) {
+        second = ((java.time.Instant) part).getEpochSecond();
+      } else if (part instanceof java.time.LocalDate) {
+        second = ((java.time.LocalDate) part).toEpochDay() * 86400L;
+      } else if (part instanceof java.time.LocalDateTime) {
+        second = ((java.time.LocalDateTime) part).toLocalDate().toEpochDay() * 86400L;
+      }
+      return EARLIEST <= second && second < LATEST;
+    }
+
+    private static boolean areAllOfPython(java.util.Iterator parts) {
+      while (parts.hasNext()) {
+        if (!areAllOfPython(parts.next())) {
+          return false;
+        }
+      }
+      return true;
     }
   }
 

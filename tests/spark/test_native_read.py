@@ -1,5 +1,7 @@
 """read_table: the rows of format("kudulite") and of the embedded scan, whoever reads them."""
 
+import datetime
+
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame
@@ -32,7 +34,7 @@ def made(tmp_path_factory) -> TypedTable:
     found.overwrite()
     found.step()
     found.rows()
-    found.moments.append(found.table.current_timestamp())
+    found.stand_still()
     return found
 
 
@@ -151,6 +153,23 @@ def test_filters_mean_what_they_mean_to_spark_and_to_a_scan(spark, made, monkeyp
             assert content(native.filter(text), made.table.arrow_schema) == expected, text
     for text in ("f64 = double('NaN')", "f32 IN (double(0), 1.5)", "f64 <=> -0.0D", "f64 >= 0.0D"):
         assert frame.filter(text).count() == native.filter(text).count() > 0, text
+
+
+def test_days_that_java_s_old_calendar_lacks(spark, tmp_path, monkeypatch):
+    """Spark takes a literal of these days for a later one when it skips row groups."""
+    monkeypatch.setattr(native_read, "LIMITS", NATIVE)
+    day = datetime.date(1582, 10, 10)
+    noon = datetime.datetime(1582, 10, 10, 12, tzinfo=datetime.UTC)
+    types = {"k": pa.int32(), "d": pa.date32(), "t": pa.timestamp("us", "UTC")}
+    path = make_table(tmp_path / "t", [(1, day, noon)], types, primary_key=["k"])
+    kudulite.open_table(path).flush()
+    frame = kudulite_spark.read_table(spark, path)
+    assert frame.inputFiles()
+    for op in ("=", ">=", "<=", "<=>"):
+        assert frame.filter(f"d {op} DATE '1582-10-10'").count() == 1
+        assert frame.filter(f"t {op} TIMESTAMP '1582-10-10 12:00:00Z'").count() == 1
+        where = f"d {op} DATE '1582-10-10' AND t {op} TIMESTAMP '1582-10-10 12:00:00Z'"
+        assert kudulite_spark.read_table(spark, path, where=where).count() == 1
 
 
 def test_a_view_in_sql_joins_and_broadcasts(spark, tmp_path, monkeypatch):

@@ -1,7 +1,8 @@
 """Random tables with a column of every type, changed in every way that leaves a row elsewhere.
 
-Bulk writes make rowsets and REDO files, sessions make memory, flushes make UNDO files, an overwrite
-ends rowsets, an alteration adds, renames and drops columns.
+Bulk writes make rowsets and REDO files, sessions make memory, flushes make UNDO files, compactions
+join them, an overwrite ends rowsets, an alteration adds, renames and drops columns. A dictionary
+goes along, and knows the rows of every moment at which the table stood still.
 """
 
 from __future__ import annotations
@@ -87,25 +88,44 @@ class TypedTable:
         self.table: Table = self.client.create_table(
             path.name, builder.build(), hash_partitions=layout
         )
-        self.moments: list[int] = [self.table.current_timestamp()]
+        self.values = dict(VALUES)  # of each column as it is named now
+        self._now: dict[int, dict[str, Any]] = {}
+        self._past: dict[int, list[dict[str, Any]]] = {}
+        self.stand_still()
 
     @property
     def path(self) -> str:
         """The table's folder."""
         return str(self.table.path)
 
+    @property
+    def moments(self) -> list[int]:
+        """The moments at which the table stood still, in order."""
+        return list(self._past)
+
+    def expected(self, moment: int) -> pa.Table:
+        """The rows of a moment, as the dictionary has them, in key order."""
+        return pa.Table.from_pylist(self._past[moment], schema=self.table.arrow_schema)
+
+    def stand_still(self) -> None:
+        """Note the moment, and the rows."""
+        rows = [self._now[number].copy() for number in self._now]
+        rows.sort(key=lambda row: (row["group"], row["id"]))
+        self._past[self.table.current_timestamp()] = rows
+
     def row(self, number: int, names: list[str] | None = None) -> dict[str, Any]:
         """A row of key `number` with random values in some columns, NULL among them."""
         row: dict[str, Any] = {"group": f"g{number % 3}", "id": number}
-        for name in VALUES if names is None else names:
-            row[name] = None if self.random.random() < 0.15 else self.random.choice(VALUES[name])
+        for name in self.values if names is None else names:
+            is_null = self.random.random() < 0.15
+            row[name] = None if is_null else self.random.choice(self.values[name])
         return row
 
     def step(self) -> None:
         """Change the table in one of the ways, and note the moment."""
         steps = [self.bulk, self.bulk, self.rows, self.delete, self.update, self.flush]
         self.random.choice(steps)()
-        self.moments.append(self.table.current_timestamp())
+        self.stand_still()
 
     def _numbers(self, fraction: float) -> list[int]:
         return [n for n in range(KEY_COUNT) if self.random.random() < fraction]
@@ -114,16 +134,37 @@ class TypedTable:
         """Upsert many rows in one commit."""
         rows = [self.row(number) for number in self._numbers(0.5)]
         self.table.upsert(pa.Table.from_pylist(rows, schema=self.table.arrow_schema))
+        self._now |= {row["id"]: row for row in rows}
+
+    def part(self) -> None:
+        """Upsert some neighbours: a rowset of few keys, or updates of those that are there."""
+        first = self.random.randrange(KEY_COUNT)
+        rows = [self.row(number) for number in range(first, min(first + 9, KEY_COUNT))]
+        self.table.upsert(pa.Table.from_pylist(rows, schema=self.table.arrow_schema))
+        self._now |= {row["id"]: row for row in rows}
 
     def update(self) -> None:
         """Set one or two columns of some rows in one commit."""
-        names = self.random.sample(sorted(VALUES), 2)
+        names = self.random.sample(sorted(self.values), 2)
         rows = [self.row(number, names) for number in self._numbers(0.15)]
         self._write("update_ignore", rows)
+        self._now |= {r["id"]: self._now[r["id"]] | r for r in rows if r["id"] in self._now}
 
     def delete(self) -> None:
         """Delete some rows in one commit."""
-        self._write("delete_ignore", [self.row(number, []) for number in self._numbers(0.1)])
+        rows = [self.row(number, []) for number in self._numbers(0.1)]
+        self._write("delete_ignore", rows)
+        for row in rows:
+            self._now.pop(row["id"], None)
+
+    def reinsert(self) -> None:
+        """Delete some rows, and insert most of them again at once and in another commit."""
+        rows = [self.row(number) for number in self._numbers(0.15)]
+        self._write("delete_ignore", [{name: row[name] for name in KEY_NAMES} for row in rows])
+        self._now = {n: r for n, r in self._now.items() if n not in {row["id"] for row in rows}}
+        self.stand_still()
+        self._write("insert", rows[1:])
+        self._now |= {row["id"]: row for row in rows[1:]}
 
     def _write(self, operation: str, rows: list[dict[str, Any]]) -> None:
         if not rows:
@@ -138,15 +179,20 @@ class TypedTable:
         for number in self._numbers(0.1):
             kind = self.random.choice(["upsert", "upsert", "delete"])
             if kind == "upsert":
-                session.apply(self.table.new_upsert(self.row(number)))
+                self._now[number] = self.row(number)
+                session.apply(self.table.new_upsert(self._now[number]))
             else:
-                key = self.row(number, [])
-                session.apply(self.table.new_delete_ignore(key))
+                self._now.pop(number, None)
+                session.apply(self.table.new_delete_ignore(self.row(number, [])))
         session.flush()
 
     def flush(self) -> None:
         """Write memory to disk."""
         self.table.flush()
+
+    def compact(self) -> None:
+        """Bring the table to its best shape: no row has a delta."""
+        self.table.compact()
 
     def alter(self) -> None:
         """Add, rename and drop columns; one comes back under the name of another."""
@@ -158,13 +204,20 @@ class TypedTable:
         alterer = self.client.new_table_alterer(self.table)
         alterer.add_column("i16", kudulite.string)
         self.table = alterer.alter()
-        self.moments.append(self.table.current_timestamp())
+        self.values["renamed"] = self.values.pop("i32")
+        self.values |= {"i16": VALUES["text"], "added": [17, None, 2**40]}
+        states = [self._now.values(), *self._past.values()]
+        for row in {id(row): row for rows in states for row in rows}.values():
+            row["renamed"] = row.pop("i32")
+            row |= {"i16": None, "added": 17}
+        self.stand_still()
 
     def overwrite(self) -> None:
         """Replace all rows: rowsets end, and stay for the past."""
         rows = [self.row(number) for number in self._numbers(0.6)]
         self.table.overwrite(pa.Table.from_pylist(rows, schema=self.table.arrow_schema))
-        self.moments.append(self.table.current_timestamp())
+        self._now = {row["id"]: row for row in rows}
+        self.stand_still()
 
 
 def random_table(path: Path, seed: int, step_count: int = 10) -> TypedTable:

@@ -1,5 +1,6 @@
 """Spark's pushed filters as predicates: equal meaning or left out."""
 
+import datetime
 from decimal import Decimal
 
 import pytest
@@ -40,6 +41,9 @@ def test_filters_with_an_equal_predicate(given, expected):
         # PySpark has rounded it on the way: its digits are not to be trusted.
         spark.EqualTo(("a",), Decimal("1234567890123456789012345678")),
         spark.In(("a",), [Decimal("1234567890123456789012345678")]),
+        # Java's old calendar has made another day of it, or may have.
+        spark.EqualTo(("a",), datetime.date(1582, 10, 20)),
+        spark.GreaterThan(("a",), datetime.datetime(1582, 10, 20, tzinfo=datetime.UTC)),
     ],
 )
 def test_filters_left_to_spark(given):
