@@ -72,5 +72,9 @@ def with_planned_types(now: Schema, columns: ColumnIds) -> Schema:
 
 
 def in_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return a batch in the types of `schema`, which has the same columns."""
-    return batch if batch.schema.equals(schema) else batch.cast(schema)
+    """Return a batch in the types of `schema`, which has the same columns, maybe none."""
+    if batch.schema.equals(schema, check_metadata=True):
+        return batch
+    if not batch.num_columns:  # a cast would lose the number of rows
+        return batch.replace_schema_metadata(schema.metadata)
+    return batch.cast(schema)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from kudulite.catalog.history import partitions_to_read, tablet_at
 from kudulite.catalog.manifest import Manifest, TabletEntry
@@ -17,9 +18,12 @@ from kudulite.catalog.table_store import TableStore
 from kudulite.cfile.base_data import ROW_GROUP_ROWS
 from kudulite.errors import SchemaError
 from kudulite.model.predicate import BoundPredicates, Predicate, bind_predicates
+from kudulite.rowset.diff_spec import DiffSpec
 from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.rowset import RowSet
 from kudulite.rowset.scan_spec import ScanSpec
+
+Spec = TypeVar("Spec", ScanSpec, DiffSpec)
 
 # [lower, upper) as encoded keys; None is unbounded.
 KeyBounds = tuple[bytes | None, bytes | None]
@@ -139,7 +143,7 @@ def _overlaps(piece: ScanPiece, spec: ScanSpec) -> bool:
     return not below and not above
 
 
-def narrowed(spec: ScanSpec, lower: bytes | None, upper: bytes | None) -> ScanSpec:
+def narrowed(spec: Spec, lower: bytes | None, upper: bytes | None) -> Spec:
     """Return the scan within its bounds and [lower, upper) together."""
     return replace(
         spec, lower=tightest(max, spec.lower, lower), upper=tightest(min, spec.upper, upper)

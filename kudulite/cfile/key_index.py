@@ -163,15 +163,15 @@ class KeyIndex:
         if whole is not None:
             if header.width is not None and len(key) != header.width:
                 return -1
-            return whole.find_one(key)
+            return _row_of(key, whole)
         batch = bisect_right(header.first_keys, key) - 1
         if batch < 0 or (header.width is not None and len(key) != header.width):
             return -1
         keys = self._batches.get(batch)
         if keys is None:
             # Between the two looks the whole may have been loaded.
-            return None if self._whole is None else self._whole.find_one(key)
-        row = keys.find_one(key)
+            return None if self._whole is None else _row_of(key, self._whole)
+        row = _row_of(key, keys)
         return row if row < 0 else batch * BATCH_ROWS + row
 
     def keys(self, rowids: np.ndarray) -> KeyArray:
@@ -280,6 +280,16 @@ class KeyIndex:
         if keys[0] != opened.header.first_keys[batch]:
             raise CorruptionError(f"{self.path}: batch {batch} starts with another key")
         return keys
+
+
+def _row_of(key: bytes, keys: KeyArray) -> int:
+    """Return where one whole key is among ascending keys, or -1."""
+    if keys.width is None or keys.width > 8:
+        row = keys.locate(key)
+        return row if row < len(keys) and keys[row] == key else -1
+    number, values = int.from_bytes(key, "big"), keys.values
+    row = int(values.searchsorted(np.uint64(number)))
+    return row if row < len(values) and values[row] == number else -1
 
 
 def _is_key_type(arrow_type: pa.DataType, width: int | None) -> bool:

@@ -6,7 +6,6 @@ newest superblocks. It dies only when the ancient history mark passes the start 
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,10 +28,11 @@ from kudulite.catalog.planned_columns import (
     schema_as_planned,
     with_planned_types,
 )
-from kudulite.catalog.scan_plan import tightest
+from kudulite.catalog.scan_plan import narrowed
 from kudulite.catalog.table_store import TableStore
 from kudulite.client.changes import wants_before
 from kudulite.client.environment import default_environment
+from kudulite.client.pickled_token import PickledToken
 from kudulite.client.scan_token import SPLIT_BYTES_DEFAULT
 from kudulite.errors import ConflictError
 from kudulite.model.predicate import Predicate
@@ -40,7 +40,7 @@ from kudulite.tablet.diff_scan import diff_scan, diff_schema
 
 
 @dataclass(frozen=True)
-class ChangeToken:
+class ChangeToken(PickledToken):
     """One piece of a diff scan. `size_bytes` is of base data on disk that may have to be read.
 
     Tablets of one token may hold the same keys. `column_ids` are what the names meant when the
@@ -87,28 +87,12 @@ class ChangeToken:
             with_before=self.with_before,
             column_ids=frozenset(column.id for column in manifest.schema.columns),
         )
-        spec = replace(
-            spec,
-            lower=tightest(max, spec.lower, self.lower),
-            upper=tightest(min, spec.upper, self.upper),
-        )
+        spec = narrowed(spec, self.lower, self.upper)
         changes = diff_scan(open_tablets(store, entries, spec), spec)
         planned = diff_schema(
             replace(spec, schema=with_planned_types(spec.schema, self.column_ids))
         )
         return (in_schema(batch, planned) for batch in changes)
-
-    def to_bytes(self) -> bytes:
-        """Return the token as bytes, for whoever cannot pickle it himself."""
-        return pickle.dumps(self)
-
-    @staticmethod
-    def from_bytes(content: bytes) -> ChangeToken:
-        """Return the token of `to_bytes`; only for bytes from a process that you trust."""
-        token = pickle.loads(content)
-        if not isinstance(token, ChangeToken):
-            raise TypeError(f"expected a change token, found {type(token).__name__}")
-        return token
 
 
 def make_change_tokens(

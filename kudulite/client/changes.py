@@ -31,6 +31,7 @@ from kudulite.catalog.diff_plan import (
 from kudulite.catalog.manifest import TabletEntry
 from kudulite.catalog.planned_columns import in_schema, planned_columns, schema_as_planned
 from kudulite.catalog.table_store import TableStore
+from kudulite.client.arrow_result import ArrowResult
 from kudulite.errors import ConflictError, OptionError
 from kudulite.model.predicate import Predicate, bind_predicates
 from kudulite.rowset.diff_spec import DiffSpec
@@ -39,7 +40,7 @@ from kudulite.tablet.diff_scan import diff_scan, diff_schema
 IMAGES = ("after", "both")
 
 
-class Changes:
+class Changes(ArrowResult):
     """The changes of a table in one settled window; see `Table.changes`."""
 
     def __init__(
@@ -85,29 +86,9 @@ class Changes:
             for batch in diff_scan(open_tablets(self._store, entries, spec), spec):
                 yield in_schema(batch, self.schema)
 
-    def to_arrow(self) -> pa.Table:
-        """Return all changes as one table."""
-        return pa.Table.from_batches(self.to_batches(), self.schema)
-
-    def to_reader(self) -> pa.RecordBatchReader:
-        """Return a reader that scans as it is read."""
-        return pa.RecordBatchReader.from_batches(self.schema, self.to_batches())
-
-    def to_pandas(self, **options: Any) -> Any:
-        """Return a pandas DataFrame; `options` go to pyarrow's `Table.to_pandas`."""
-        return self.to_arrow().to_pandas(**options)
-
-    def to_pylist(self) -> list[dict[str, Any]]:
-        """Return all changes as dicts."""
-        return self.to_arrow().to_pylist()
-
     def count(self) -> int:
         """Return the number of changes."""
         return sum(batch.num_rows for batch in self.to_batches())
-
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Hand the changes to whatever speaks the Arrow C stream interface."""
-        return self.to_reader().__arrow_c_stream__(requested_schema)
 
     def _now(self) -> tuple[DiffSpec, list[tuple[TabletEntry, ...]]]:
         """Return the scan as the table's columns are now, and the tablets that it reads together.

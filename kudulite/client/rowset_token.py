@@ -8,7 +8,6 @@ that version: the grace time after they were replaced. It never needs the log.
 from __future__ import annotations
 
 import errno
-import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +26,7 @@ from kudulite.catalog.planned_columns import (
 from kudulite.catalog.scan_plan import scan_spec
 from kudulite.catalog.table_store import TableStore
 from kudulite.client.environment import default_environment
+from kudulite.client.pickled_token import PickledToken
 from kudulite.client.scan import read_ahead
 from kudulite.errors import ConflictError, StorageError
 from kudulite.model.predicate import Predicate
@@ -36,7 +36,7 @@ from kudulite.tablet.chosen_rows import ChosenRead, ChosenRows, chosen_reads
 
 
 @dataclass(frozen=True)
-class RowSetToken:
+class RowSetToken(PickledToken):
     """Rows of some rowsets of one tablet version, at one settled timestamp; sizes are estimates."""
 
     folder: str
@@ -70,7 +70,7 @@ class RowSetToken:
         planned = with_planned_types(schema, self.column_ids).arrow_schema(spec.names)
         try:
             for batch in read_ahead(self._reads(store, spec)):
-                yield in_schema(batch, planned) if len(planned) else batch
+                yield in_schema(batch, planned)
         except StorageError as error:
             if error.errno != errno.ENOENT:
                 raise
@@ -88,18 +88,6 @@ class RowSetToken:
             f"table {store.name!r}: a version that was planned with can no longer be read"
             f" ({reason}); files that were replaced stay for the grace time: read the table again"
         )
-
-    def to_bytes(self) -> bytes:
-        """Return the token as bytes."""
-        return pickle.dumps(self)
-
-    @staticmethod
-    def from_bytes(content: bytes) -> RowSetToken:
-        """Return the token of `to_bytes`; only for bytes from a process that you trust."""
-        token = pickle.loads(content)
-        if not isinstance(token, RowSetToken):
-            raise TypeError(f"expected a rowset token, found {type(token).__name__}")
-        return token
 
     def to_json(self) -> dict[str, Any]:
         """Return a form for readers that do not trust who sends it; `where` is left out of it."""

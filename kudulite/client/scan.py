@@ -19,10 +19,11 @@ import pyarrow as pa
 
 from kudulite.catalog.history import partitions_to_read, tablet_at
 from kudulite.catalog.manifest import Manifest, TabletEntry
-from kudulite.catalog.planned_columns import planned_columns, schema_as_planned
+from kudulite.catalog.planned_columns import in_schema, planned_columns, schema_as_planned
 from kudulite.catalog.scan_plan import KeyBounds, entries_to_scan, narrowed, scan_spec
 from kudulite.catalog.snapshot import choose_snapshot
 from kudulite.catalog.table_store import TableStore
+from kudulite.client.arrow_result import ArrowResult
 from kudulite.errors import ConflictError, OptionError
 from kudulite.model.predicate import Predicate, bind_predicates
 from kudulite.model.schema import Column
@@ -34,7 +35,7 @@ READ_THREADS = min(8, os.cpu_count() or 1)
 BLOCKS_AHEAD = 2 * READ_THREADS
 
 
-class Scan:
+class Scan(ArrowResult):
     """The rows that match, at one settled timestamp; see `Table.scan`."""
 
     def __init__(
@@ -85,35 +86,15 @@ class Scan:
                 batch = batch.slice(0, left)
                 left -= batch.num_rows
             if batch.num_rows:
-                yield batch.replace_schema_metadata(None) if not len(schema) else _as(batch, schema)
+                yield in_schema(batch, schema)
             if left is not None and left <= 0:
                 return
-
-    def to_arrow(self) -> pa.Table:
-        """Return all rows as one table."""
-        return pa.Table.from_batches(self.to_batches(), self.schema)
-
-    def to_reader(self) -> pa.RecordBatchReader:
-        """Return a reader that scans as it is read."""
-        return pa.RecordBatchReader.from_batches(self.schema, self.to_batches())
-
-    def to_pandas(self, **options: Any) -> Any:
-        """Return a pandas DataFrame; `options` go to pyarrow's `Table.to_pandas`."""
-        return self.to_arrow().to_pandas(**options)
-
-    def to_pylist(self) -> list[dict[str, Any]]:
-        """Return all rows as dicts."""
-        return self.to_arrow().to_pylist()
 
     def count(self) -> int:
         """Return the number of rows; without predicates no column is read."""
         spec, entries = self._now()
         total = sum(count_rows(tablet_at(self._store, e, spec.timestamp), spec) for e in entries)
         return total if self._limit is None else min(total, self._limit)
-
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Hand the rows to whatever speaks the Arrow C stream interface."""
-        return self.to_reader().__arrow_c_stream__(requested_schema)
 
     def _now(self) -> tuple[ScanSpec, list[TabletEntry]]:
         """Return the scan as the table's columns are now, and the tablets that it reads.
@@ -189,12 +170,3 @@ def read_ahead(reads: Iterable[BlockRead]) -> Iterator[pa.RecordBatch]:
 def _plain(schema: pa.Schema) -> pa.Schema:
     """Return a schema without metadata of fields: column ids mean nothing outside the table."""
     return pa.schema([field.remove_metadata() for field in schema])
-
-
-def _as(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return a batch under a schema; a column that was widened since the plan gets its old type."""
-    fitted = [
-        column if column.type.equals(field.type) else column.cast(field.type)
-        for column, field in zip(batch.columns, schema, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(fitted, schema=schema)

@@ -6,7 +6,6 @@ superblock at the token's time. It dies only when the ancient history mark passe
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +26,7 @@ from kudulite.catalog.scan_plan import KeyBounds, narrowed, plan_pieces, scan_sp
 from kudulite.catalog.snapshot import choose_snapshot
 from kudulite.catalog.table_store import TableStore
 from kudulite.client.environment import default_environment
+from kudulite.client.pickled_token import PickledToken
 from kudulite.client.row_reader import RowReader
 from kudulite.client.scan import ordered_batches, read_ahead
 from kudulite.errors import ConflictError
@@ -39,7 +39,7 @@ SPLIT_BYTES_DEFAULT = 64 << 20
 
 
 @dataclass(frozen=True)
-class ScanToken:
+class ScanToken(PickledToken):
     """One piece of a scan. `size_bytes` and `row_count_estimate` are of base data on disk.
 
     `column_ids` are what the names meant when the scan was planned: a column that is renamed or
@@ -71,7 +71,7 @@ class ScanToken:
         else:
             batches = read_ahead(block_reads(tablet_at(store, entry, spec.timestamp), spec))
         planned = with_planned_types(spec.schema, self.column_ids).arrow_schema(spec.names)
-        return (in_schema(batch, planned) if len(planned) else batch for batch in batches)
+        return (in_schema(batch, planned) for batch in batches)
 
     def into_kudu_scanner(self) -> TokenScanner:
         """Return a scanner of the piece, in kudu-python's words."""
@@ -93,21 +93,9 @@ class ScanToken:
         spec = scan_spec(store.name, manifest, self.columns, self.where, self.timestamp)
         return store, entry, narrowed(spec, self.lower, self.upper)
 
-    def to_bytes(self) -> bytes:
-        """Return the token as bytes, for whoever cannot pickle it himself."""
-        return pickle.dumps(self)
-
     def serialize(self) -> bytes:
         """Do as `to_bytes`, in kudu-python's words."""
         return self.to_bytes()
-
-    @staticmethod
-    def from_bytes(content: bytes) -> ScanToken:
-        """Return the token of `to_bytes`; only for bytes from a process that you trust."""
-        token = pickle.loads(content)
-        if not isinstance(token, ScanToken):
-            raise TypeError(f"expected a scan token, found {type(token).__name__}")
-        return token
 
 
 class TokenScanner(RowReader):

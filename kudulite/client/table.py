@@ -37,7 +37,7 @@ from kudulite.client.table_purge import TablePurge
 from kudulite.client.table_tags import TableTags
 from kudulite.client.table_upkeep import TableUpkeep
 from kudulite.errors import ColumnNotFoundError, OptionError
-from kudulite.model.predicate import ColumnExpression, Predicate
+from kudulite.model.predicate import ColumnExpression, Predicate, conjunction
 from kudulite.model.schema import Schema
 from kudulite.tablet.operation import WriteSpec, parse_operation
 
@@ -264,7 +264,7 @@ class Table(
         return Scan(
             self._store,
             columns=columns,
-            where=_conjunction(where),
+            where=conjunction(where),
             at=at,
             ordered=ordered,
             limit=limit,
@@ -286,7 +286,7 @@ class Table(
         return make_tokens(
             self._store,
             columns=columns,
-            where=_conjunction(where),
+            where=conjunction(where),
             at=at,
             ordered=ordered,
             split_size_bytes=split_size_bytes,
@@ -317,7 +317,3 @@ def _check_options(table: str, options: Mapping[str, Any]) -> None:
                 f"table {table!r}: unknown option {name!r} of a write; known:"
                 f" {', '.join(WRITE_OPTIONS)}"
             )
-
-
-def _conjunction(where: Sequence[Predicate] | Predicate) -> list[Predicate]:
-    return [where] if isinstance(where, Predicate) else list(where)

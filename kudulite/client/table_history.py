@@ -11,7 +11,7 @@ from kudulite.catalog.table_store import TableStore
 from kudulite.client.change_token import ChangeToken, make_change_tokens
 from kudulite.client.changes import Changes
 from kudulite.client.row_history import row_history
-from kudulite.model.predicate import Predicate
+from kudulite.model.predicate import Predicate, conjunction
 
 
 class TableHistory:
@@ -40,7 +40,7 @@ class TableHistory:
             start=start,
             end=end,
             columns=columns,
-            where=_conjunction(where),
+            where=conjunction(where),
             images=images,
         )
 
@@ -59,7 +59,7 @@ class TableHistory:
             start=start,
             end=end,
             columns=columns,
-            where=_conjunction(where),
+            where=conjunction(where),
             images=images,
             split_size_bytes=split_size_bytes,
         )
@@ -72,7 +72,3 @@ class TableHistory:
         table is empty when there was no such row.
         """
         return row_history(self._store, key)
-
-
-def _conjunction(where: Sequence[Predicate] | Predicate) -> list[Predicate]:
-    return [where] if isinstance(where, Predicate) else list(where)

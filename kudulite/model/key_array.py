@@ -305,15 +305,6 @@ class KeyArray:
             return int(self.values.searchsorted(np.uint64(int.from_bytes(key, "big")), side))
         return int(self.values.searchsorted(np.array(key, self.values.dtype), side))
 
-    def find_one(self, key: bytes) -> int:
-        """Where `key`, a whole key, is among these strictly ascending keys, or -1."""
-        if self.width is None or self.width > 8:
-            row = self.locate(key)
-            return row if row < len(self) and self[row] == key else -1
-        number, values = int.from_bytes(key, "big"), self.values
-        row = int(values.searchsorted(np.uint64(number)))
-        return row if row < len(values) and values[row] == number else -1
-
     def _locate_variable(self, key: bytes, side: Side) -> int:
         low, high = 0, len(self)
         offsets, view = self._variable_parts()

@@ -63,6 +63,11 @@ class Predicate:
         return f"{self.column} {self.op} {value_text(self.value)}"
 
 
+def conjunction(where: Sequence[Predicate] | Predicate) -> list[Predicate]:
+    """Return what a user gives as a condition as a list: one predicate or several."""
+    return [where] if isinstance(where, Predicate) else list(where)
+
+
 class ColumnExpression:
     """A column to compare: `==`, `<`, `<=`, `>`, `>=` and the methods give a Predicate."""
 

@@ -75,7 +75,7 @@ def test_a_token_shows_its_window_for_ever(core, large):
     copies = [pickle.loads(pickle.dumps(token)) for token in tokens]
     assert in_order(read(copies)) == before
     assert [kudulite.ChangeToken.from_bytes(token.to_bytes()) for token in tokens] == tokens
-    with pytest.raises(TypeError, match="expected a change token, found int"):
+    with pytest.raises(TypeError, match="expected a ChangeToken, found int"):
         kudulite.ChangeToken.from_bytes(pickle.dumps(1))
 
 

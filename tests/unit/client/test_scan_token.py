@@ -125,7 +125,7 @@ def test_a_token_is_read_by_another_process(table, how):
 
 def test_bytes_of_something_else_are_refused():
     """Not everything that unpickles is a token."""
-    with pytest.raises(TypeError, match="expected a scan token, found int"):
+    with pytest.raises(TypeError, match="expected a ScanToken, found int"):
         kudulite.ScanToken.from_bytes(pickle.dumps(5))
 
 

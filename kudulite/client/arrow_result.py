@@ -1,0 +1,42 @@
+"""ArrowResult: what is read as record batches, in all the forms that users ask for."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+
+class ArrowResult(ABC):
+    """Rows that are read when a form of them is asked for, and again each time."""
+
+    @property
+    @abstractmethod
+    def schema(self) -> pa.Schema:
+        """The Arrow schema of the result."""
+
+    @abstractmethod
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield record batches, none empty."""
+
+    def to_arrow(self) -> pa.Table:
+        """Return all rows as one table."""
+        return pa.Table.from_batches(self.to_batches(), self.schema)
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """Return a reader that scans as it is read."""
+        return pa.RecordBatchReader.from_batches(self.schema, self.to_batches())
+
+    def to_pandas(self, **options: Any) -> Any:
+        """Return a pandas DataFrame; `options` go to pyarrow's `Table.to_pandas`."""
+        return self.to_arrow().to_pandas(**options)
+
+    def to_pylist(self) -> list[dict[str, Any]]:
+        """Return all rows as dicts."""
+        return self.to_arrow().to_pylist()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Hand the rows to whatever speaks the Arrow C stream interface."""
+        return self.to_reader().__arrow_c_stream__(requested_schema)
