@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 from core_tables import environment, tuples
@@ -217,8 +218,12 @@ class LookSteps(HistoryState):
 
 
 def in_any_order(rows: Any) -> list[tuple]:
-    """Rows in one order, whatever is in them."""
-    return sorted(rows, key=repr)
+    """Rows in one order, whatever is in them; equal numbers may have different forms."""
+    return sorted(rows, key=lambda row: [_form(value) for value in row])
+
+
+def _form(value: Any) -> str:
+    return repr(value.normalize() if isinstance(value, Decimal) else value)
 
 
 def _encoded(key: tuple) -> tuple:
