@@ -196,7 +196,17 @@ class WriteSteps(HistoryState):
 
     def _plan_of_writes(self) -> tuple:
         """What must not change between the staging and the commit of a write."""
-        return tuple(self.model.columns), *sorted(entry.id for entry in self.manifest.tablets)
+        return tuple(self.model.columns), sorted(entry.id for entry in self.manifest.tablets)
+
+    def _may_commit(self, staged: StagedWrite) -> bool:
+        """Whether the table is as it was, but for more columns that have no default."""
+        (columns, tablets), (now, tablets_now) = staged.planned, self._plan_of_writes()
+        added = now[len(columns) :]
+        return (
+            (columns, tablets) == (now[: len(columns)], tablets_now)
+            and all(column.nullable for column in added)
+            and all((c.read_default, c.write_default) == (None, None) for c in added)
+        )
 
     def _commit(self, slot: int) -> None:
         """Commit what was staged, if anything was."""
@@ -204,7 +214,7 @@ class WriteSteps(HistoryState):
         if not isinstance(staged, StagedWrite):
             return
         refused: Exception | None = None
-        if staged.planned != self._plan_of_writes():
+        if not self._may_commit(staged):
             refused = ConflictError("the table was altered")
         else:
             try:
