@@ -161,7 +161,7 @@ def row_count(table: Table, read: ReadOptions) -> int:
     if read.scan_tokens is not None:
         tokens = decoded_tokens(read.scan_tokens, str(table.path))
         return sum(token.row_count_estimate for token in tokens)
-    return table.statistics.live_row_count
+    return table.live_row_count
 
 
 def check_read_schema(

@@ -46,6 +46,11 @@ class TableStatistics:
     ancient_history_mark: int
 
 
+def live_row_count(store: TableStore) -> int:
+    """Return the rows of the newest state, from superblocks and what logs hold in memory."""
+    return sum(read_tablet(store, entry).live_row_count for entry in store.newest().tablets)
+
+
 def table_statistics(store: TableStore) -> TableStatistics:
     """Return the figures of the newest version. Raises CorruptionError, StorageError."""
     manifest = store.newest()

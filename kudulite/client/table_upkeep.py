@@ -12,7 +12,7 @@ from kudulite.catalog.maintenance import (
     maintain_table,
     maintain_tablets,
 )
-from kudulite.catalog.statistics import TableStatistics, table_statistics
+from kudulite.catalog.statistics import TableStatistics, live_row_count, table_statistics
 from kudulite.catalog.sweep import GRACE_SECONDS, STAGING_GRACE_SECONDS
 from kudulite.catalog.table_store import TableStore
 
@@ -26,6 +26,11 @@ class TableUpkeep:
     def statistics(self) -> TableStatistics:
         """Figures of the newest version, and what reads pay for until the table is maintained."""
         return table_statistics(self._store)
+
+    @property
+    def live_row_count(self) -> int:
+        """The number of rows now, from metadata; what `statistics` says, without its other work."""
+        return live_row_count(self._store)
 
     @property
     def tablet_ids(self) -> list[str]:

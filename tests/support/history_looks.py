@@ -202,6 +202,7 @@ class LookSteps(HistoryState):
         """Table.check, and figures that metadata gives."""
         table = self.tables[client]
         table.check().raise_if_bad()
+        self.same(table.live_row_count, len(self.model.rows), "live rows")
         self.same(table.statistics.live_row_count, len(self.model.rows), "live rows")
 
     def _copy(self) -> None:

@@ -58,6 +58,26 @@ def test_a_manifest_survives_its_file(table):
     assert manifest.applications == {"a": 4}
 
 
+def test_a_manifest_of_format_version_1_is_read(table):
+    """Version 1 had neither tags nor dropped ranges; without a retention it had no start either."""
+
+    def as_version_1(body: dict) -> None:
+        body["format_version"] = 1
+        del body["tags"], body["dropped"], body["history_start"]
+
+    path = table.path / "manifest" / manifest_name(table.version)
+    content = with_body(path.read_bytes(), as_version_1)
+    path.unlink()
+    path.write_bytes(content)
+    old = kudulite.open_table(table.path)
+    assert [row["k"] for row in old.scan(ordered=True).to_pylist()] == [2, 3, 8, 9]
+    assert old.tags == {}
+    old.insert([{"k": 1}])
+    old.flush()
+    assert newest(old)[1].version == Manifest.decode(content, "x").version + 1
+    assert b'"format_version":2' in newest(old)[1].encode()
+
+
 def test_a_superblock_survives_its_file(table):
     """With REDO files and ended rowsets."""
     store, manifest = newest(table)
