@@ -20,6 +20,7 @@ from kudulite.fs.file_system import check_length
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.tablet.staged import StagedTablet
 from kudulite.tablet.tablet import ROWSET_FOLDER
+from kudulite.tablet.tombstone_file import TombstoneFileMeta
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,8 @@ class Adopter:
         self._move(entry.id, parts)
         rowsets = [self._changed(meta, parts) for meta in old.rowsets]
         rowsets += [self._stamped(meta) for part in parts for meta in part.rowsets]
-        superblock = replace(old, rowsets=tuple(rowsets))
+        tombstones = self._tombstones(() if self.is_overwrite else old.tombstones, parts)
+        superblock = replace(old, rowsets=tuple(rowsets), tombstones=tombstones)
         ref = self.store.write_superblock(superblock)
         self._written.append(self.store.tablet_folder(entry.id) / ref.name)
         self.store.environment.file_system.sync_directory(self.store.tablet_folder(entry.id))
@@ -72,6 +74,18 @@ class Adopter:
         redo: tuple[DeltaFileMeta, ...] = tuple(d.stamped(self.timestamp) for d in meta.redo)
         return replace(meta, insert_timestamp=self.timestamp, redo=redo)
 
+    def _tombstones(
+        self, old: Sequence[TombstoneFileMeta], parts: Sequence[StagedTablet]
+    ) -> tuple[TombstoneFileMeta, ...]:
+        """Return the tablet's tombstones with those of the parts, each instead of what it joins."""
+        found = tuple(old)
+        for part in parts:
+            if part.tombstones is not None:
+                replaced = part.tombstones.replaced
+                kept = [meta for meta in found if meta.ref.name not in replaced]
+                found = (*kept, part.tombstones.meta.stamped(self.timestamp))
+        return found
+
     def _move(self, tablet_id: str, parts: Sequence[StagedTablet]) -> None:
         target = self.store.tablet_folder(tablet_id) / ROWSET_FOLDER
         to_sync: set[Path] = set()
@@ -89,6 +103,11 @@ class Adopter:
                 self._rename(source / name, target / name)
                 check_length(target / name, delta.meta.ref)
                 to_sync.add(target / delta.rowset_id)
+            if part.tombstones is not None:
+                # The tablet's folder is synced with the superblock.
+                ref = part.tombstones.meta.ref
+                self._rename(source / ref.name, target.parent / ref.name)
+                check_length(target.parent / ref.name, ref)
         for folder in sorted(to_sync):
             self.store.environment.file_system.sync_directory(folder)
 

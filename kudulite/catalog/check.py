@@ -9,6 +9,7 @@
                 oldest first, a row is deleted once and changed no more; UNDO newest first, each
                 row's steps lead back from alive to not inserted
     log         every frame up to the durable end; its changes fit the rows they are for
+    tombstones  keys ascend, no value is null; counts and moments as in the superblock
     tablet      each key is live in one rowset at most, MemRowSet included; nothing is newer than
                 the entry says
     dropped     tablets of dropped ranges, in the same way; all their rowsets have ended with them
@@ -45,6 +46,7 @@ from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.rowset import RowSet
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.tablet.tablet import ROWSET_FOLDER, Tablet
+from kudulite.tablet.tombstone_file import TombstoneFileMeta, read_tombstones
 
 # Holds what one rowset has open; evicted as the check goes on.
 _CACHE_BYTES = 64 << 20
@@ -195,8 +197,23 @@ class _Check:
         with self.problems_of(what):
             tablet = read_tablet(self.store, entry)  # what its log holds, on top
             self.row_count += tablet.live_row_count
+        for file in tablet.superblock.tombstones:
+            path = tablet.folder / file.ref.name
+            with self.problems_of(str(path)):
+                self._check_tombstones(path, file, entry)
         if readable:
             self._check_keys_are_live_once(tablet)
+
+    def _check_tombstones(self, path: Path, meta: TombstoneFileMeta, entry: TabletEntry) -> None:
+        self.check_file(path, meta.ref)
+        stamps = read_tombstones(path, meta).timestamps
+        found = int(stamps.min()), int(stamps.max())
+        expected = meta.timestamp_min, meta.timestamp_max
+        self.expect(
+            expected[0] <= found[0] and found[1] <= expected[1] <= entry.timestamp,
+            f"{path}: timestamps from {found[0]} to {found[1]}, the superblock says {expected[0]}"
+            f" to {expected[1]}, the manifest up to {entry.timestamp}",
+        )
 
     def check_file(self, path: Path, ref: FileRef) -> None:
         """Check a file's length and CRC. Raises CorruptionError, StorageError."""

@@ -51,6 +51,7 @@ from kudulite.tablet.maintenance_policy import (
 )
 from kudulite.tablet.superblock import Superblock
 from kudulite.tablet.tablet import ROWSET_FOLDER, Tablet
+from kudulite.tablet.tombstones import is_ancient
 
 # REDO of so many rows is carried over while the lock is held; more, without it first.
 CARRIED_ROWS_MAX = 10_000
@@ -231,9 +232,11 @@ def _collect(store: TableStore, tablet_id: str, mark: int, hook: Hook) -> Operat
         superblock = store.tablet(entry).superblock
         alive = [meta for meta in superblock.rowsets if not is_dead_for_ever(meta, mark)]
         rowsets = tuple(without_ancient_undo(meta, mark) for meta in alive)
-        if rowsets == superblock.rowsets:
+        tombstones = tuple(m for m in superblock.tombstones if not is_ancient(m, mark))
+        collected = replace(superblock, rowsets=rowsets, tombstones=tombstones)
+        if collected == superblock:
             return None
-        found = publish_superblock(store, newest, replace(superblock, rowsets=rowsets), mark)
+        found = publish_superblock(store, newest, collected, mark)
     hook("published")
     return found
 

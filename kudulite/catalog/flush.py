@@ -32,7 +32,6 @@ from kudulite.rowset.flush_image import flush_image
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.rowset.rowset_writer import RowHistory, write_rowsets
 from kudulite.tablet.mem_stores import MemStores
-from kudulite.tablet.superblock import Superblock
 from kudulite.tablet.tablet import ROWSET_FOLDER, Tablet
 from kudulite.wal.wal_position import WalPosition
 from kudulite.wal.wal_writer import WalWriter
@@ -136,7 +135,8 @@ def _flushed_entry(
         with WalWriter(store.environment.file_system, folder, memory.end) as log:
             start = log.roll()
         lock.set_wal_end(start.segment, start.offset)
-    superblock = Superblock(entry.id, flushed.rowsets, start)
+    old = memory.base.superblock
+    superblock = replace(old, rowsets=flushed.rowsets, wal_start=start)
     ref = store.write_superblock(superblock)
     store.environment.file_system.sync_directory(store.tablet_folder(entry.id))
     timestamp = max(entry.timestamp, flushed.timestamp)

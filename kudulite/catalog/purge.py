@@ -5,8 +5,8 @@
     3  remove what is superseded at once: old files, log segments, versions
 
 A key may stand in many rowsets, mostly as a dead row: all of them are written again, also those
-that ended with an overwrite or a dropped range. Other rows keep their past. Whoever was reading an
-older version when its files went gets a StorageError, and reads again.
+that ended with an overwrite or a dropped range, and so are tombstones. Other rows keep their past.
+Whoever was reading an older version when its files went gets a StorageError, and reads again.
 
 A write that is staged and not committed pins the version that it read, and with it old files; the
 report names it. Rows that are written while a purge runs may come before or after it.
@@ -157,6 +157,8 @@ class _TabletPurge:
             if fitted is None:
                 return None
             superblock = fitted
+        tombstones = now.tombstones.without(self.store.environment.file_system, self.keys)
+        superblock = replace(superblock, tombstones=tombstones)
         if superblock != now.superblock:
             published = publish_superblock(self.store, newest, superblock, self.mark)
             if published is None:

@@ -25,6 +25,7 @@ from kudulite.catalog.bulk_write import (
     is_committed,
     new_part_folder,
 )
+from kudulite.catalog.history import ancient_history_mark
 from kudulite.catalog.manifest import Manifest
 from kudulite.catalog.table_store import TableStore
 from kudulite.errors import OptionError, RowError, SchemaError
@@ -64,6 +65,7 @@ class Stager:
             self.store.name,
             self.manifest.schema,
             self.state.spec,
+            ancient_history_mark(self.store, self.manifest),
         )
 
     def stage(self, batches: Iterable[Batch], task_index: int) -> StagedTask:

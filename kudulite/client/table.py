@@ -163,8 +163,10 @@ class Table(
         """Apply a mixed batch, e.g. of change capture, in one commit.
 
         `operation_column` holds I, U, D or operation names. Rows of a key apply in batch order;
-        with `ordering_column` only the one with the highest value counts, also against the row that
-        the table holds, and insert and update both mean upsert.
+        with `ordering_column` only the one with the highest value counts, whatever came before it
+        and comes later, deletes included (for the history retention): the same changes in any order
+        and batches leave the same table. Insert and update both mean upsert then. Of equal values a
+        delete wins, else the row with the greater cells.
         """
         _check_options(self.name, options)
         names, batches = arrow_batches(data, self.schema, self.name)

@@ -39,6 +39,7 @@ from kudulite.tablet.rowset_debt import (
     updated_cell_count,
 )
 from kudulite.tablet.superblock import Superblock
+from kudulite.tablet.tombstones import is_ancient
 
 # Files or rowsets of fewer bytes are taken for so large: what they cost is being files.
 _SMALL_FILE_BYTES = 16 << 10
@@ -70,7 +71,8 @@ class Operation:
 
 @dataclass(frozen=True)
 class CollectHistory(Operation):
-    """Drop UNDO files behind the mark and rowsets that are dead for ever, all that there are."""
+    """Drop UNDO files and tombstones behind the mark, and rowsets that are dead for ever: all that
+    there are."""
 
     rowset_ids: tuple[str, ...] = ()
 
@@ -170,6 +172,7 @@ def extents_of(metas: Sequence[RowSetMeta]) -> list[RowSetExtent]:
 
 def _collection(superblock: Superblock, mark: int) -> Iterator[ScoredOperation]:
     freed = sum(collectable_bytes(meta, mark) for meta in superblock.rowsets)
+    freed += sum(meta.ref.length for meta in superblock.tombstones if is_ancient(meta, mark))
     if freed:
         yield ScoredOperation(CollectHistory(), 0.0, 0, freed)
 

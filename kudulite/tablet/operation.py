@@ -104,7 +104,11 @@ class WriteSpec:
                 f" ({', '.join(schema.key_names)}), given are: {', '.join(names) or 'no columns'}"
             )
         if operation is not None and operation.is_delete:
-            return WriteSpec(operation, ())
+            if ordering_column is None:
+                return WriteSpec(operation, ())
+            # Other columns are ignored.
+            names = [name for name in names if name in (*schema.key_names, ordering_column)]
+            ignore_null = False
         unknown = [name for name in names if name not in schema.names]
         if unknown:
             raise ColumnNotFoundError(

@@ -1,79 +1,154 @@
-"""A write with an ordering column: of each key only the row with the highest value counts.
+"""A write with an ordering column: of each key the change with the highest value counts, for good.
 
-It counts against the rows of the same write and against the row that the tablet holds; a row whose
-value is lower than the held one is ignored. Equal values: the later row of the write wins. With an
-ordering, insert and update both mean upsert, and delete means delete_ignore: the rows that came
-before may have been dropped, so only the newest state of a key is meaningful.
+    change      the newest of the write's rows of its key       else superseded
+                newer than the row, where the key is live        else outdated
+                newer than the tombstone, where it is not        else outdated
+
+A delete leaves a tombstone with its value (tombstones.py), also of a key that was never there, so
+that a change which is older and arrives later does not bring the row back. With an ordering, insert
+and update both mean upsert, and delete means delete_ignore: the rows that came before may have been
+dropped, so only the newest state of a key is meaningful.
+
+Newer is: a higher ordering value (NaN is the highest, -0.0 is 0.0); of equal values a delete; of
+two such upserts the one with the greater cells, column by column in the table's order, as
+total_order.py has it. Nothing is newer than itself.
+
+Invariant: whatever the order in which changes arrive, in whatever batches and how often, the newest
+one decides what the table holds, as long as all set the same columns and no delete among them is
+older than the history retention.
+
+What writes without an ordering column do is outside of this: a live row counts with the value it
+has, a row that they delete leaves no tombstone, an overwrite forgets all of them.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from kudulite.errors import RowError
+from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Column
 from kudulite.mvcc.hybrid_time import TIMESTAMP_MAX
 from kudulite.tablet.collapse import KeyedOperations
 from kudulite.tablet.operation import Operation
 from kudulite.tablet.tablet import RowLocations, Tablet
+from kudulite.tablet.total_order import compare, equals_previous, sort_keys
 
 
-def newest_rows(
-    table: str,
-    keyed: KeyedOperations,
-    rows: pa.Table,
-    ordering: Column,
-    found: RowLocations,
-    tablet: Tablet,
-) -> KeyedOperations:
-    """Return at most one operation per key: its newest, unless the tablet holds a newer row."""
-    values = rows.column(ordering.name).combine_chunks().take(pa.array(keyed.rows))
-    if values.null_count:
-        raise RowError(
-            f"table {table!r}: ordering column {ordering.name!r} is null in {values.null_count}"
-            " rows; every row of an ordered write needs a value; nothing was written",
-            reason=RowError.REASON_NULL,
-            row_count=values.null_count,
+@dataclass(frozen=True)
+class Ordering:
+    """What an ordered write compares: `column`, then all `columns` that it sets, of `rows`.
+
+    `rows` is the whole batch; row numbers are positions in it.
+    """
+
+    table: str
+    column: Column
+    columns: Sequence[Column]
+    rows: pa.Table
+
+    def newest(self, keyed: KeyedOperations) -> KeyedOperations:
+        """Return one operation per key, the newest. Raises RowError for a null ordering value."""
+        values = self.values(keyed.rows)
+        if values.null_count:
+            raise RowError(
+                f"table {self.table!r}: ordering column {self.column.name!r} is null in"
+                f" {values.null_count} rows; every row of an ordered write needs a value; nothing"
+                " was written",
+                reason=RowError.REASON_NULL,
+                row_count=values.null_count,
+            )
+        is_delete = keyed.operations >= Operation.DELETE
+        keys = [
+            pa.array(keyed.group),
+            *sort_keys(values, exact=False),
+            pa.array(is_delete.astype(np.uint8)),
+        ]
+        order = _sorted(keys)
+        group = keyed.group[order]
+        last = _last_of_runs(group)
+        newest = order[last]
+        # A tie: the row before is of the same key, value and kind. Equal deletes are all the same.
+        is_tied = equals_previous([key.take(pa.array(order)) for key in keys])
+        tied = is_tied[last] & ~is_delete[newest]
+        if tied.any():
+            starts = np.maximum.accumulate(np.where(is_tied, 0, np.arange(len(order))))
+            is_candidate = tied[group] & (starts == starts[last][group])
+            newest[tied] = self._greatest(keyed, order[is_candidate])
+        operations = np.where(is_delete, Operation.DELETE_IGNORE, Operation.UPSERT)
+        return KeyedOperations(
+            rows=keyed.rows[newest],
+            group=keyed.group[newest],
+            operations=operations[newest].astype(np.uint8),
+            key_count=keyed.key_count,
         )
-    by_value = pc.sort_indices(
-        pa.table({"group": keyed.group, "value": values, "row": np.arange(len(values))}),
-        sort_keys=[("group", "ascending"), ("value", "ascending"), ("row", "ascending")],
-    ).to_numpy()
-    groups = keyed.group[by_value]
-    is_newest = np.append(groups[1:] != groups[:-1], True) if len(groups) else groups == 0
-    newest = by_value[is_newest]
-    held = _held_is_newer(
-        values.take(pa.array(newest)), keyed.group[newest], ordering, found, tablet
-    )
-    newest = newest[~held]
-    operations = keyed.operations[newest]
-    is_delete = operations >= Operation.DELETE
-    return KeyedOperations(
-        rows=keyed.rows[newest],
-        group=keyed.group[newest],
-        operations=np.where(is_delete, Operation.DELETE_IGNORE, Operation.UPSERT).astype(np.uint8),
-        key_count=keyed.key_count,
-    )
+
+    def _greatest(self, keyed: KeyedOperations, among: np.ndarray) -> np.ndarray:
+        """Return the one with the greatest cells, of each key's rows at positions `among`."""
+        groups = keyed.group[among]
+        keys = [pa.array(groups)]
+        for column in self.columns:
+            keys += sort_keys(self._column_values(column, keyed.rows[among]), exact=True)
+        order = _sorted(keys)
+        return among[order[_last_of_runs(groups[order])]]
+
+    def is_outdated(
+        self, newest: KeyedOperations, keys: KeyArray, found: RowLocations, tablet: Tablet
+    ) -> np.ndarray:
+        """Return bool[k]: whether the tablet holds something that is as new as a key's operation.
+
+        `keys` and `found` are those of the k operations.
+        """
+        values = self.values(newest.rows)
+        is_delete = newest.operations >= Operation.DELETE
+        outdated = np.zeros(len(values), dtype=bool)
+        for index in np.unique(found.rowset_index[found.is_found]):
+            at = np.flatnonzero(found.rowset_index == index)
+            held = tablet.rowsets[index].read_rows(found.rowid[at], [self.column], TIMESTAMP_MAX)
+            sign = compare(held, [values.take(pa.array(at))], exact=False)
+            outdated[at] = sign > 0
+            tied = at[(sign == 0) & ~is_delete[at]]
+            if len(tied):
+                outdated[tied] = self._holds_greater(newest.rows[tied], found.take(tied), tablet)
+        dead = np.flatnonzero(~found.is_found)
+        if len(dead) and len(tablet.tombstones.metas):
+            held_value = tablet.tombstones.values_of(keys.take(dead), self.column)
+            known = np.flatnonzero(held_value.is_valid().to_numpy(zero_copy_only=False))
+            given = values.take(pa.array(dead[known]))
+            sign = compare([held_value.take(pa.array(known))], [given], exact=False)
+            outdated[dead[known[sign >= 0]]] = True
+        return outdated
+
+    def _holds_greater(
+        self, numbers: np.ndarray, found: RowLocations, tablet: Tablet
+    ) -> np.ndarray:
+        """Return bool[m]: whether rows of one rowset have cells as great as those of the batch."""
+        rowset = tablet.rowsets[found.rowset_index[0]]
+        held = rowset.read_rows(found.rowid, self.columns, TIMESTAMP_MAX)
+        given = [self._column_values(column, numbers) for column in self.columns]
+        return compare(held, given, exact=True) >= 0
+
+    def values(self, numbers: np.ndarray) -> pa.Array:
+        """Return the ordering values of int64[n] rows."""
+        return self._column_values(self.column, numbers)
+
+    def _column_values(self, column: Column, numbers: np.ndarray) -> pa.Array:
+        found = self.rows.column(column.name).take(pa.array(numbers))
+        return found.chunk(0) if found.num_chunks == 1 else found.combine_chunks()
 
 
-def _held_is_newer(
-    values: pa.Array,
-    groups: np.ndarray,
-    ordering: Column,
-    found: RowLocations,
-    tablet: Tablet,
-) -> np.ndarray:
-    """Return bool[k]: whether the tablet's row of each key has a higher ordering value."""
-    newer = np.zeros(len(groups), dtype=bool)
-    for index in np.unique(found.rowset_index[found.is_found]):
-        at = np.flatnonzero(found.rowset_index[groups] == index)
-        rowids = found.rowid[groups[at]]
-        held = tablet.rowsets[index].read_rows(rowids, [ordering], TIMESTAMP_MAX)[0]
-        given = values.take(pa.array(at))
-        greater = pc.greater(held, given)
-        if pa.types.is_floating(held.type):  # NaN is the greatest, as in the sort above
-            greater = pc.or_(greater, pc.and_not(pc.is_nan(held), pc.is_nan(given)))
-        newer[at] = pc.fill_null(greater, False).to_numpy(zero_copy_only=False)
-    return newer
+def _sorted(keys: Sequence[pa.Array]) -> np.ndarray:
+    """Return the positions of rows in the order of sort keys, nulls anywhere."""
+    names = [str(number) for number in range(len(keys))]
+    table = pa.Table.from_arrays(list(keys), names=names)
+    return pc.sort_indices(table, [(name, "ascending") for name in names]).to_numpy().astype(int)
+
+
+def _last_of_runs(groups: np.ndarray) -> np.ndarray:
+    """Return the last position of each run of equal numbers."""
+    return np.flatnonzero(np.append(groups[1:] != groups[:-1], True)[: len(groups)])

@@ -42,11 +42,12 @@ from kudulite.tablet.collapse import (
     WriteCounts,
     collapse,
 )
-from kudulite.tablet.operation import WriteSpec
-from kudulite.tablet.ordering import newest_rows
+from kudulite.tablet.operation import Operation, WriteSpec
+from kudulite.tablet.ordering import Ordering
 from kudulite.tablet.row_failure import raise_row_error
 from kudulite.tablet.staged import StagedDelta, StagedTablet
 from kudulite.tablet.tablet import RowLocations, Tablet
+from kudulite.tablet.tombstones import StagedTombstones
 
 
 @dataclass(frozen=True)
@@ -67,13 +68,17 @@ class OperationBatch:
 
 @dataclass(frozen=True)
 class Resolver:
-    """Resolves the batches of one write; `folder` is the table's, staging folders are below it."""
+    """Resolves the batches of one write; `folder` is the table's, staging folders are below it.
+
+    Tombstones up to the ancient history `mark` may be left out of what is written anew.
+    """
 
     file_system: FileSystem
     folder: Path
     table: str
     schema: Schema
     spec: WriteSpec
+    mark: int = 0
 
     def resolve(self, batch: OperationBatch, tablet: Tablet, staging: str) -> StagedTablet:
         """Stage what `batch` changes in `tablet`, in the new folder `staging` / tablet id.
@@ -92,14 +97,11 @@ class Resolver:
         if repeats.any():
             keys = keys.take(np.flatnonzero(~repeats))
         found = self._locate(keys, tablet)
-        superseded_count = 0
-        if self.spec.ordering_column is not None:
-            ordering = self.schema.column(self.spec.ordering_column)
-            newest = newest_rows(self.table, keyed, batch.rows, ordering, found, tablet)
-            superseded_count = len(keyed.rows) - len(newest.rows)
-            # One operation per key that is left, so its number among the keys is its group.
-            keys, found = keys.take(newest.group), found.take(newest.group)
-            keyed = replace(newest, group=np.arange(len(keys)), key_count=len(keys))
+        row_count = len(keyed.rows)
+        ordering = self._ordering(batch)
+        if ordering is not None:
+            keys, found, keyed = self._newest(ordering, keys, found, keyed, tablet)
+        superseded_count = row_count - len(keyed.rows)
         effects = collapse(keyed, found.is_found, len(self.spec.value_columns), batch.is_set)
         for failure in effects.failures:
             raise_row_error(
@@ -110,14 +112,69 @@ class Resolver:
         self.file_system.make_directory(self.folder / folder)
         rowsets = self._stage_inserts(batch.rows, keys, firsts, effects, folder)
         deltas = self._stage_deltas(batch.rows, firsts, effects, found, tablet, folder)
+        tombstones = None
+        if ordering is not None:
+            tombstones = self._stage_tombstones(ordering, keys, keyed, tablet, folder)
         self.file_system.sync_directory(self.folder / folder)
         counts = effects.counts + WriteCounts(ignored=superseded_count)
-        return StagedTablet(tablet.id, folder, rowsets, deltas, counts)
+        return StagedTablet(tablet.id, folder, rowsets, deltas, counts, tombstones)
 
     def _locate(self, keys: KeyArray, tablet: Tablet) -> RowLocations:
         if self.spec.is_overwrite:
             return RowLocations.nowhere(len(keys))
         return tablet.locate(keys, TIMESTAMP_MAX)
+
+    def _ordering(self, batch: OperationBatch) -> Ordering | None:
+        if self.spec.ordering_column is None:
+            return None
+        columns = [self.schema.column(name) for name in self.spec.value_columns]
+        column = self.schema.column(self.spec.ordering_column)
+        return Ordering(self.table, column, columns, batch.rows)
+
+    def _newest(
+        self,
+        ordering: Ordering,
+        keys: KeyArray,
+        found: RowLocations,
+        keyed: KeyedOperations,
+        tablet: Tablet,
+    ) -> tuple[KeyArray, RowLocations, KeyedOperations]:
+        """Return the keys of which the write has something newer than the tablet, where they are
+        live, and one operation for each.
+        """
+        newest = ordering.newest(keyed)
+        if self.spec.is_overwrite:
+            return keys, found, newest
+        outdated = ordering.is_outdated(newest, keys, found, tablet)
+        kept = np.flatnonzero(~outdated)
+        rows, operations = newest.rows[kept], newest.operations[kept]
+        operations_left = KeyedOperations(rows, np.arange(len(kept)), operations, len(kept))
+        return keys.take(kept), found.take(kept), operations_left
+
+    def _stage_tombstones(
+        self,
+        ordering: Ordering,
+        keys: KeyArray,
+        keyed: KeyedOperations,
+        tablet: Tablet,
+        folder: str,
+    ) -> StagedTombstones | None:
+        """Write down what was deleted as of which value, whether it was there or not."""
+        deletes = np.flatnonzero(keyed.operations >= Operation.DELETE)
+        if not len(deletes):
+            return None
+        known = tablet.tombstones
+        if self.spec.is_overwrite:
+            known = replace(known, metas=())
+        return known.stage(
+            keys.take(deletes),
+            ordering.values(keyed.rows[deletes]),
+            column=ordering.column,
+            schema=self.schema,
+            mark=self.mark,
+            file_system=self.file_system,
+            folder=self.folder / folder,
+        )
 
     def _what(self) -> str:
         return self.spec.operation.label if self.spec.operation is not None else "mixed batch"

@@ -2,6 +2,7 @@
 
     staging folder of a part := <rowset id>/base-… key-… bloom-…     a new rowset
                                 <rowset id>/redo-…                  a delta of a rowset, old or new
+                                tombstone-…                         what an ordered write deletes
 
 A commit stamps the entries with its timestamp and renames the files into the tablet's folder.
 """
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from kudulite.delta.delta_file import DeltaFileMeta
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.tablet.collapse import WriteCounts
+from kudulite.tablet.tombstones import StagedTombstones
 
 
 @dataclass(frozen=True)
@@ -42,11 +44,12 @@ class StagedTablet:
     rowsets: tuple[RowSetMeta, ...] = ()
     deltas: tuple[StagedDelta, ...] = ()
     counts: WriteCounts = field(default_factory=WriteCounts)
+    tombstones: StagedTombstones | None = None
 
     @property
     def is_empty(self) -> bool:
         """Whether the part changes nothing."""
-        return not self.rowsets and not self.deltas
+        return not self.rowsets and not self.deltas and self.tombstones is None
 
     def without_touches(self) -> StagedTablet:
         """Return the part without the files that change nothing; for after the last fitting."""

@@ -1,10 +1,11 @@
 """Superblock: one tablet's list of rowsets and files, as one JSON file that never changes.
 
-    {"format_version": 2, "tablet_id": "…", "wal_start": [segment, offset],
-     "rowsets": [rowset, …]}                                         rowset: see rowset_meta.py
+    {"format_version": 3, "tablet_id": "…", "wal_start": [segment, offset],
+     "rowsets": [rowset, …],                                         rowset: see rowset_meta.py
+     "tombstones": [file, …]}                                        file: see tombstone_file.py
 
 `wal_start`: what the write-ahead log holds before it is in the rowsets, what it holds from there on
-is not. Version 1 had no log.
+is not. Version 1 had no log, version 2 no tombstones; without any, version 2 is written.
 
 A manifest names the superblock of each tablet with its length and checksum. A commit or a flush
 writes a new superblock for each tablet that it touches; the old one stays for readers of the past.
@@ -14,30 +15,40 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from typing import Any
 
 from kudulite.errors import CorruptionError, FormatVersionError
 from kudulite.rowset.rowset_meta import RowSetMeta
+from kudulite.tablet.tombstone_file import TombstoneFileMeta
 from kudulite.wal.wal_position import WAL_BEGIN, WalPosition
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
+_VERSION_WITHOUT_TOMBSTONES = 2
 
 
 @dataclass(frozen=True)
 class Superblock:
-    """The rowsets of one tablet at one version of the table, and where its log goes on."""
+    """The rowsets of one tablet at one version of the table, and where its log goes on.
+
+    `tombstones` are the files of what ordered writes have deleted, oldest first.
+    """
 
     tablet_id: str
     rowsets: tuple[RowSetMeta, ...] = ()
     wal_start: WalPosition = WAL_BEGIN
+    tombstones: tuple[TombstoneFileMeta, ...] = ()
 
     def encode(self) -> bytes:
         """Return the file's content."""
-        content = {
-            "format_version": FORMAT_VERSION,
+        content: dict[str, Any] = {
+            "format_version": _VERSION_WITHOUT_TOMBSTONES,
             "tablet_id": self.tablet_id,
             "wal_start": self.wal_start.to_json(),
             "rowsets": [rowset.to_json() for rowset in self.rowsets],
         }
+        if self.tombstones:
+            content["format_version"] = FORMAT_VERSION
+            content["tombstones"] = [file.to_json() for file in self.tombstones]
         return json.dumps(content, separators=(",", ":")).encode()
 
     @staticmethod
@@ -52,7 +63,9 @@ class Superblock:
             if 1 <= version <= FORMAT_VERSION:
                 rowsets = tuple(RowSetMeta.from_json(rowset) for rowset in value["rowsets"])
                 start = WalPosition.from_json(value["wal_start"]) if version > 1 else WAL_BEGIN
-                return Superblock(value["tablet_id"], rowsets, start)
+                files = value["tombstones"] if version > _VERSION_WITHOUT_TOMBSTONES else ()
+                tombstones = tuple(TombstoneFileMeta.from_json(file) for file in files)
+                return Superblock(value["tablet_id"], rowsets, start, tombstones)
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptionError(f"{source}: not a superblock: {error!r}") from error
         raise FormatVersionError(

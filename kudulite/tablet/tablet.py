@@ -31,6 +31,7 @@ from kudulite.rowset.memrowset import MemRowSetSnapshot
 from kudulite.rowset.rowset import RowSet
 from kudulite.rowset.rowset_tree import RowSetTree
 from kudulite.tablet.superblock import Superblock
+from kudulite.tablet.tombstones import Tombstones
 
 ROWSET_FOLDER = "rowset"
 WAL_FOLDER = "wal"
@@ -70,6 +71,7 @@ class Tablet:
         disk = tuple(
             DiskRowSet(meta, folder / ROWSET_FOLDER / meta.id, cache) for meta in superblock.rowsets
         )
+        self.tombstones = Tombstones(superblock.tombstones, folder, cache)
         self._assemble(superblock, folder, disk, None)
 
     def _assemble(
@@ -99,6 +101,7 @@ class Tablet:
     ) -> Tablet:
         """Return the tablet with a MemRowSet, and DeltaMemStores by rowset id, on top."""
         tablet = Tablet.__new__(Tablet)
+        tablet.tombstones = self.tombstones
         disk = [
             rowset.with_dms(deltas[rowset.meta.id]) if rowset.meta.id in deltas else rowset
             for rowset in self.disk_rowsets

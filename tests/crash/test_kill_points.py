@@ -30,6 +30,7 @@ CHANGES = [
     *({"op": "update", "k": k, "v": 100 + k} for k in (4, 5, 6, 7)),
     *({"op": "insert", "k": k, "v": k} for k in (20, 21, 22, 23)),
 ]
+ORDERED = [{"op": "D", "k": k, "v": 50} for k in (0, 9, 30, 40)] + [{"op": "U", "k": 1, "v": 50}]
 
 
 def create(client: Client) -> Table:
@@ -51,6 +52,12 @@ def filled(client: Client) -> None:
     table = create(client)
     table.insert(BASE)
     table.update([{"k": k, "v": k + 1} for k in range(12)])
+
+
+def remembering(client: Client) -> None:
+    """The table, one tablet of which remembers deletes of keys that were never there."""
+    filled(client)
+    client.table("t").apply([{"op": "D", "k": 30, "v": 5}], ordering_column="v")
 
 
 def bounded(client: Client) -> None:
@@ -83,6 +90,10 @@ def empty(client: Client) -> None:
 CASES: dict[str, tuple[Callable[[Client], None], Callable[[Client], object]]] = {
     "upsert": (filled, lambda client: client.table("t").upsert(FRESH)),
     "mixed": (filled, lambda client: client.table("t").apply(CHANGES)),
+    "ordered": (
+        remembering,
+        lambda client: client.table("t").apply(ORDERED, ordering_column="v"),
+    ),
     "overwrite": (filled, lambda client: client.table("t").overwrite(FRESH)),
     "truncate": (filled, lambda client: client.table("t").truncate()),
     "sweep": (filled, lambda client: sweep(client.table("t")._store, 0, 0)),

@@ -22,7 +22,9 @@ def referenced_files(store: TableStore) -> set[Path]:
     for entry in manifest.readable_tablets:
         tablet = store.tablet_folder(entry.id)
         files |= {tablet / "lock", tablet / entry.superblock.name}
-        for meta in store.tablet(entry).superblock.rowsets:
+        superblock = store.tablet(entry).superblock
+        files |= {tablet / meta.ref.name for meta in superblock.tombstones}
+        for meta in superblock.rowsets:
             files |= {tablet / "rowset" / meta.id / name for name in meta.file_names}
     return files
 

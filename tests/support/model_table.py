@@ -45,6 +45,7 @@ class ModelTable:
     required: frozenset[str] = frozenset()
     rows: dict[Key, Row] = field(default_factory=dict)
     versions: list[tuple[int, dict[Key, Row]]] = field(default_factory=list)
+    tombstones: dict[Key, Any] = field(default_factory=dict)
 
     def write(
         self,
@@ -63,20 +64,39 @@ class ModelTable:
         return counts
 
     def write_ordered(self, operations: Sequence[tuple[str, Row]], ordering: str) -> Counts:
-        """Apply a mixed write with an ordering column: the highest value of each key wins."""
+        """Apply a mixed write with an ordering column: the newest change of each key wins.
+
+        The highest value is; of equal ones a delete; of equal upserts that with the greater cells.
+        """
         rows = {key: dict(row) for key, row in self.rows.items()}
         newest: dict[Key, tuple[str, Row]] = {}
         counts = Counts()
+
+        def rank(row: Row, given: Row, is_delete: bool) -> list:
+            names = [] if is_delete else [name for name in self.value_names if name in given]
+            return sort_key([row[ordering], is_delete, *(row[name] for name in names)])
+
         for operation, row in operations:
             key = self.key(row)
-            if key not in newest or row[ordering] >= newest[key][1][ordering]:
+            best = newest.get(key)
+            is_delete = operation in DELETES
+            if best is None or rank(row, row, is_delete) >= rank(
+                best[1], best[1], best[0] in DELETES
+            ):
                 newest[key] = operation, row
         counts.ignored = len(operations) - len(newest)
         for key, (operation, row) in newest.items():
-            held = rows.get(key, {}).get(ordering)
-            if held is not None and held > row[ordering]:
+            is_delete = operation in DELETES
+            held = None
+            if key in rows:
+                held = rank(rows[key], row, is_delete=False)
+            elif key in self.tombstones:
+                held = rank({ordering: self.tombstones[key]}, {}, is_delete=True)
+            if held is not None and held >= rank(row, row, is_delete):
                 counts.ignored += 1
                 continue
+            if is_delete:
+                self.tombstones[key] = row[ordering]
             effective = "delete_ignore" if operation in DELETES else "upsert"
             self._apply(rows, effective, row, False, counts)
         self._check_required(rows)

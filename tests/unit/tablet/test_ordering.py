@@ -28,7 +28,7 @@ LOW_AND_HIGH = {
 
 @pytest.mark.parametrize("name", LOW_AND_HIGH)
 def test_the_higher_value_wins_in_a_batch_and_against_the_table(core: CoreTables, name: str):
-    """Whatever comes first; of equal values the later row wins."""
+    """Whatever comes first; of equal values the greater cells, or a delete."""
     column_type, low, high = LOW_AND_HIGH[name]
     builder = kudulite.schema_builder()
     builder.add_column("k", kudulite.int32, nullable=False)
@@ -44,7 +44,9 @@ def test_the_higher_value_wins_in_a_batch_and_against_the_table(core: CoreTables
 
     first = apply((1, "high", high), (1, "low", low), (2, "low", low), (2, "high", high))
     assert first == ["high", "high"]
-    assert apply((1, "later low", low), (2, "equal", high)) == ["high", "equal"]
-    assert apply((1, "equal", high), (1, "equal, later", high)) == ["equal, later", "equal"]
+    assert apply((1, "later low", low), (2, "less", high)) == ["high", "less"]
+    assert apply((1, "equal", high), (1, "equal, less", high)) == ["high", "less"]
+    assert apply((1, "more", high), (1, "a", high), (2, "HIGH", high)) == ["more", "less"]
     assert table.apply([{"op": "D", "k": 1, "o": low}], ordering_column="o").ignored == 1
     assert table.apply([{"op": "D", "k": 1, "o": high}], ordering_column="o").deleted == 1
+    assert apply((1, "zzz", high), (1, "later low", low)) == ["less"]
