@@ -8,6 +8,7 @@ import importlib
 from typing import Any
 
 __all__ = [
+    "backup",
     "create_table",
     "ensure_java",
     "local_session",
@@ -15,9 +16,11 @@ __all__ = [
     "read_table",
     "register",
     "repartition_for",
+    "restore",
 ]
 
 _MODULE_OF = {
+    "backup": "kudulite_spark.backups",
     "create_table": "kudulite_spark.table_admin",
     "ensure_java": "kudulite_spark.jvm",
     "local_session": "kudulite_spark.local",
@@ -25,6 +28,7 @@ _MODULE_OF = {
     "read_table": "kudulite_spark.native_read",
     "register": "kudulite_spark.session",
     "repartition_for": "kudulite_spark.distribution",
+    "restore": "kudulite_spark.backups",
 }
 
 

@@ -10,14 +10,11 @@ is left to him, and a task that is started twice finds nothing to do.
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Iterable, Iterator
-
-import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from kudulite import MaintenanceResult
 from kudulite_spark.session import start_directory
+from kudulite_spark.spread import run_spread
 from kudulite_spark.table_path import absolute_path, open_table
 
 
@@ -36,19 +33,12 @@ def maintain(
     what all of them did together. Raises what a task raises, after Spark has tried it again."""
     place = absolute_path(path, start_directory(spark))
     table = open_table(place)
-    tablet_ids = table.tablet_ids
-    numbers = spark.range(0, len(tablet_ids), 1, task_count or len(tablet_ids))
 
-    def maintain_tablets(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def maintain_tablet(tablet_id: str) -> MaintenanceResult:
         mine = open_table(place)
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                ids = [tablet_ids[number]]
-                result = mine.maintain(tablet_ids=ids, budget_bytes=budget_bytes)
-                yield pa.record_batch([pa.array([pickle.dumps(result)], pa.binary())], ["result"])
+        return mine.maintain(tablet_ids=[tablet_id], budget_bytes=budget_bytes)
 
-    rows = numbers.mapInArrow(maintain_tablets, "result binary").collect()
-    results = [pickle.loads(bytes(row.result)) for row in rows]
+    results = run_spread(spark, table.tablet_ids, maintain_tablet, task_count)
     # With no budget only what rewrites nothing is left to do.
     results.append(table.maintain(grace_seconds, staging_grace_seconds, budget_bytes=0))
     return _together(results)

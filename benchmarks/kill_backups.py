@@ -1,0 +1,39 @@
+"""Kill backups and restores before each of their durable steps: is anything ever half there?
+
+    python benchmarks/kill_backups.py [--each 1] [--folder /dev/shm]
+
+Ends with an error at the first step after which a reader sees half of something, or after which the
+next run does not end as an undisturbed one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
+
+from killed_backups import HOWS, kill_backups, kill_restores
+
+
+def main() -> None:
+    """Run all cases, and say how many were killed."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--each", type=int, default=1, help="only every so many steps")
+    parser.add_argument("--folder", default="/dev/shm", help="where the tables are made")
+    options = parser.parse_args()
+    for how in HOWS:
+        for flag in (True, False):
+            for name, kill in (("full", kill_backups), ("overwrite", kill_restores)):
+                begin = time.perf_counter()
+                with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+                    count = kill(Path(folder), how, each=options.each, **{name: flag})
+                seconds = time.perf_counter() - begin
+                print(f"{kill.__name__} {how} {name}={flag}: {count} killed, {seconds:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,26 @@
+"""Backups and restores killed at some of their durable steps; benchmarks/kill_backups.py: all."""
+
+import pytest
+from core_tables import CoreTables
+from killed_backups import HOWS, kill_backups, kill_restores
+
+# Both ways to die, at different steps.
+EACH = 8
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("full", [True, False], ids=["full", "incremental"])
+def test_a_backup_killed_at_a_step_is_not_there_or_whole(core: CoreTables, full: bool, how: str):
+    """Run again it is one backup, with nothing beside it."""
+    first = 2 * HOWS.index(how) + full
+    assert kill_backups(core.root, how, full=full, each=EACH // 2, first=first) > 4
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("overwrite", [False, True], ids=["new", "overwrite"])
+def test_a_restore_killed_at_a_step_shows_no_half_a_table(
+    core: CoreTables, overwrite: bool, how: str
+):
+    """Run again it is the table of the backup, and nothing hidden is left."""
+    first = 4 * HOWS.index(how) + 2 * overwrite
+    assert kill_restores(core.root, how, overwrite=overwrite, each=EACH, first=first) > 4
