@@ -9,6 +9,7 @@ Threads: any number may use one `Table`; each write is a transaction of its own.
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -32,7 +33,9 @@ from kudulite.client.row_operations import RowOperations
 from kudulite.client.scan import Scan
 from kudulite.client.scan_token import ScanToken, make_tokens
 from kudulite.client.small_write import SmallWrite
+from kudulite.client.table_copy import copy_with_past, empty_copy
 from kudulite.client.table_history import TableHistory
+from kudulite.client.table_name import move_table
 from kudulite.client.table_purge import TablePurge
 from kudulite.client.table_tags import TableTags
 from kudulite.client.table_upkeep import TableUpkeep
@@ -305,6 +308,21 @@ class Table(
     def current_timestamp(self) -> int:
         """Return the present, settled: it shows every commit so far and never any later one."""
         return choose_snapshot(self._store, None)
+
+    def copy_to(self, path: str | os.PathLike[str], *, with_past: bool = True) -> int:
+        """Copy the table to another folder, as it is at one moment, which is returned.
+
+        The copy is a table of its own. With its past, every moment that can be read here can be
+        read there; without, it has the rows only. Writers wait for a moment, while the version to
+        copy is made. Raises TableExistsError, CorruptionError, StorageError.
+        """
+        if with_past:
+            return copy_with_past(self._store, Path(path))
+        hidden, target, moment = empty_copy(self._store, Path(path))
+        write = Table(hidden).new_bulk_write("insert")
+        write.commit([write.stage(self.scan(at=moment).to_batches())])
+        move_table(hidden, target)
+        return moment
 
     def tablet_index(self, keys: Any) -> pa.Array:
         """Return int32 per row of key columns: which tablet owns it, -1 where no range does."""

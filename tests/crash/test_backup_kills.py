@@ -5,7 +5,7 @@ from core_tables import CoreTables
 from killed_backups import HOWS, kill_backups, kill_restores
 
 # Both ways to die, at different steps.
-EACH = 8
+EACH = 14
 
 
 @pytest.mark.parametrize("how", HOWS)
@@ -13,7 +13,7 @@ EACH = 8
 def test_a_backup_killed_at_a_step_is_not_there_or_whole(core: CoreTables, full: bool, how: str):
     """Run again it is one backup, with nothing beside it."""
     first = 2 * HOWS.index(how) + full
-    assert kill_backups(core.root, how, full=full, each=EACH // 2, first=first) > 4
+    assert kill_backups(core.root, how, full=full, each=EACH // 2, first=first) > 2
 
 
 @pytest.mark.parametrize("how", HOWS)

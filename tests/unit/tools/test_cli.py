@@ -3,13 +3,16 @@
 import datetime
 import decimal
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
+from command_line import output, value
 from typer.testing import CliRunner
 
 import kudulite
@@ -38,19 +41,6 @@ def table(tmp_path) -> kudulite.Table:
         write.commit([write.stage([rows(*keys)])])
     made.upsert(rows(3))
     return made
-
-
-def output(*arguments: object, status: int = 0) -> str:
-    """What a command prints."""
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    assert result.exit_code == status, result.output
-    # Bytes that a command writes are only in `stdout`.
-    return result.stdout if status == 0 else result.output
-
-
-def value(*arguments: object, status: int = 0) -> object:
-    """What a command prints as JSON."""
-    return json.loads(output(*arguments, "--json", status=status))
 
 
 def test_list_names_the_tables_of_a_directory(table):
@@ -230,3 +220,10 @@ def test_values_that_json_does_not_have():
 def test_bytes_as_people_read_them(count, text):
     """Up to tebibytes."""
     assert byte_text(count) == text
+
+
+def test_the_documents_list_every_command():
+    """Each with a line of its own."""
+    document = (Path(__file__).parents[3] / "docs" / "command_line.md").read_text()
+    names = {command.name or command.callback.__name__ for command in app.registered_commands}
+    assert names == set(re.findall(r"^\| `(\w+)[^`]*` \|", document, re.MULTILINE))

@@ -1,0 +1,156 @@
+"""Copying a table to another folder, as it is at one moment.
+
+    with its past      files of one version, which is published while no commit is under way, byte
+                       by byte and checked; superblocks anew, since a copy begins with empty logs
+    the present only   rows of a settled moment, inserted by one bulk write
+
+The copy is built in `<root>/.copy-<name>` and renamed when it is whole. It is a table of its own,
+with another id; where it has the past, moments mean the same in both, up to that of the copy.
+
+Invariant: the version that is copied is pinned like that of a write, so a sweep leaves its files.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from kudulite.catalog.alter import alter_table
+from kudulite.catalog.bulk_write import WriteState, begin_write, end_write
+from kudulite.catalog.flush import flush_table
+from kudulite.catalog.manifest import Manifest, TabletEntry
+from kudulite.catalog.snapshot import choose_snapshot
+from kudulite.catalog.table_store import (
+    MANIFEST_FOLDER,
+    STAGING_FOLDER,
+    TABLET_FOLDER,
+    TableStore,
+)
+from kudulite.client.table_name import move_table, table_folder
+from kudulite.errors import CorruptionError, TableExistsError
+from kudulite.fs.file_system import FileRef
+from kudulite.fs.lock import create_lock_file
+from kudulite.tablet.operation import Operation, WriteSpec
+from kudulite.tablet.tablet import LOCK_NAME, ROWSET_FOLDER
+from kudulite.wal.wal_position import WAL_BEGIN
+
+_READ_BYTES = 1 << 20
+
+
+def copy_with_past(source: TableStore, path: Path) -> int:
+    """Copy a table whole; returns the HybridTime of its newest state in the copy.
+
+    Raises TableExistsError, CorruptionError where a file is not as it was written, StorageError.
+    """
+    hidden, target = _places(source, path)
+    flush_table(source)  # most of it, ahead of the locks
+    settled = choose_snapshot(source, None)
+    # A version without any change: all logs are flushed into it while no commit is under way.
+    manifest = alter_table(source, [])
+    moment = max(manifest.timestamp, settled)
+    pin = _pin(source, manifest)
+    try:
+        _make_folders(hidden)
+        copied = {e.id: _copy_tablet(source, hidden, e, moment) for e in manifest.readable_tablets}
+    finally:
+        end_write(source, pin)
+    made = replace(
+        manifest,
+        table_id=uuid.uuid4().hex,
+        version=1,
+        commit_id=uuid.uuid4().hex,
+        tablets=tuple(copied[entry.id] for entry in manifest.tablets),
+        dropped=tuple(
+            replace(dropped, tablets=tuple(copied[entry.id] for entry in dropped.tablets))
+            for dropped in manifest.dropped
+        ),
+    )
+    file_system = hidden.environment.file_system
+    file_system.sync_directory(hidden.folder / TABLET_FOLDER)
+    file_system.sync_directory(hidden.folder)
+    hidden.publish(made)
+    move_table(hidden, target)
+    return moment
+
+
+def empty_copy(source: TableStore, path: Path) -> tuple[TableStore, TableStore, int]:
+    """Make an empty, hidden table like the source; returns it, its place, and a settled moment.
+
+    Every row of the source at the moment has a tablet in it.
+    """
+    hidden, target = _places(source, path)
+    while True:
+        moment = choose_snapshot(source, None)
+        manifest = source.newest()
+        if len(manifest.partitions_at(moment)) == 1:
+            break  # else a range was dropped since, with rows
+    hidden.create(manifest.schema, manifest.partition)
+    seconds = manifest.history_seconds
+    alter_table(hidden, [lambda draft: draft.keep_history(seconds)])
+    return hidden, target, moment
+
+
+def _places(source: TableStore, path: Path) -> tuple[TableStore, TableStore]:
+    """Return where the copy is built, empty, and where it will be."""
+    place = Path(os.path.abspath(path))
+    target = TableStore(table_folder(place.parent, place.name), source.environment)
+    if place.exists():
+        raise TableExistsError(f"cannot copy {source.name!r} to {place}: it is there")
+    hidden = TableStore(place.with_name(f".copy-{place.name}"), source.environment)
+    source.environment.file_system.remove_tree(hidden.folder)
+    return hidden, target
+
+
+def _pin(store: TableStore, manifest: Manifest) -> WriteState:
+    schema = manifest.schema
+    spec = WriteSpec.build(schema, schema.names, table=store.name, operation=Operation.UPSERT)
+    state = WriteState(manifest.table_id, manifest.version, uuid.uuid4().hex, spec)
+    begin_write(store, state)
+    return state
+
+
+def _make_folders(store: TableStore) -> None:
+    for name in (MANIFEST_FOLDER, TABLET_FOLDER, STAGING_FOLDER):
+        store.environment.file_system.make_directory(store.folder / name, parents=True)
+
+
+def _copy_tablet(
+    source: TableStore, target: TableStore, entry: TabletEntry, moment: int
+) -> TabletEntry:
+    file_system = target.environment.file_system
+    tablet, folder = source.tablet(entry), target.tablet_folder(entry.id)
+    file_system.make_directory(folder / ROWSET_FOLDER, parents=True)
+    create_lock_file(folder / LOCK_NAME)
+    for meta in tablet.superblock.rowsets:
+        place = folder / ROWSET_FOLDER / meta.id
+        file_system.make_directory(place)
+        for ref in meta.file_refs:
+            _copy_file(target, tablet.folder / ROWSET_FOLDER / meta.id, place, ref)
+        file_system.sync_directory(place)
+    ref = target.write_superblock(replace(tablet.superblock, wal_start=WAL_BEGIN))
+    with target.lock(entry.id) as lock:
+        lock.lift_last_timestamp(moment)
+    file_system.sync_directory(folder / ROWSET_FOLDER)
+    file_system.sync_directory(folder)
+    return replace(entry, superblock=ref)
+
+
+def _copy_file(target: TableStore, folder: Path, place: Path, ref: FileRef) -> None:
+    with target.environment.file_system.open_sink(place / ref.name) as sink:
+        for chunk in _chunks(folder / ref.name):
+            sink.write(chunk)
+        found = sink.finish()
+    if found != ref:
+        raise CorruptionError(
+            f"{folder / ref.name}: {found.length} bytes with CRC {found.crc32:#010x}, expected"
+            f" {ref.length} with {ref.crc32:#010x}"
+        )
+
+
+def _chunks(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while chunk := file.read(_READ_BYTES):
+            yield chunk

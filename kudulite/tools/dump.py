@@ -1,0 +1,244 @@
+"""What is inside a table's files, told apart by their names: for who debugs them.
+
+    a table's folder       the newest manifest            redo-….arrow, undo-….arrow   its changes
+    0…7.json               a version                      key-….arrow                  encoded keys
+    superblock-….json      a tablet's rowsets             bloom-….bin                  its size
+    rowset/<id>/           what its superblock says       wal/0…3.log                  its records
+    base-….parquet         columns, row groups, rows      lock                         last moment
+
+Checksums are compared where a superblock of the newest version names the file. A data file that
+cannot be read is said to be so. Nothing is changed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.ipc
+import pyarrow.parquet as pq
+
+from kudulite.catalog.manifest import TabletEntry
+from kudulite.catalog.table_store import MANIFEST_FOLDER, TableStore
+from kudulite.cfile.bloom_format import decode_file
+from kudulite.delta.delta_file import OP_DELETE, OP_REINSERT, OP_UPDATE
+from kudulite.errors import KuduliteError, OptionError
+from kudulite.fs.checked_json import decode_checked_json
+from kudulite.fs.file_system import FileRef, read_file, verify_file
+from kudulite.fs.lock import read_lock_file
+from kudulite.mvcc.hybrid_time import format_timestamp
+from kudulite.rowset.rowset_meta import RowSetMeta
+from kudulite.tablet.tablet import LOCK_NAME
+from kudulite.wal.format import SEGMENT_HEADER_BYTES
+from kudulite.wal.row_changes import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
+from kudulite.wal.wal_position import WalPosition
+from kudulite.wal.wal_reader import read_wal
+
+_DELTA_OPS = {OP_UPDATE: "UPDATE", OP_DELETE: "DELETE", OP_REINSERT: "REINSERT"}
+
+
+@dataclass(frozen=True)
+class Dump:
+    """A file: what is said of it as a whole, and its first rows."""
+
+    about: dict[str, Any]
+    rows: list[dict[str, Any]]
+
+
+def dump(store: TableStore, path: Path, limit: int) -> Dump:
+    """Return what is inside `path`, which is the table's folder or below it.
+
+    At most `limit` rows. Raises OptionError for what is none of a table's files, CorruptionError
+    where it cannot be read.
+    """
+    name = path.name
+    if path == store.folder:
+        return Dump(_manifest_of(store.newest().encode(), str(path)), [])
+    if path.parent.name == MANIFEST_FOLDER and path.suffix == ".json":
+        return Dump(_manifest_of(read_file(path), str(path)), [])
+    if name.startswith("superblock-"):
+        return Dump(json.loads(read_file(path)), [])
+    if name == LOCK_NAME:
+        return Dump(_lock(path), [])
+    if path.parent.name == "wal":
+        return _log(store, path, limit)
+    if path.is_dir() and path.parent.name == "rowset":
+        meta = _meta_of(store, path)
+        return Dump({} if meta is None else meta.to_json(), [])
+    for kind, read in _READERS.items():
+        if name.startswith(f"{kind}-"):
+            about = {"kind": kind, **_checked(path, _known_ref(store, path))}
+            try:
+                found = read(path, limit)
+            except (KuduliteError, pa.ArrowException, KeyError) as error:
+                return Dump({**about, "problem": str(error)}, [])
+            return Dump({**about, **found.about}, found.rows)
+    raise OptionError(
+        f"{path}: none of a table's files; known are the table's folder, versions in manifest/,"
+        " superblocks, lock, rowset/<id>, base-, key-, bloom-, redo- and undo- files, wal/<n>.log"
+    )
+
+
+def table_folder_of(path: Path) -> Path:
+    """Return the folder of the table that `path` belongs to. Raises OptionError."""
+    for folder in (path, *path.parents):
+        if (folder / MANIFEST_FOLDER).is_dir():
+            return folder
+    raise OptionError(f"{path}: neither a kudulite table nor inside one")
+
+
+def _manifest_of(content: bytes, source: str) -> dict[str, Any]:
+    return decode_checked_json(content, source, "a manifest")
+
+
+def _lock(path: Path) -> dict[str, Any]:
+    last, end = read_lock_file(path)
+    holder = read_file(path)[20:220].decode(errors="replace").strip(" \0")
+    return {
+        "last": last,
+        "last_moment": format_timestamp(last) if last else None,
+        "wal_end": None if end is None else list(end),
+        "announced": holder,
+    }
+
+
+def _entries(store: TableStore, path: Path) -> Iterator[tuple[TabletEntry, RowSetMeta]]:
+    """Yield the rowsets of the newest version that are in the tablet of `path`."""
+    for entry in store.newest().readable_tablets:
+        if store.tablet_folder(entry.id) in path.parents:
+            for meta in store.tablet(entry).superblock.rowsets:
+                yield entry, meta
+
+
+def _meta_of(store: TableStore, folder: Path) -> RowSetMeta | None:
+    return next((meta for _, meta in _entries(store, folder) if meta.id == folder.name), None)
+
+
+def _known_ref(store: TableStore, path: Path) -> FileRef | None:
+    meta = _meta_of(store, path.parent)
+    return next((ref for ref in meta.file_refs if ref.name == path.name), None) if meta else None
+
+
+def _checked(path: Path, known: FileRef | None) -> dict[str, Any]:
+    """Return whether the file is as the newest version says."""
+    if known is None:
+        return {"length": path.stat().st_size, "checked": "not of the newest version"}
+    try:
+        verify_file(path, known)
+    except KuduliteError as error:
+        return {"length": path.stat().st_size, "checked": f"WRONG: {error}"}
+    return {"length": known.length, "checked": f"as it was written, CRC {known.crc32:#010x}"}
+
+
+def _base(path: Path, limit: int) -> Dump:
+    with pq.ParquetFile(path) as file:
+        metadata = file.metadata
+        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+        about = {
+            "row_count": metadata.num_rows,
+            "row_groups": [
+                {"rows": group.num_rows, "bytes": group.total_byte_size} for group in groups
+            ],
+            "columns": [
+                {
+                    "name": field.name,
+                    "type": str(field.type),
+                    "id": int((field.metadata or {}).get(b"PARQUET:field_id", b"-1")),
+                    "encodings": list(groups[0].column(place).encodings) if groups else [],
+                    "compression": groups[0].column(place).compression if groups else None,
+                }
+                for place, field in enumerate(file.schema_arrow)
+            ],
+        }
+        rows: list[dict[str, Any]] = []
+        for batch in file.iter_batches(max(1, limit)):
+            rows += batch.slice(0, limit).to_pylist()
+            break
+        return Dump(about, [{"rowid": rowid, **row} for rowid, row in enumerate(rows)])
+
+
+def _deltas(path: Path, limit: int) -> Dump:
+    """Changes in the order of the file; a cell that a row does not set is left out."""
+    with pa.ipc.open_file(pa.memory_map(str(path))) as file:
+        batch = file.get_batch(0)
+    names, ops = batch.schema.names, batch.column("op").to_numpy()
+    counts = {name: int(np.count_nonzero(ops == op)) for op, name in _DELTA_OPS.items()}
+    about = {
+        "row_count": batch.num_rows,
+        "operations": counts,
+        "columns": [int(name[1:]) for name in names if name.startswith("v")],
+        "has_timestamps": "timestamp" in names,
+    }
+    rows = []
+    for row in batch.slice(0, limit).to_pylist():
+        cells = {
+            f"column {name[1:]}": value
+            for name, value in row.items()
+            if name.startswith("v") and row.get(f"s{name[1:]}", True) and row["op"] != OP_DELETE
+        }
+        stamp = {"timestamp": row["timestamp"]} if "timestamp" in row else {}
+        op = _DELTA_OPS.get(row["op"], f"unknown {row['op']}")
+        rows.append({"rowid": row["rowid"], "op": op, **stamp, **cells})
+    return Dump(about, rows)
+
+
+def _keys(path: Path, limit: int) -> Dump:
+    with pa.ipc.open_file(pa.memory_map(str(path))) as file:
+        header = json.loads((file.schema.metadata or {})[b"kudulite.key_index"])
+        keys = file.get_batch(0).column(0).slice(0, limit) if file.num_record_batches else []
+    rows = [{"rowid": rowid, "key": key.as_py().hex()} for rowid, key in enumerate(keys)]
+    return Dump(header, rows)
+
+
+def _bloom(path: Path, _limit: int) -> Dump:
+    block_count, key_count = decode_file(read_file(path), path)
+    return Dump({"block_count": block_count, "key_count": key_count}, [])
+
+
+def _log(store: TableStore, path: Path, limit: int) -> Dump:
+    """The records of one segment; a torn end is left out, as a reader does."""
+    segment = int(path.stem)
+    newest, folder = store.newest(), path.parent
+    start = WalPosition(segment, SEGMENT_HEADER_BYTES)
+    is_last = segment == max(int(other.stem) for other in folder.glob("*.log"))
+    end = None if is_last else WalPosition(segment, path.stat().st_size)
+    tail = read_wal(folder, start, end, newest.schema)
+    names = {column.id: column.name for column in newest.schema.columns}
+    rows: list[dict[str, Any]] = []
+    for record in tail.records:
+        if len(rows) >= limit:
+            break
+        columns = {
+            i: (array.to_pylist(), record.is_set.get(i)) for i, array in record.columns.items()
+        }
+        for number, op in enumerate(record.ops.tolist()[: limit - len(rows)]):
+            cells = {
+                names[i]: values[number]
+                for i, (values, is_set) in columns.items()
+                if is_set is None or is_set[number]
+            }
+            rows.append({"timestamp": record.timestamp, "op": _CHANGES[op], **cells})
+    about = {
+        "kind": "log",
+        "length": path.stat().st_size,
+        "end": tail.end.to_json(),
+        "record_count": len(tail.records),
+        "row_count": sum(record.row_count for record in tail.records),
+        "timestamps": [r.timestamp for r in (tail.records[:1] + tail.records[-1:])],
+    }
+    return Dump(about, rows)
+
+
+_CHANGES = {CHANGE_INSERT: "INSERT", CHANGE_UPDATE: "UPDATE", CHANGE_DELETE: "DELETE"}
+_READERS = {
+    "base": _base,
+    "redo": _deltas,
+    "undo": _deltas,
+    "key": _keys,
+    "bloom": _bloom,
+}

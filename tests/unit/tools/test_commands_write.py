@@ -1,0 +1,124 @@
+"""Commands that write: what `scan` prints can be loaded, and a refused file changes nothing."""
+
+import datetime
+import json
+
+import pyarrow as pa
+import pytest
+from command_line import error, output, value
+from core_tables import stored
+from typed_tables import COLUMNS
+
+import kudulite
+
+UTC = datetime.UTC
+
+
+@pytest.fixture
+def typed(tmp_path) -> kudulite.Table:
+    """A table with a column of every type: extremes, nulls, and texts that look like nothing."""
+    client = kudulite.connect(tmp_path / "root", background_maintenance=False)
+    builder = client.schema_builder()
+    builder.add_column("id", kudulite.int32, nullable=False)
+    for name, kind, _ in COLUMNS:
+        builder.add_column(name, kind)
+    builder.set_primary_keys(["id"])
+    table = client.create_table("typed", builder.build())
+    rows = [{"id": 0}]
+    for number in range(1, 7):
+        cells = {name: values[number % len(values)] for name, _, values in COLUMNS}
+        rows.append({"id": number, **cells})
+    table.insert(rows)
+    return table
+
+
+@pytest.mark.parametrize("kind", ["csv", "json", "parquet"])
+def test_what_scan_prints_can_be_loaded(typed: kudulite.Table, tmp_path, kind: str):
+    """Every type comes back exactly; CSV has no bytes that are no text."""
+    file = tmp_path / f"rows.{kind}"
+    columns = [name for name in typed.schema.names if (kind, name) != ("csv", "raw")]
+    arguments = ["--columns", ",".join(columns), "--format", kind, "--output", file]
+    output("scan", typed.path, *arguments)
+    copy = tmp_path / "root" / "copy"
+    typed.copy_to(copy)
+    kudulite.open_table(copy).truncate()
+    found = value("load", copy, file)
+    assert (found["inserted"], found["updated"]) == (7, 0)
+    expected = typed.scan(columns=columns, ordered=True).to_arrow()
+    again = kudulite.open_table(copy).scan(columns=columns, ordered=True).to_arrow()
+    # As bits: NaN is equal to itself, and -0.0 is not 0.0.
+    assert str(again.to_pylist()) == str(expected.to_pylist())
+
+
+def test_load_makes_a_table_of_its_first_file(tmp_path):
+    """With its key and partitions; several files are one commit."""
+    for number in range(2):
+        lines = [f"{key},host-{key % 3},{key / 4}" for key in range(number * 50, number * 50 + 50)]
+        (tmp_path / f"{number}.csv").write_text("\n".join(["id,host,load", *lines]))
+    path, files = tmp_path / "db" / "t", [tmp_path / "0.csv", tmp_path / "1.csv"]
+    ranges = json.dumps({"columns": ["id"], "bounds": [[0, 60], [60, 100]]})
+    layout = ["--hash-partitions", "host:2", "--range-partitions", ranges]
+    text = output("load", path, *files, "--primary-key", "id, host", *layout)
+    assert text == "100 inserted; version 2\n"
+    table = kudulite.open_table(path)
+    assert (table.tablet_count, table.schema.key_names) == (4, ["id", "host"])
+    assert table.get((99, "host-0")) == {"id": 99, "host": "host-0", "load": 24.75}
+    assert "key already present" in error("load", path, *files)
+    assert "exists already" in error("load", path, files[0], "--primary-key", "id")
+    assert table.version == 2
+
+
+def test_upsert_and_delete_take_the_columns_that_a_file_has(tmp_path):
+    """A file of keys deletes; what is absent is an error unless it is ignored."""
+    client = kudulite.connect(tmp_path / "db", background_maintenance=False)
+    schema = pa.schema([("k", pa.int64()), ("a", pa.string()), ("b", pa.int8())])
+    table = client.create_table("t", schema, primary_key="k")
+    table.insert({"k": [1, 2, 3], "a": ["x", "y", "z"], "b": [1, 2, 3]})
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"k": 2, "b": 20}\n{"k": 4, "b": null}\n')
+    assert output("upsert", table.path, file).startswith("1 inserted, 1 updated; version ")
+    assert stored(table) == [(1, "x", 1), (2, "y", 20), (3, "z", 3), (4, None, None)]
+    file.write_text('{"k": 1, "other": true}\n{"k": 9}\n')
+    assert "key not found" in error("delete", table.path, file)
+    found = value("delete", table.path, file, "--ignore")
+    assert (found["deleted"], found["ignored"]) == (1, 1)
+    empty = tmp_path / "empty.csv"
+    empty.write_text("k,a\n")
+    assert output("upsert", table.path, empty).startswith("nothing changed; version ")
+    assert not list((table.path / "staging").iterdir())
+
+
+def test_what_cannot_be_read_is_named(tmp_path):
+    """A file of another kind, of no kind, and options that do not fit."""
+    client = kudulite.connect(tmp_path / "db", background_maintenance=False)
+    table = client.create_table("t", pa.schema([("k", pa.int64())]), primary_key="k")
+    bad = tmp_path / "bad.parquet"
+    bad.write_text("k\n1\n")
+    assert f"cannot read {bad}" in error("load", table.path, bad)
+    assert "give --format csv, json or parquet" in error("load", table.path, __file__)
+    assert "needs --primary-key" in error("load", table.path, bad, "--hash-partitions", "k:2")
+    new = tmp_path / "db" / "new"
+    wrong = [("--hash-partitions", "k", "expected `a:4`"), ("--range-partitions", "{", "JSON")]
+    for option, text, message in wrong:
+        arguments = ["--format", "csv", "--primary-key", "k", option, text]
+        assert message in error("load", new, bad, *arguments)
+    (tmp_path / "rows.csv").write_text("k\nx\n")
+    assert "rows.csv" in error("upsert", table.path, tmp_path / "rows.csv")
+    assert table.scan().count() == 0 and not new.exists()
+
+
+@pytest.mark.parametrize("sessions", [False, True])
+def test_loadgen_stops_by_itself(tmp_path, sessions: bool):
+    """After its rows or its time, at its rate; the same seed draws the same keys."""
+    counts = []
+    for name in ("a", "b"):
+        arguments = ["--rows", 700, "--batch-rows", 300, "--keys", 500, "--seed", 7]
+        found = value("loadgen", tmp_path / name, *arguments, *(["--sessions"] if sessions else []))
+        assert (found["row_count"], found["write_count"]) == (700, 3)
+        table = kudulite.open_table(tmp_path / name)
+        assert found["table_row_count"] == table.scan().count() <= 500
+        counts.append({row["id"] for row in table.scan(columns=["id"]).to_pylist()})
+    assert counts[0] == counts[1]
+    limited = value("loadgen", tmp_path / "a", "--seconds", 0.5, "--rate", 200, "--batch-rows", 10)
+    assert 10 <= limited["row_count"] <= 110 and 0.3 < limited["seconds"] < 30
+    assert "rows_per_second" in output("loadgen", tmp_path / "a", "--rows", 1)
