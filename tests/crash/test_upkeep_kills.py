@@ -4,8 +4,8 @@ A table of two tablets has all that an operation can meet: base data, several RE
 rowsets from memory with UNDO, keys that were deleted and came back elsewhere, a log, and a clock
 past the retention of the first writes. Every case runs once for each step, in a forked child that
 ends at once, and for each third with an error that comes up through whatever handles errors. After
-it: reopen, compare now and every remembered moment, check, run again, sweep, look for files that nobody
-refers to.
+it: reopen, compare now and every remembered moment, check, run again, sweep, look for files that
+nobody refers to.
 """
 
 import os
