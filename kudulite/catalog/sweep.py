@@ -149,7 +149,7 @@ def _referenced(store: TableStore, tablet_id: str, manifests: dict[int, Manifest
         superblock = store.tablet(entry).superblock
         log_starts.append(superblock.wal_start.segment)
         kept.add(folder / entry.superblock.name)
-        kept.update(folder / meta.ref.name for meta in superblock.tombstones)
+        kept.update(folder / ref.name for ref in superblock.tablet_file_refs)
         for meta in superblock.rowsets:
             names.update((meta.id, name) for name in meta.file_names)
     kept |= {folder / ROWSET_FOLDER / rowset_id / name for rowset_id, name in names}

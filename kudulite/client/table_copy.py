@@ -130,6 +130,8 @@ def _copy_tablet(
         for ref in meta.file_refs:
             _copy_file(target, tablet.folder / ROWSET_FOLDER / meta.id, place, ref)
         file_system.sync_directory(place)
+    for ref in tablet.superblock.tablet_file_refs:
+        _copy_file(target, tablet.folder, folder, ref)
     ref = target.write_superblock(replace(tablet.superblock, wal_start=WAL_BEGIN))
     with target.lock(entry.id) as lock:
         lock.lift_last_timestamp(moment)

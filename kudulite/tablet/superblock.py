@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kudulite.errors import CorruptionError, FormatVersionError
+from kudulite.fs.file_system import FileRef
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.tablet.tombstone_file import TombstoneFileMeta
 from kudulite.wal.wal_position import WAL_BEGIN, WalPosition
@@ -37,6 +38,11 @@ class Superblock:
     rowsets: tuple[RowSetMeta, ...] = ()
     wal_start: WalPosition = WAL_BEGIN
     tombstones: tuple[TombstoneFileMeta, ...] = ()
+
+    @property
+    def tablet_file_refs(self) -> list[FileRef]:
+        """The files that are in the tablet's own folder, not in that of a rowset."""
+        return [file.ref for file in self.tombstones]
 
     def encode(self) -> bytes:
         """Return the file's content."""

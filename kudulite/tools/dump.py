@@ -5,6 +5,7 @@
     superblock-….json      a tablet's rowsets             bloom-….bin                  its size
     rowset/<id>/           what its superblock says       wal/0…3.log                  its records
     base-….parquet         columns, row groups, rows      lock                         last moment
+    tombstone-….arrow      what ordered writes deleted
 
 Checksums are compared where a superblock of the newest version names the file. A data file that
 cannot be read is said to be so. Nothing is changed.
@@ -80,7 +81,7 @@ def dump(store: TableStore, path: Path, limit: int) -> Dump:
             return Dump({**about, **found.about}, found.rows)
     raise OptionError(
         f"{path}: none of a table's files; known are the table's folder, versions in manifest/,"
-        " superblocks, lock, rowset/<id>, base-, key-, bloom-, redo- and undo- files, wal/<n>.log"
+        " superblocks, lock, rowset/<id> and what is in it, tombstone- files, wal/<n>.log"
     )
 
 
@@ -121,7 +122,11 @@ def _meta_of(store: TableStore, folder: Path) -> RowSetMeta | None:
 
 def _known_ref(store: TableStore, path: Path) -> FileRef | None:
     meta = _meta_of(store, path.parent)
-    return next((ref for ref in meta.file_refs if ref.name == path.name), None) if meta else None
+    refs = [] if meta is None else meta.file_refs
+    for entry in store.newest().readable_tablets:
+        if store.tablet_folder(entry.id) == path.parent:
+            refs = store.tablet(entry).superblock.tablet_file_refs
+    return next((ref for ref in refs if ref.name == path.name), None)
 
 
 def _checked(path: Path, known: FileRef | None) -> dict[str, Any]:
@@ -200,6 +205,14 @@ def _bloom(path: Path, _limit: int) -> Dump:
     return Dump({"block_count": block_count, "key_count": key_count}, [])
 
 
+def _tombstones(path: Path, limit: int) -> Dump:
+    with pa.ipc.open_file(pa.memory_map(str(path))) as file:
+        batches = [file.get_batch(number) for number in range(file.num_record_batches)]
+    found = pa.Table.from_batches(batches)
+    rows = [{**row, "key": row["key"].hex()} for row in found.slice(0, limit).to_pylist()]
+    return Dump({"row_count": found.num_rows, "value": str(found.schema.field("value").type)}, rows)
+
+
 def _log(store: TableStore, path: Path, limit: int) -> Dump:
     """The records of one segment; a torn end is left out, as a reader does."""
     segment = int(path.stem)
@@ -241,4 +254,5 @@ _READERS = {
     "undo": _deltas,
     "key": _keys,
     "bloom": _bloom,
+    "tombstone": _tombstones,
 }

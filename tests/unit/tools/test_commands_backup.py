@@ -99,3 +99,20 @@ def test_a_copy_takes_dropped_ranges_along(tmp_path):
         if past is not None:
             assert stored(copy, before) == past
         copy.check().raise_if_bad()
+
+
+def test_a_copy_remembers_ordered_deletes(tmp_path):
+    """An older change that arrives in the copy does not bring the row back."""
+    client = kudulite.connect(tmp_path / "root", background_maintenance=False)
+    schema = pa.schema([("k", pa.int64()), ("seq", pa.int64())])
+    table = client.create_table("t", schema, primary_key="k")
+    changes = pa.table({"k": [1, 2], "seq": [5, 6], "op": ["D", "U"]})
+    table.apply(changes, ordering_column="seq")
+    output("copy", table.path, tmp_path / "copy")
+    copy = kudulite.open_table(tmp_path / "copy")
+    (file,) = copy.path.rglob("tombstone-*.arrow")
+    assert value("dump", file)["rows"][0]["value"] == 5
+    assert value("dump", file)["about"]["checked"].startswith("as it was written")
+    copy.apply(pa.table({"k": [1], "seq": [4], "op": ["U"]}), ordering_column="seq")
+    assert stored(copy) == [(2, 6)]
+    copy.check().raise_if_bad()
