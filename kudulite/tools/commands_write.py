@@ -45,16 +45,22 @@ def load(
     range_partitions: RangePartitions = None,
     as_json: AsJson = False,
 ) -> None:
-    """Insert the rows of files, all or none; a key that is there already is an error."""
+    """Insert the rows of files, all or none; a key that is there already is an error.
+
+    A table that was made for them goes again where they cannot be loaded.
+    """
     if primary_key is None:
         if hash_partitions is not None or range_partitions is not None:
             raise OptionError("partitions are of a new table, which needs --primary-key")
-        table = kudulite.open_table(path)
-    else:
-        table = _made_table(
-            path, files, file_format, primary_key, hash_partitions, range_partitions
-        )
-    _write(table, "insert", files, file_format, as_json)
+        _write(kudulite.open_table(path), "insert", files, file_format, as_json)
+        return
+    table = _made_table(path, files, file_format, primary_key, hash_partitions, range_partitions)
+    try:
+        _write(table, "insert", files, file_format, as_json)
+    except BaseException:
+        client = kudulite.connect(table.path.parent, background_maintenance=False)
+        client.delete_table(table.name, if_version=1)  # unless somebody has written to it
+        raise
 
 
 def upsert(

@@ -5,7 +5,6 @@ again with an error at the step (whatever handles errors runs, and fails too). A
 compare, check, write again, sweep, and look for files that nobody refers to.
 """
 
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from core_tables import CoreTables, environment, stored
-from killing_file_system import KilledError, KillingFileSystem
+from killing_file_system import KillingFileSystem, ran_to_its_end
 from leftovers import expect_clean
 
 import kudulite
@@ -113,22 +112,9 @@ def state(root: Path) -> dict[str, Rows]:
 
 def run_killed(root: Path, write: Callable[[Client], object], steps: int, how: str) -> bool:
     """Run `write` with `steps` steps to live; returns whether it came to its end."""
-    if how == "error":
-        try:
-            write(Client(root, environment(KillingFileSystem(steps))))
-        except KilledError:
-            return False
-        return True
-    child = os.fork()
-    if child == 0:
-        try:
-            write(Client(root, environment(KillingFileSystem(steps, exits=True))))
-        except BaseException:  # not back into pytest, whatever happened
-            os._exit(1)
-        os._exit(0)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert code in (0, 9)
-    return code == 0
+    in_child = how == "exit"
+    dying = KillingFileSystem(steps, exits=in_child)
+    return ran_to_its_end(lambda: write(Client(root, environment(dying))), in_child=in_child)
 
 
 @pytest.mark.parametrize("how", ["exit", "error"])

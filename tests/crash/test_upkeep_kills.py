@@ -8,14 +8,14 @@ it: reopen, compare now and every remembered moment, check, run again, sweep, lo
 nobody refers to.
 """
 
-import os
 import shutil
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 from core_tables import CoreTables, ManualClock, environment, stored
-from killing_file_system import KilledError, KillingFileSystem
+from killing_file_system import KillingFileSystem, ran_to_its_end
 from leftovers import expect_clean
 
 import kudulite
@@ -206,26 +206,6 @@ CASES: dict[str, tuple[Callable[[Prepared], None], Callable[[Client], object]]] 
 }
 
 
-def run_killed(client: Client, work: Callable[[Client], object], how: str) -> bool:
-    """Do the work with a client whose file system dies; returns whether it came to its end."""
-    if how == "error":
-        try:
-            work(client)
-        except KilledError:
-            return False
-        return True
-    child = os.fork()
-    if child == 0:
-        try:
-            work(client)
-        except BaseException:  # not back into pytest, whatever happened
-            os._exit(1)
-        os._exit(0)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert code in (0, 9)
-    return code == 0
-
-
 def parts_of(case: str) -> list[Callable[[list[tuple] | None], list[tuple] | None]]:
     """What is old or new as a whole: a purge goes tablet by tablet."""
     if case != "purge":
@@ -257,7 +237,8 @@ def test_upkeep_killed_at_any_step_leaves_old_or_new(core: CoreTables, case: str
         root = core.root / f"killed-{steps}"
         shutil.copytree(prepared.root, root)
         dying = KillingFileSystem(steps, exits=how == "exit")
-        is_done = run_killed(prepared.client(dying, root), work, how)
+        client = prepared.client(dying, root)
+        is_done = ran_to_its_end(partial(work, client), in_child=how == "exit")
         for part in parts_of(case):
             found = [part(rows) for rows in prepared.state(root)]
             known = [[part(rows) for rows in state] for state in states[is_done:]]

@@ -8,7 +8,6 @@ compare now and then, check, write again.
 """
 
 import itertools
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,12 @@ from pathlib import Path
 import pytest
 from core_tables import CoreTables, environment, in_order, stored, tuples
 from killed_writer import kill_again_and_again
-from killing_file_system import KilledError, KillingFileSystem, TearingFileSystem
+from killing_file_system import (
+    KilledError,
+    KillingFileSystem,
+    TearingFileSystem,
+    ran_to_its_end,
+)
 
 import kudulite
 from kudulite.catalog.sweep import sweep
@@ -136,24 +140,13 @@ class RecordingFileSystem(FileSystem):
 
 def run_killed(root: Path, write: Callable[[Client], object], steps: int, way: str) -> bool:
     """Run `write` with `steps` steps to live; returns whether it came to its end."""
-    if way != "exit":
-        is_torn = way in TORN
-        dying = TearingFileSystem(steps, TORN[way]) if is_torn else KillingFileSystem(steps)
-        try:
-            write(opened(root, dying))
-        except KilledError:
-            return False
-        return True
-    child = os.fork()
-    if child == 0:
-        try:
-            write(opened(root, KillingFileSystem(steps, exits=True)))
-        except BaseException:  # not back into pytest, whatever happened
-            os._exit(1)
-        os._exit(0)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert code in (0, 9)
-    return code == 0
+    in_child = way == "exit"
+    dying = (
+        TearingFileSystem(steps, TORN[way])
+        if way in TORN
+        else KillingFileSystem(steps, exits=in_child)
+    )
+    return ran_to_its_end(lambda: write(opened(root, dying)), in_child=in_child)
 
 
 def states_of(

@@ -7,15 +7,14 @@ with what an undisturbed one leaves, and nothing else is left behind.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import shutil
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 from core_tables import altered, environment, files_below, stored
-from killing_file_system import KilledError, KillingFileSystem
+from killing_file_system import KillingFileSystem, ran_to_its_end
 
 import kudulite
 from kudulite.backups.backup_job import begin_backup
@@ -70,25 +69,6 @@ class World:
             job.finish()
 
 
-def run_killed(world: World, work: Callable[[World], None], how: str) -> bool:
-    """Do the work; returns whether it came to its end."""
-    if how == "error":
-        with contextlib.suppress(KilledError):
-            work(world)
-            return True
-        return False
-    child = os.fork()
-    if child == 0:
-        try:
-            work(world)
-        except BaseException:  # not back into pytest, whatever happened
-            os._exit(1)
-        os._exit(0)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert code in (0, 9)
-    return code == 0
-
-
 def killed_worlds(
     base: Path, work: Callable[[World], None], how: str, each: int, first: int
 ) -> Iterator[tuple[int, World]]:
@@ -99,7 +79,8 @@ def killed_worlds(
         root = base.with_name(f"killed-{steps}")
         shutil.copytree(base, root)
         dying = KillingFileSystem(steps, exits=how == "exit")
-        assert not run_killed(World(root, dying), work, how), steps
+        dead = World(root, dying)
+        assert not ran_to_its_end(partial(work, dead), in_child=how == "exit"), steps
         yield steps, World(root)
         shutil.rmtree(root)
 

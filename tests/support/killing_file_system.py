@@ -37,6 +37,29 @@ class KillingFileSystem(FileSystem):
             raise KilledError(f"{operation} {path}")
 
 
+def ran_to_its_end(work: Callable[[], object], *, in_child: bool) -> bool:
+    """Do work that may die on the way, in a forked child or by a KilledError; whether it did not.
+
+    The file system of the work must be of the same kind.
+    """
+    if not in_child:
+        try:
+            work()
+        except KilledError:
+            return False
+        return True
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        except BaseException:  # not back into pytest, whatever happened
+            os._exit(1)
+        os._exit(0)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code in (0, 9)
+    return code == 0
+
+
 class TearingFileSystem(KillingFileSystem):
     """Where the last step is an append, `part` (0 to 1) of its bytes reach the file before it."""
 

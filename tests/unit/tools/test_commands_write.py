@@ -66,6 +66,8 @@ def test_load_makes_a_table_of_its_first_file(tmp_path):
     assert "key already present" in error("load", path, *files)
     assert "exists already" in error("load", path, files[0], "--primary-key", "id")
     assert table.version == 2
+    twice = error("load", tmp_path / "db" / "new", *files, files[0], "--primary-key", "id")
+    assert "key already present" in twice and not (tmp_path / "db" / "new").exists()
 
 
 def test_upsert_and_delete_take_the_columns_that_a_file_has(tmp_path):
