@@ -46,3 +46,14 @@ def test_what_is_left_behind_is_swept_after_the_grace_time(spark: SparkSession, 
     result = kudulite_spark.maintain(spark, str(neglected.path), 0.0, 0.0)
     assert result.swept.file_count > 0
     assert neglected.statistics.bytes_to_sweep == 0
+
+
+def test_a_tablet_that_is_dropped_meanwhile_has_nothing_to_do(
+    spark: SparkSession, neglected, monkeypatch
+):
+    """The driver lists a tablet that its task does not find any more."""
+    known = neglected.tablet_ids
+    # Tasks are other processes and see the tablets that are there.
+    monkeypatch.setattr(kudulite.Table, "tablet_ids", property(lambda _: ["dropped", *known]))
+    result = kudulite_spark.maintain(spark, str(neglected.path))
+    assert {done.tablet_id for done in result.operations} == set(known)
