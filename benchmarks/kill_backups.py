@@ -1,4 +1,4 @@
-"""Kill backups and restores before each of their durable steps: is anything ever half there?
+"""Kill backups, restores and copies before each of their durable steps: is anything half there?
 
     python benchmarks/kill_backups.py [--each 1] [--folder /dev/shm]
 
@@ -16,7 +16,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
-from killed_backups import HOWS, kill_backups, kill_restores
+from killed_backups import HOWS, kill_backups, kill_copies, kill_restores
+
+KINDS = (("full", kill_backups), ("overwrite", kill_restores), ("with_past", kill_copies))
 
 
 def main() -> None:
@@ -27,7 +29,7 @@ def main() -> None:
     options = parser.parse_args()
     for how in HOWS:
         for flag in (True, False):
-            for name, kill in (("full", kill_backups), ("overwrite", kill_restores)):
+            for name, kill in KINDS:
                 begin = time.perf_counter()
                 with tempfile.TemporaryDirectory(dir=options.folder) as folder:
                     count = kill(Path(folder), how, each=options.each, **{name: flag})

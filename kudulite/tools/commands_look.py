@@ -156,7 +156,8 @@ def dump(
 ) -> None:
     """Show what is inside a table's files: versions, rowsets, base data, deltas, logs, locks."""
     place = Path(os.path.abspath(path))
-    found = dump_file(open_store(str(table_folder_of(place))), place, limit)
+    with Progress(f"reading {path}"):
+        found = dump_file(open_store(str(table_folder_of(place))), place, limit)
     if as_json:
         print_json(found)
         return

@@ -1,8 +1,8 @@
-"""Backups and restores killed at some of their durable steps; benchmarks/kill_backups.py: all."""
+"""Backups, restores, copies killed at some durable steps; benchmarks/kill_backups.py: at all."""
 
 import pytest
 from core_tables import CoreTables
-from killed_backups import HOWS, kill_backups, kill_restores
+from killed_backups import HOWS, kill_backups, kill_copies, kill_restores
 
 # Both ways to die, at different steps.
 EACH = 14
@@ -24,3 +24,10 @@ def test_a_restore_killed_at_a_step_shows_no_half_a_table(
     """Run again it is the table of the backup, and nothing hidden is left."""
     first = 4 * HOWS.index(how) + 2 * overwrite
     assert kill_restores(core.root, how, overwrite=overwrite, each=EACH, first=first) > 4
+
+
+@pytest.mark.parametrize("with_past", [True, False], ids=["past", "present"])
+def test_a_copy_killed_at_a_step_is_not_there_or_whole(core: CoreTables, with_past: bool):
+    """Copied again it is whole; the table that is copied is as it was."""
+    how = HOWS[with_past]
+    assert kill_copies(core.root, how, with_past=with_past, each=EACH, first=EACH // 2) > 1

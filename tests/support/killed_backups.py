@@ -1,4 +1,4 @@
-"""Backups and restores that die before one of their durable steps, and are run again.
+"""Backups, restores and copies that die before one of their durable steps, and are run again.
 
 A reader of the set finds the backup whole or not at all, a reader of the directory the table whole
 or not at all (with overwrite: the old one, the new one, or for a moment none). The next run ends
@@ -137,4 +137,25 @@ def kill_restores(folder: Path, how: str, *, overwrite: bool, each: int = 1, fir
         world.client.create_table("other", table.arrow_schema, primary_key="k")  # removes trash
         assert sorted(path.name for path in world.client.root.iterdir()) == ["copy", "other", "t"]
         assert not list((world.place / "staging").iterdir()), steps
+    return count
+
+
+def kill_copies(folder: Path, how: str, *, with_past: bool, each: int = 1, first: int = 0) -> int:
+    """Kill copies, and expect the table after the next run; returns how many were killed."""
+    base, count = World(folder / "base"), 0
+    base.prepare()
+    expected = stored(base.client.table("t"))
+
+    def copy(world: World) -> None:
+        world.client.table("t").copy_to(world.place, with_past=with_past)
+
+    for steps, world in killed_worlds(base.root, copy, how, each, first):
+        count += 1
+        assert stored(world.client.table("t")) == expected, steps
+        if not world.client.table_exists("copy"):
+            copy(world)
+        table = kudulite.open_table(world.place)
+        assert stored(table) == expected, steps
+        table.check().raise_if_bad()
+        assert sorted(path.name for path in world.client.root.iterdir()) == ["copy", "t"], steps
     return count

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from backup_chain import CHANGES, NAME, make_chain, make_table, rows, state_of
 from core_tables import CoreTables, ManualClock, altered, files_below, stored
+from random_backups import check_random_chain
 
 import kudulite
 from kudulite.backups.backup_job import begin_backup
@@ -328,3 +329,9 @@ def test_a_backup_has_its_fields(core: CoreTables):
     assert backup.byte_count == sum(file.ref.length for file in backup.files)
     assert backup.written_row_count == backup.row_count == 98
     assert dataclasses.replace(backup, tags={}) == backup
+
+
+@pytest.mark.parametrize("seed", [3, 4])
+def test_random_changes_of_every_type_restore_exactly(tmp_path, seed: int):
+    """benchmarks/random_backups.py: more of them."""
+    check_random_chain(tmp_path, seed)
