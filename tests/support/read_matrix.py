@@ -17,7 +17,6 @@ import pickle
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any
 
 import pyarrow as pa
@@ -52,9 +51,8 @@ class Case:
     names: tuple[str, ...]
     limit: int | None
 
-    def expected(self, table: pa.Table) -> Rows:
+    def expected(self, rows: Sequence[dict[str, Any]]) -> Rows:
         """What it gives of the dictionary's rows, without the limit."""
-        rows = table.to_pylist()
         return as_text([row for row in rows if self.filter.holds(row)], self.names)
 
 
@@ -70,15 +68,15 @@ class Matrix:
         self._spark = spark
         self._made = made
         self._schema = made.table.arrow_schema
-        self._types = {f.name: f.dataType for f in load(spark, made.path).schema}
+        self._types = {f.name: f.dataType.simpleString() for f in load(spark, made.path).schema}
         self.counts: dict[str, int] = {}
 
     def compare(self, moment: int, cases: Sequence[Case]) -> None:
         """Read all cases in all ways as of the moment; AssertionError where one differs."""
         spark, path, at = self._spark, self._made.path, str(moment)
-        expected = self._made.expected(moment)
+        self._all = self._made.expected(moment).to_pylist()
         with _front(spark, False):
-            self._filtered_in_spark(load(spark, path, snapshotTimestamp=at), cases, expected)
+            self._filtered_in_spark(load(spark, path, snapshotTimestamp=at), cases)
 
             def by_option(case: Case) -> DataFrame:
                 names = ",".join(case.names)
@@ -86,13 +84,13 @@ class Matrix:
                 return load(spark, path, snapshotTimestamp=at, **options)
 
             with_option = [case for case in cases if case.filter.option is not None]
-            self._union("option", with_option, by_option, expected)
+            self._union("option", with_option, by_option)
         assert front.install_front(spark)
         with _front(spark, True):
             frame = load(spark, path, snapshotTimestamp=at)
-            self._union("front", cases, lambda case: frame.filter(case.filter.sql), expected)
+            self._union("front", cases, frame)
         native = kudulite_spark.read_table(spark, path, snapshot=moment)
-        self._union("read_table", cases, lambda case: native.filter(case.filter.sql), expected)
+        self._union("read_table", cases, native)
 
         def by_where(case: Case) -> DataFrame:
             where = case.filter.option or list(case.filter.predicates or ())
@@ -101,11 +99,11 @@ class Matrix:
             )
 
         with_where = [case for case in cases if case.filter.predicates is not None]
-        self._union("where", with_where, by_where, expected)
+        self._union("where", with_where, by_where)
         for case in cases:
-            self._without_spark(moment, case, expected)
+            self._without_spark(moment, case)
 
-    def _filtered_in_spark(self, frame: DataFrame, cases: Sequence[Case], all_: pa.Table) -> None:
+    def _filtered_in_spark(self, frame: DataFrame, cases: Sequence[Case]) -> None:
         """One scan, and a column for each filter."""
         tests = [
             sf.coalesce(sf.expr(case.filter.sql), sf.lit(False)).alias(f"test {number}")
@@ -115,37 +113,41 @@ class Matrix:
         for number, case in enumerate(cases):
             rows = found.filter(found[f"test {number}"]).select(self._schema.names)
             text = as_text(rows.cast(self._schema).to_pylist(), case.names)
-            self._check("source", case, text, case.expected(all_))
+            self._check("source", case, text)
 
-    def _union(self, way: str, cases: Sequence[Case], make: Make, all_: pa.Table) -> None:
+    def _union(self, way: str, cases: Sequence[Case], source: DataFrame | Make) -> None:
+        """Read one frame under all filters, or for each case one that is filtered already."""
         for start in range(0, len(cases), BRANCHES_MAX):
             some = cases[start : start + BRANCHES_MAX]
-            branches = [self._branch(n, case, make(case)) for n, case in enumerate(some)]
-            found = reduce(DataFrame.union, branches).toArrow()
+            branches = [self._branch(f"{way} {n}", n, c, source) for n, c in enumerate(some)]
+            # As one text: a union of DataFrames is analysed anew for each of them.
+            found = self._spark.sql(" UNION ALL ".join(branches)).toArrow()
             for number, case in enumerate(some):
                 rows = found.filter(pa.compute.equal(found["branch"], number))
                 rows = rows.select(self._schema.names).cast(self._nullable)
-                wanted = case.expected(all_)
-                self._check(way, case, as_text(rows.to_pylist(), case.names), wanted)
+                self._check(way, case, as_text(rows.to_pylist(), case.names))
 
     @property
     def _nullable(self) -> pa.Schema:
         return pa.schema([pa.field(field.name, field.type) for field in self._schema])
 
-    def _branch(self, number: int, case: Case, frame: DataFrame) -> DataFrame:
-        # A cast to itself makes the column nullable, as the NULL of another branch is.
+    def _branch(self, view: str, number: int, case: Case, source: DataFrame | Make) -> str:
+        is_whole = isinstance(source, DataFrame)
+        frame = source if is_whole else source(case)
+        frame.createOrReplaceTempView(f"`{view}`")
         columns = [
-            sf.col(name) if name in case.names else sf.lit(None).cast(self._types[name]).alias(name)
+            f"`{name}`" if name in case.names else f"CAST(NULL AS {self._types[name]}) AS `{name}`"
             for name in self._schema.names
         ]
-        limited = frame if case.limit is None else frame.limit(case.limit)
-        return limited.select(sf.lit(number).alias("branch"), *columns)
+        where = f"WHERE {case.filter.sql}" if is_whole else ""
+        limit = "" if case.limit is None else f"LIMIT {case.limit}"
+        return f"(SELECT {number} AS branch, {', '.join(columns)} FROM `{view}` {where} {limit})"
 
-    def _without_spark(self, moment: int, case: Case, all_: pa.Table) -> None:
+    def _without_spark(self, moment: int, case: Case) -> None:
         table, where = self._made.table, case.filter.pushable
         names = list(self._schema.names)
         whole = case.filter.predicates is not None
-        expected = case.expected(all_)
+        expected = case.expected(self._all)
 
         def rest(batches: Iterable[pa.RecordBatch]) -> Rows:
             rows = [row for batch in batches for row in batch.to_pylist()]
@@ -155,23 +157,22 @@ class Matrix:
 
         asked = list(case.names) if whole else names
         scan = table.scan(columns=asked, where=where, at=moment)
-        self._check("scan", case, rest(scan.to_batches()), expected, is_limited=False)
+        self._check("scan", case, rest(scan.to_batches()), is_limited=False)
         if whole:
             assert scan.count() == len(expected), case
             limited = table.scan(
                 columns=asked, where=where, at=moment, limit=case.limit, ordered=True
             ).to_arrow()
-            in_order = [row for row in all_.to_pylist() if case.filter.holds(row)][: case.limit]
+            in_order = [row for row in self._all if case.filter.holds(row)][: case.limit]
             ordered = [repr([row[name] for name in case.names]) for row in in_order]
             read = [repr([row[name] for name in case.names]) for row in limited.to_pylist()]
             assert read == ordered, ("ordered scan", case, read, ordered)
         tokens = table.scan_tokens(columns=asked, where=where, at=moment, split_size_bytes=1)
         found = rest(b for token in pickle.loads(pickle.dumps(tokens)) for b in token.open())
-        self._check("tokens", case, found, expected, is_limited=False)
+        self._check("tokens", case, found, is_limited=False)
 
-    def _check(
-        self, way: str, case: Case, found: Rows, expected: Rows, *, is_limited: bool = True
-    ) -> None:
+    def _check(self, way: str, case: Case, found: Rows, *, is_limited: bool = True) -> None:
+        expected = case.expected(self._all)
         self.counts[way] = self.counts.get(way, 0) + 1
         told = f"{way}: {case.filter.sql}\n{case}\nfound    {found}\nexpected {expected}"
         if is_limited and case.limit is not None and way != "source":

@@ -1,0 +1,102 @@
+"""Spark Connect: reading, writing, read_table and the front through a client without a JVM.
+
+The client is a process of its own, with a server of its own: PySpark knows one of both kinds only.
+"""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import json, os, sys
+
+from kudulite_spark import ensure_java
+
+ensure_java()
+os.environ["PYSPARK_PYTHON"] = sys.executable
+os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+from pyspark.sql import SparkSession
+
+import kudulite
+import kudulite_spark
+
+spark = SparkSession.builder.remote("local[2]").getOrCreate()
+spark.conf.set("spark.sql.shuffle.partitions", "2")
+path, found = sys.argv[1], {}
+
+
+def save(frame, **options):
+    frame.write.format("kudulite").mode("append").options(**options).save(path)
+
+
+def rows(frame):
+    return sorted(tuple(row) for row in frame.collect())
+
+
+kudulite_spark.register(spark)
+kudulite_spark.create_table(
+    spark, path, "k BIGINT, s STRING", primary_key=["k"], hash_partitions=[(["k"], 2)]
+)
+save(spark.range(100).selectExpr("id AS k", "CAST(id % 5 AS STRING) AS s"))
+before = kudulite.open_table(path).current_timestamp()
+frame = spark.read.format("kudulite").load(path)
+found["written"] = frame.count()
+changed = spark.range(90, 110).selectExpr("id AS k", "'new' AS s")
+save(kudulite_spark.repartition_for(changed, path))
+save(spark.range(3).selectExpr("id AS k"), operation="delete")
+found["same moment"] = frame.count()
+now = spark.read.format("kudulite").load(path)
+found["source"] = rows(now.filter("k < 5 OR k = 95"))
+found["plan"] = now.filter("k = 95").select("s")._explain_string()
+past = spark.read.format("kudulite").options(snapshotTimestamp=str(before), filter="k < 2")
+found["past"] = rows(past.load(path))
+native = kudulite_spark.read_table(spark, path)
+found["read_table"] = rows(native.filter("k < 5 OR k = 95"))
+found["count"] = native.count()
+found["where"] = rows(kudulite_spark.read_table(spark, path, columns=["s"], where="k = 12"))
+native.createOrReplaceTempView("native")
+found["sql"] = rows(spark.sql("SELECT s, count(*) FROM native GROUP BY s HAVING s = 'new'"))
+found["past of read_table"] = kudulite_spark.read_table(spark, path, snapshot=before).count()
+kudulite_spark.maintain(spark, path)
+found["maintained"] = kudulite_spark.read_table(spark, path).count()
+try:
+    spark.read.format("kudulite").option("nonsense", "1").load(path).count()
+except Exception as error:
+    found["refused"] = str(error)
+print(json.dumps(found))
+spark.stop()
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("grpc") is None, reason="needs grpcio")
+def test_a_client_reads_writes_and_maintains(tmp_path):
+    """As on classic Spark: one moment per load, the front, and base data read by Spark."""
+    run = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(tmp_path / "t")],
+        env={name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"},
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+    found = json.loads(run.stdout.splitlines()[-1])
+    assert "PushedFilters: [EqualTo(k,95)]" in found.pop("plan")
+    assert "unknown option 'nonsense'" in found.pop("refused")
+    some = [[3, "3"], [4, "4"], [95, "new"]]
+    assert found == {
+        "written": 100,
+        "same moment": 100,
+        "source": some,
+        "past": [[0, "0"], [1, "1"]],
+        "read_table": some,
+        "count": 107,
+        "where": [["2"]],
+        "sql": [["new", 20]],
+        "past of read_table": 100,
+        "maintained": 107,
+    }
