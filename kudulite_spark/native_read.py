@@ -12,6 +12,7 @@ are the files: a DataFrame lives for the grace time after a compaction has repla
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import reduce
 from typing import Any
 
@@ -21,7 +22,7 @@ from kudulite import NativeLimits, NativePlan, Predicate, Schema, Table
 from kudulite_spark.column_names import find_all
 from kudulite_spark.filter_text import parse_filter
 from kudulite_spark.literals import condition
-from kudulite_spark.native_scan import FileReader, quoted, scans
+from kudulite_spark.native_scan import FileReader, backquoted, quoted, scans
 from kudulite_spark.options import SCAN_TOKENS
 from kudulite_spark.reader import encoded_tokens
 from kudulite_spark.session import start_directory
@@ -29,6 +30,9 @@ from kudulite_spark.table_path import absolute_path, open_table
 from kudulite_spark.types import spark_schema
 
 LIMITS = NativeLimits()
+# Queries of wider tables ask for few of their columns. What a plan hands over it decodes in all of
+# them; what it leaves to the source is read lazily, and with the front in these columns alone.
+COLUMNS_MANY = 32
 
 
 def read_table(
@@ -58,20 +62,36 @@ def read_table(
         where=predicates,
         at=snapshot,
         is_readable=reader.is_readable,
-        limits=LIMITS,
+        limits=_limits(len(needed)),
     )
     frame = _frame(spark, table, plan)
     for found in plan.conditions:
         frame = frame.filter(condition(found, quoted(found.column.name)))
+    return _selected(frame, plan, names)
+
+
+def _limits(column_count: int) -> NativeLimits:
+    share = min(1.0, COLUMNS_MANY / max(1, column_count)) ** 2
+    return replace(LIMITS, decoded_bytes_max=int(LIMITS.decoded_bytes_max * share))
+
+
+def _selected(frame: DataFrame, plan: NativePlan, names: Sequence[str]) -> DataFrame:
+    """Return the columns asked for, with their comments; nothing is done where they are that."""
     wanted = spark_schema(plan.schema, names)
-    return frame.select(
-        *(
-            quoted(item.name).alias(item.name, metadata=item.metadata)
-            if item.metadata
-            else quoted(item.name)
-            for item in wanted
+    if not names:
+        return frame.select()
+    if any(item.metadata for item in wanted):
+        return frame.select(
+            *(
+                quoted(item.name).alias(item.name, metadata=item.metadata)
+                if item.metadata
+                else quoted(item.name)
+                for item in wanted
+            )
         )
-    )
+    if [item.name for item in wanted] == [column.name for column in plan.columns]:
+        return frame
+    return frame.select(*(backquoted(item.name) for item in wanted))
 
 
 def _predicates(
@@ -86,6 +106,8 @@ def _predicates(
 
 def _frame(spark: SparkSession, table: Table, plan: NativePlan) -> DataFrame:
     parts = scans(spark, plan.files)
+    if not plan.columns:
+        parts = [part.select() for part in parts]
     if plan.rows.num_rows or not (parts or plan.tokens):
         parts.append(_handed_over(spark, plan))
     if plan.tokens:
@@ -94,7 +116,7 @@ def _frame(spark: SparkSession, table: Table, plan: NativePlan) -> DataFrame:
         parts.append(
             reader.option(SCAN_TOKENS, content)
             .load(str(table.path))
-            .select(*(quoted(column.name) for column in plan.columns))
+            .select(*(backquoted(column.name) for column in plan.columns))
         )
     return reduce(DataFrame.union, parts)
 

@@ -138,7 +138,7 @@ def scans(spark: SparkSession, files: Sequence[NativeFile]) -> list[DataFrame]:
             parts[0] += [file for file in clean if file.size_bytes not in known]
             clean = [file for file in clean if file.size_bytes in known]
         if clean:
-            frames.append(_scan(spark, clean).select(*_columns(clean[0])))
+            frames.append(_with_columns(_scan(spark, clean), clean[0]))
         frames += [_scan_without_excluded(spark, part) for part in parts]
     return frames
 
@@ -175,18 +175,15 @@ def _scan(spark: SparkSession, files: Sequence[NativeFile]) -> DataFrame:
 def _scan_without_excluded(spark: SparkSession, files: Sequence[NativeFile]) -> DataFrame:
     bits = max(_block_bits(file) for file in files)
     size, row, block, mask = _unused_names(files[0], "size", "row", "block", "mask")
-    found = _scan(spark, files).select(
-        *_columns(files[0]),
-        sf.col("_metadata.file_size").alias(size),
-        sf.col("_metadata.row_index").alias(row),
-    )
+    positions = [f"_metadata.file_size AS `{size}`", f"_metadata.row_index AS `{row}`"]
+    found = _with_columns(_scan(spark, files), files[0], positions)
     masks = spark.createDataFrame(excluded_masks(files, bits).rename_columns([block, mask]))
     place = sf.shiftleft(sf.col(size), bits) + sf.shiftright(sf.col(row), _BLOCK_BITS)
     is_excluded = sf.expr(
         f"shiftright(`{mask}`, cast(`{row}` & {(1 << _BLOCK_BITS) - 1} as int)) & 1 = 1"
     )
     kept = found.join(sf.broadcast(masks), (place == sf.col(block)) & is_excluded, "left_anti")
-    return kept.select(*(quoted(item.column.name) for item in files[0].columns))
+    return kept.drop(size, row)
 
 
 def excluded_masks(files: Sequence[NativeFile], bits: int) -> pa.Table:
@@ -218,26 +215,42 @@ def _unused_names(file: NativeFile, *wanted: str) -> list[str]:
     return names
 
 
-def _columns(file: NativeFile) -> list[SparkColumn]:
-    return [_column(item).alias(item.column.name) for item in file.columns]
+def _with_columns(frame: DataFrame, file: NativeFile, more: Sequence[str] = ()) -> DataFrame:
+    """Return the columns as the table has them, from what its files have, and more as SQL.
+
+    As texts, and only where there is something to do: each Column costs calls to the JVM, which
+    for hundreds of them take longer than a query."""
+    texts = [_sql(item) for item in file.columns]
+    if not more and texts == [backquoted(item.column.name) for item in file.columns]:
+        return frame
+    if None not in texts:
+        return frame.selectExpr(*(text for text in texts if text is not None), *more)
+    columns = [
+        literal(item.default, item.column.type).alias(item.column.name)
+        if text is None
+        else sf.expr(text)
+        for item, text in zip(file.columns, texts, strict=True)
+    ]
+    return frame.select(*columns, *(sf.expr(text) for text in more))
 
 
-def _column(item: NativeColumn) -> SparkColumn:
-    wanted = spark_type(item.column.type)
+def _sql(item: NativeColumn) -> str | None:
+    """Return SQL for the column from what its file has; None where that has nothing of it."""
     if item.stored_name is None:
-        return literal(item.default, item.column.type)
-    found = quoted(item.stored_name)
+        return None
+    wanted, found = spark_type(item.column.type), backquoted(item.stored_name)
     if _stored_type(item) != wanted:
-        found = found.cast(wanted)
+        found = f"CAST({found} AS {wanted.simpleString()})"
     # Nothing but wrappings that Spark cannot see through: the value stays what it is.
     name = item.column.type.name
     if name in ("float", "double"):
-        return sf.nanvl(found, found)
-    if name == "date" and _may_be_lacking(item):
-        return sf.date_from_unix_date(sf.unix_date(found))
-    if name == "unixtime_micros" and _may_be_lacking(item):
-        return sf.timestamp_micros(sf.unix_micros(found))
-    return found
+        found = f"nanvl({found}, {found})"
+    elif name == "date" and _may_be_lacking(item):
+        found = f"date_from_unix_date(unix_date({found}))"
+    elif name == "unixtime_micros" and _may_be_lacking(item):
+        found = f"timestamp_micros(unix_micros({found}))"
+    own = backquoted(item.column.name)
+    return own if found == own else f"{found} AS {own}"
 
 
 def _may_be_lacking(item: NativeColumn) -> bool:
@@ -262,4 +275,9 @@ def _stored_type(item: NativeColumn) -> DataType | None:
 
 def quoted(name: str) -> SparkColumn:
     """Return the column of exactly this name, dots and all."""
-    return sf.col("`" + name.replace("`", "``") + "`")
+    return sf.col(backquoted(name))
+
+
+def backquoted(name: str) -> str:
+    """Return the name of a column as SQL."""
+    return "`" + name.replace("`", "``") + "`"
