@@ -8,6 +8,10 @@ import importlib
 from typing import Any
 
 __all__ = [
+    "CreateTableOptions",
+    "KuduContext",
+    "KuduReadOptions",
+    "KuduWriteOptions",
     "backup",
     "create_table",
     "ensure_java",
@@ -20,6 +24,10 @@ __all__ = [
 ]
 
 _MODULE_OF = {
+    "CreateTableOptions": "kudulite_spark.kudu_context",
+    "KuduContext": "kudulite_spark.kudu_context",
+    "KuduReadOptions": "kudulite_spark.kudu_context",
+    "KuduWriteOptions": "kudulite_spark.kudu_context",
     "backup": "kudulite_spark.backups",
     "create_table": "kudulite_spark.table_admin",
     "ensure_java": "kudulite_spark.jvm",

@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import unquote, urlparse
 
 from kudulite.errors import OptionError
+from kudulite_spark.kudu_options import kudu_names_replaced
 
 OPERATIONS = (
     "insert",
@@ -136,10 +137,12 @@ class WriteOptions:
 
 
 def named_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options under their documented names, without what Spark's catalog adds."""
+    """Return the options under their documented names, without what Spark's catalog adds.
+
+    kudu-spark's names are taken as well (`kudu_options`)."""
     values: dict[str, str] = {}
     unknown: list[str] = []
-    for key, value in options.items():
+    for key, value in kudu_names_replaced(options).items():
         lowered = key.lower()
         if lowered == "paths":
             values.setdefault("path", _single_path(value))

@@ -50,12 +50,6 @@ def plan_write(options: WriteOptions, struct: StructType, overwrite: bool) -> Ta
         table, created = _made_table(path, options, struct)
         created_version = table.version if created else None
     _check_layout(table, path, with_layout_names(options, table.schema.names))
-    if options.operation.startswith("delete") and options.ordering_column is not None:
-        raise OptionError(
-            f"table {path!r}: option 'orderingColumn' has no meaning with operation"
-            f" {options.operation!r}, which takes key columns only; give each row's operation in an"
-            " 'operationColumn'"
-        )
     columns = written_columns(table, path, options, struct)
     if options.schema_evolution:
         table = evolved_table(path, _data_fields(options, struct, columns))
@@ -118,7 +112,13 @@ def written_columns(
         )
     fields = list(struct.fields)
     if options.operation.startswith("delete") and options.operation_column is None:
-        fields = [field for field in fields if own_names.get(field.name) in schema.key_names]
+        # A delete takes the key, and the ordering where it has one.
+        fields = [
+            field
+            for field in fields
+            if own_names.get(field.name) in schema.key_names
+            or field.name == options.ordering_column
+        ]
     columns: dict[str, str] = {}
     for field in fields:
         own = own_names.get(field.name)

@@ -153,12 +153,6 @@ BAD_WRITES = {
         {"operationColumn": "op"},
         ["unknown operation 'X'"],
     ),
-    "ordering of deletes": (
-        [("c", 3, 1)],
-        "host string, day int, n int",
-        {"operation": "delete", "orderingColumn": "n"},
-        ["'orderingColumn'", "delete"],
-    ),
     "repeated column": (
         [("c", 3, 1, 2)],
         "host string, day int, n int, n int",

@@ -1,0 +1,297 @@
+"""`KuduContext`: kudu-spark's helper, over a directory of tables instead of a cluster.
+
+    kudu-spark                                        here
+    new KuduContext(master, sc)                       KuduContext(spark, root)
+    upsertRows(df, "t", new KuduWriteOptions(…))      upsertRows(df, "t", KuduWriteOptions(…))
+
+Names and arguments are kudu-spark's, in its spelling. Each write is one `df.write`, so it is all or
+nothing and one commit, where kudu-spark leaves the rows of a failed job behind.
+
+Left out: its accumulators (each read here sees every acknowledged write, so there is no timestamp
+to hand on), `asyncClient`, and credentials: there are no servers.
+
+Source: Kudu's kudu-spark, KuduContext.scala; kudu-client, CreateTableOptions.java.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from pyspark import RDD
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.types import StructType
+
+from kudulite import Client, Partitioning, Schema, Table
+from kudulite.errors import NotSupportedError, OptionError
+from kudulite_spark.distribution import repartition_for
+from kudulite_spark.kudu_options import PREFIX, table_path
+from kudulite_spark.session import start_directory
+from kudulite_spark.table_path import absolute_path, catalog_of, open_table
+from kudulite_spark.types import table_schema
+
+logger = logging.getLogger("kudulite.spark")
+
+_RETENTION = "kudu.table.history_max_age_sec"
+
+
+@dataclass(frozen=True)
+class KuduReadOptions:
+    """How `kuduRDD` reads; what is about servers is checked and has no effect."""
+
+    batchSize: int | None = None
+    scanLocality: str | None = None
+    faultTolerantScanner: bool = False
+    keepAlivePeriodMs: int | None = None
+    scanRequestTimeoutMs: int | None = None
+    socketReadTimeoutMs: int | None = None
+    splitSizeBytes: int | None = None
+    snapshotTimestampMs: int | None = None
+
+
+@dataclass(frozen=True)
+class KuduWriteOptions:
+    """How rows are written; `repartitionSort` has no effect, rows are always sorted by key."""
+
+    ignoreDuplicateRowErrors: bool = False
+    ignoreNull: bool = False
+    repartition: bool = False
+    repartitionSort: bool = True
+    handleSchemaDrift: bool = False
+
+
+# Options that the source knows under another name than the field's.
+_SOURCE_NAMES = {"faultTolerantScanner": "faultTolerantScan", "repartitionSort": "repartition.sort"}
+
+
+class CreateTableOptions:
+    """The partitions of a new table, and what else is said when it is made.
+
+    Every method returns the options, and has its name in Python's spelling, too. A bound is a
+    value, a tuple, or a dict by column; None is unbounded.
+    """
+
+    def __init__(self) -> None:
+        self._partitioning = Partitioning()
+        self._retention_seconds: int | None = None
+
+    def addHashPartitions(
+        self, columns: str | Sequence[str], buckets: int, seed: int = 0
+    ) -> CreateTableOptions:
+        """Add a hash dimension over key columns, with at least two buckets."""
+        self._partitioning.add_hash_partitions(columns, buckets, seed)
+        return self
+
+    def setRangePartitionColumns(self, columns: str | Sequence[str]) -> CreateTableOptions:
+        """Set the key columns that range partitions are over."""
+        self._partitioning.set_range_partition_columns(columns)
+        return self
+
+    def addRangePartition(
+        self,
+        lower: Any = None,
+        upper: Any = None,
+        lowerBoundType: str = "inclusive",
+        upperBoundType: str = "exclusive",
+    ) -> CreateTableOptions:
+        """Add a range from `lower` to `upper`."""
+        kinds = [kind.lower().removesuffix("_bound") for kind in (lowerBoundType, upperBoundType)]
+        self._partitioning.add_range_partition(lower, upper, *kinds)
+        return self
+
+    def addSplitRow(self, row: Any) -> CreateTableOptions:
+        """Cut the range that `row` lies in at it."""
+        self._partitioning.add_range_partition_split(row)
+        return self
+
+    def setNumReplicas(self, numReplicas: int) -> CreateTableOptions:
+        """Accept a number of replicas: how often files are kept is the file system's affair."""
+        if isinstance(numReplicas, bool) or not isinstance(numReplicas, int) or numReplicas < 1:
+            raise OptionError(f"setNumReplicas: a positive number is needed, found {numReplicas!r}")
+        if numReplicas > 1:
+            logger.info("%d replicas are asked for; the file system keeps the files", numReplicas)
+        return self
+
+    def setOwner(self, owner: str) -> CreateTableOptions:
+        """Raise NotSupportedError: files have owners, tables have not."""
+        raise NotSupportedError(f"setOwner({owner!r}): a table has no owner; see chown")
+
+    def setComment(self, comment: str) -> CreateTableOptions:
+        """Raise NotSupportedError: columns have comments, tables have not."""
+        raise NotSupportedError(f"setComment({comment!r}): a table has no comment; columns have")
+
+    def setExtraConfigs(self, extraConfigs: Mapping[str, str]) -> CreateTableOptions:
+        """Set `kudu.table.history_max_age_sec`, the retention. OptionError for anything else."""
+        unknown = sorted(set(extraConfigs) - {_RETENTION})
+        if unknown:
+            raise OptionError(f"setExtraConfigs: {unknown[0]!r} is unknown; known: {_RETENTION}")
+        if _RETENTION in extraConfigs:
+            text = str(extraConfigs[_RETENTION]).strip()
+            if not text.isdigit():
+                raise OptionError(f"setExtraConfigs: {_RETENTION} is in seconds, found {text!r}")
+            self._retention_seconds = int(text)
+        return self
+
+    add_hash_partitions = addHashPartitions
+    set_range_partition_columns = setRangePartitionColumns
+    add_range_partition = addRangePartition
+    add_split_row = addSplitRow
+    set_num_replicas = setNumReplicas
+    set_owner = setOwner
+    set_comment = setComment
+    set_extra_configs = setExtraConfigs
+
+    def make(self, client: Client, name: str, schema: Schema) -> Table:
+        """Make the table."""
+        table = client.create_table(name, schema, self._partitioning)
+        if self._retention_seconds is None:
+            return table
+        alterer = client.new_table_alterer(table)
+        return alterer.set_history_retention(self._retention_seconds).alter()
+
+
+class KuduContext:
+    """Makes, reads and writes the tables in the directory `root`, by their names."""
+
+    def __init__(self, spark: SparkSession, root: str) -> None:
+        """`root` holds a folder for each table; it is made with the first table."""
+        self.spark = spark
+        self.root = absolute_path(root, start_directory(spark))
+
+    @property
+    def syncClient(self) -> Client:
+        """The client of the directory, for everything that needs no Spark."""
+        return catalog_of(table_path(self.root, "any"))[0]
+
+    def tableExists(self, tableName: str) -> bool:
+        """Whether there is a table of that name."""
+        return self.syncClient.table_exists(tableName)
+
+    def deleteTable(self, tableName: str) -> None:
+        """Delete a table with all its history. Raises TableNotFoundError."""
+        self.syncClient.delete_table(tableName)
+
+    def createSchema(self, schema: StructType | str, keys: Sequence[str]) -> Schema:
+        """Return a table's schema for rows of a Spark schema: key columns first and NOT NULL."""
+        struct = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+        assert isinstance(struct, StructType)
+        return table_schema(struct, keys, self.root)
+
+    def createTable(
+        self,
+        tableName: str,
+        schema: StructType | str | Schema,
+        keys: Sequence[str] | CreateTableOptions | None = None,
+        options: CreateTableOptions | None = None,
+    ) -> Table:
+        """Make an empty table. A Spark schema (or its DDL text) needs `keys`, the primary key.
+
+        As in kudu-spark a kudulite schema has none, and the options come third. Raises
+        TableExistsError, SchemaError, OptionError."""
+        if isinstance(keys, CreateTableOptions):
+            keys, options = None, keys
+        if not isinstance(schema, Schema):
+            if keys is None:
+                raise OptionError(f"table {tableName!r}: a Spark schema needs keys=[…]")
+            schema = self.createSchema(schema, keys)
+        elif keys is not None:
+            raise OptionError(f"table {tableName!r}: this schema has its primary key already")
+        return (options or CreateTableOptions()).make(self.syncClient, tableName, schema)
+
+    # -- reading
+
+    def kuduRDD(
+        self,
+        tableName: str,
+        columnProjection: Sequence[str] = (),
+        options: KuduReadOptions | None = None,
+    ) -> RDD[Row]:
+        """Return the rows of a table as of now, or of `columnProjection`, as an RDD.
+
+        As in kudu-spark no column and `*` are all of them. Classic Spark only: Connect has no RDDs.
+        """
+        reader = self.spark.read.format("kudulite").options(**_source_options(options))
+        columns = list(columnProjection)
+        if columns and columns != ["*"]:
+            frame = reader.load(self._path(tableName)).select(*[f"`{name}`" for name in columns])
+        else:
+            frame = reader.load(self._path(tableName))
+        return frame.rdd
+
+    # -- writing
+
+    def insertRows(
+        self, data: DataFrame, tableName: str, writeOptions: KuduWriteOptions | None = None
+    ) -> None:
+        """Insert rows; one whose key is there fails the job, which leaves the table as it was."""
+        self._write("insert", data, tableName, writeOptions)
+
+    def insertIgnoreRows(
+        self, data: DataFrame, tableName: str, writeOptions: KuduWriteOptions | None = None
+    ) -> None:
+        """Insert rows; one whose key is there is ignored."""
+        self._write("insert_ignore", data, tableName, writeOptions)
+
+    def upsertRows(
+        self, data: DataFrame, tableName: str, writeOptions: KuduWriteOptions | None = None
+    ) -> None:
+        """Insert rows, or change those whose key is there."""
+        self._write("upsert", data, tableName, writeOptions)
+
+    def upsertIgnoreRows(
+        self, data: DataFrame, tableName: str, writeOptions: KuduWriteOptions | None = None
+    ) -> None:
+        """Do as `upsertRows`."""
+        self._write("upsert_ignore", data, tableName, writeOptions)
+
+    def updateRows(
+        self, data: DataFrame, tableName: str, writeOptions: KuduWriteOptions | None = None
+    ) -> None:
+        """Change rows; one whose key is not there fails the job."""
+        self._write("update", data, tableName, writeOptions)
+
+    def updateIgnoreRows(
+        self, data: DataFrame, tableName: str, writeOptions: KuduWriteOptions | None = None
+    ) -> None:
+        """Change rows; one whose key is not there is ignored."""
+        self._write("update_ignore", data, tableName, writeOptions)
+
+    def deleteRows(
+        self, data: DataFrame, tableName: str, writeOptions: KuduWriteOptions | None = None
+    ) -> None:
+        """Delete by key columns; a key that is not there fails the job."""
+        self._write("delete", data, tableName, writeOptions)
+
+    def deleteIgnoreRows(
+        self, data: DataFrame, tableName: str, writeOptions: KuduWriteOptions | None = None
+    ) -> None:
+        """Delete by key columns; a key that is not there is ignored."""
+        self._write("delete_ignore", data, tableName, writeOptions)
+
+    def _path(self, name: str) -> str:
+        """Return the path of a table that is there. Raises TableNotFoundError."""
+        return str(open_table(table_path(self.root, name)).path)
+
+    def _write(
+        self, operation: str, data: DataFrame, name: str, options: KuduWriteOptions | None
+    ) -> None:
+        path = self._path(name)
+        if options is not None and options.repartition:
+            data = repartition_for(data, path)
+        writer = data.write.format("kudulite").mode("append").options(**_source_options(options))
+        writer.option("operation", operation).save(path)
+
+
+def _source_options(options: KuduReadOptions | KuduWriteOptions | None) -> dict[str, str]:
+    """Return the options as the source takes them, those that are set."""
+    if options is None:
+        return {}
+    found = {}
+    for field in fields(options):
+        value = getattr(options, field.name)
+        if value is not None:
+            name = _SOURCE_NAMES.get(field.name, field.name)
+            found[PREFIX + name] = str(value).lower()
+    return found

@@ -1,0 +1,185 @@
+"""kudu-spark's option names: what each is here, so that its programs keep their options.
+
+    kudu.master + kudu.table     path: the directory that holds the tables, and a name in it
+    another name                 the same option here, see _RENAMED
+    no effect                    how a client talks to servers: there are none; logged, never wrong
+    refused                      what asks for a promise that a directory cannot give
+
+`kudu_names_replaced` runs before all other parsing of options. A value that kudu-spark would refuse
+is refused here, too, also where the option has no effect.
+
+Source: Kudu's kudu-spark, DefaultSource.scala, KuduReadOptions.scala, KuduWriteOptions.scala.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Mapping
+from urllib.parse import quote
+
+from kudulite.errors import OptionError
+
+logger = logging.getLogger("kudulite.spark")
+
+PREFIX = "kudu."
+_RENAMED = {
+    "kudu.faultTolerantScan": "faultTolerantScan",
+    "kudu.handleSchemaDrift": "schemaEvolution",
+    "kudu.ignoreNull": "ignoreNull",
+    "kudu.operation": "operation",
+    "kudu.repartition": "repartition",
+    "kudu.splitSizeBytes": "splitSizeBytes",
+}
+_NUMBERS_WITHOUT_EFFECT = (
+    "kudu.batchSize",
+    "kudu.keepAlivePeriodMs",
+    "kudu.scanRequestTimeoutMs",
+    "kudu.socketReadTimeoutMs",
+)
+_BOOLEANS = ("kudu.ignoreDuplicateRowErrors", "kudu.repartition.sort", "kudu.requireAuthentication")
+_CHOICES = {
+    "kudu.encryptionPolicy": ("optional", "required_remote", "required"),
+    "kudu.scanLocality": ("leader_only", "closest_replica"),
+}
+KUDU_NAMES = tuple(
+    sorted(
+        (
+            "kudu.master",
+            "kudu.saslProtocolName",
+            "kudu.snapshotTimestampMs",
+            "kudu.table",
+            *_RENAMED,
+            *_NUMBERS_WITHOUT_EFFECT,
+            *_BOOLEANS,
+            *_CHOICES,
+        )
+    )
+)
+_CANONICAL = {name.lower(): name for name in KUDU_NAMES}
+# `host`, `host:7051` or several of them; a directory has a slash, or is a plain name.
+_ADDRESSES = re.compile(r"[^/\\]*[^/\\:]:\d+(,.*)?|[^/\\]+,[^/\\]+")
+_REFUSED = {
+    "kudu.requireAuthentication": "whoever may read the directory may read the tables; restrict it"
+    " with the file system's permissions",
+    "kudu.encryptionPolicy": "nothing goes over a wire, and files are as the file system keeps"
+    " them; use an encrypted one",
+}
+
+
+def kudu_names_replaced(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options with kudu-spark's names replaced by the documented ones.
+
+    Raises OptionError for a name that kudu-spark does not know either, a value that it would
+    refuse, what has no meaning here, and an option that is given under both names.
+    """
+    given, rest = _split(options)
+    if not given:
+        return rest
+    found = {own: given[name] for name, own in _RENAMED.items() if name in given}
+    found |= _path(given)
+    if "kudu.snapshotTimestampMs" in given:
+        milliseconds = _number(given, "kudu.snapshotTimestampMs")
+        found["snapshotTimestamp"] = str(milliseconds * 1000)
+    known = {"path" if name.lower() == "paths" else name.lower(): name for name in rest}
+    twice = [name for name in found if name.lower() in known]
+    if twice:
+        raise OptionError(
+            f"option {known[twice[0].lower()]!r} is given, and kudu-spark's name for the same; give"
+            " one of them"
+        )
+    ignores_duplicates = _boolean(given, "kudu.ignoreDuplicateRowErrors")
+    operation = {name.lower(): value for name, value in {**rest, **found}.items()}.get("operation")
+    if ignores_duplicates and operation is not None and operation.strip().lower() == "insert":
+        # Under either name: kudu-spark ignores duplicates of inserts, and of nothing else.
+        rest = {name: value for name, value in rest.items() if name.lower() != "operation"}
+        found["operation"] = "insert_ignore"
+    _check_the_others(given)
+    return rest | found
+
+
+def _split(options: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return kudu-spark's options under their exact names, and all others."""
+    given, rest = {}, {}
+    for name, value in options.items():
+        if not name.lower().startswith(PREFIX):
+            rest[name] = value
+            continue
+        exact = _CANONICAL.get(name.lower())
+        if exact is None:
+            raise OptionError(
+                f"unknown option {name!r}; of kudu-spark's options these are known:"
+                f" {', '.join(KUDU_NAMES)}"
+            )
+        given[exact] = value
+    return given, rest
+
+
+def _path(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the path that master and table name together."""
+    master, table = given.get("kudu.master"), given.get("kudu.table")
+    if master is None and table is None:
+        return {}
+    if not master or not table or not master.strip():
+        lacking = "kudu.table" if master else "kudu.master"
+        raise OptionError(
+            f"option {lacking!r} is missing: 'kudu.master' is the directory that holds the tables,"
+            " 'kudu.table' the name of one of them; or give the table's own directory as 'path'"
+        )
+    if _ADDRESSES.fullmatch(master.strip()):
+        raise OptionError(
+            f"option 'kudu.master' is the directory that holds the tables, as in '/data/warehouse';"
+            f" found addresses of servers: {master!r}"
+        )
+    return {"path": table_path(master.strip(), table)}
+
+
+def table_path(root: str, table: str) -> str:
+    """Return the path of the table of that name, which may be `impala::db.name`, in a directory.
+
+    Raises OptionError for what is no name.
+    """
+    if not table or "/" in table or table.startswith("."):
+        raise OptionError(
+            f"table name {table!r}: a name is not empty, has no '/' and does not begin with a dot"
+        )
+    # A URL's other characters are read back when it becomes a path.
+    return os.path.join(root, quote(table) if root.lower().startswith("file:") else table)
+
+
+def _check_the_others(given: Mapping[str, str]) -> None:
+    """Check what has no effect, and refuse what asks for more than there is."""
+    for name in _NUMBERS_WITHOUT_EFFECT:
+        if name in given:
+            _number(given, name)
+    for name in _BOOLEANS:
+        if _boolean(given, name) and name in _REFUSED:
+            raise OptionError(f"option {name!r} cannot be kept: {_REFUSED[name]}")
+    for name, choices in _CHOICES.items():
+        choice = given.get(name, choices[0]).strip().lower()
+        if choice not in choices:
+            raise OptionError(f"option {name!r} is one of {', '.join(choices)}; found {choice!r}")
+        if choice != choices[0] and name in _REFUSED:
+            raise OptionError(f"option {name!r} ({choice}) cannot be kept: {_REFUSED[name]}")
+    idle = sorted(
+        set(given)
+        & {*_NUMBERS_WITHOUT_EFFECT, *_BOOLEANS, *_CHOICES, "kudu.saslProtocolName"}
+        - {"kudu.ignoreDuplicateRowErrors"}
+    )
+    if idle:
+        logger.info("without effect, since there are no servers: %s", ", ".join(idle))
+
+
+def _number(given: Mapping[str, str], name: str) -> int:
+    text = given[name].strip()
+    if not re.fullmatch(r"\d+", text):
+        raise OptionError(f"option {name!r} is a whole number, found {given[name]!r}")
+    return int(text)
+
+
+def _boolean(given: Mapping[str, str], name: str) -> bool:
+    text = given.get(name, "false").strip().lower()
+    if text not in ("true", "false"):
+        raise OptionError(f"option {name!r} is true or false, found {given[name]!r}")
+    return text == "true"
