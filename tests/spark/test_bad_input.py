@@ -295,7 +295,6 @@ def test_a_bad_read_is_refused_at_load(spark, path, options, parts):
     ("schema", "parts"),
     [
         ("host string, nn int", ["events", "no column 'nn'"]),
-        ("HOST string", ["events", "no column 'HOST'"]),
         ("n short", ["events", "column 'n' is int32", "smallint"]),
         ("n int not null", ["column 'n' may be NULL", "NOT NULL"]),
         ("s binary", ["column 's'", "binary"]),
