@@ -242,7 +242,7 @@ class RestoreJob:
     def _alter_to(self, place: int) -> None:
         """Give the hidden table the schema, partitioning and retention of a backup."""
         backup, manifest = self._chain[place], self._hidden.newest()
-        stale = _stale_ranges(self._chain[place - 1], backup) if place else frozenset()
+        stale = stale_ranges(self._chain[place - 1], backup) if place else frozenset()
         now = (manifest.schema, manifest.partition, manifest.history_seconds)
         if not stale and now == (backup.schema, backup.partition, backup.history_seconds):
             return
@@ -272,7 +272,7 @@ class RestoreJob:
         remove_trash(root, file_system)
 
 
-def _stale_ranges(before: Backup, after: Backup) -> frozenset[RangePartition]:
+def stale_ranges(before: Backup, after: Backup) -> frozenset[RangePartition]:
     """Return the ranges of `before` that are gone in `after`, or are there with other tablets."""
     kept = dict(_tablets_of_ranges(after))
     return frozenset(

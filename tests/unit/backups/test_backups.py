@@ -3,8 +3,12 @@
 import dataclasses
 import json
 import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from backup_chain import CHANGES, NAME, make_chain, make_table, rows, state_of
@@ -14,6 +18,7 @@ from random_backups import check_random_chain
 import kudulite
 from kudulite.backups.backup_job import begin_backup
 from kudulite.backups.format import backup_id, moment_of_id
+from kudulite.backups.restore_job import stale_ranges
 from kudulite.errors import (
     ConflictError,
     CorruptionError,
@@ -43,6 +48,43 @@ def test_a_full_backup_and_three_increments_restore_exactly(core: CoreTables):
     assert state_of(newest) == made[-1][1]
     assert kudulite.list_backups(target) == [backup for backup, _ in made]
     assert client.list_tables() == [NAME, *(f"r{number}" for number in range(4))]
+
+
+def test_backups_beside_a_writer_are_of_one_moment(core: CoreTables):
+    """Who writes, compacts and sweeps meanwhile; each backup shows its moment."""
+    client, target = core.client(), core.root / "backups"
+    table = make_table(client)
+    is_over = threading.Event()
+
+    def write() -> None:
+        for turn in range(1000):
+            table.upsert(rows(range(turn % 7, 300, 5), b=turn % 1000, a=f"turn {turn}"))
+            table.delete_ignore(rows(range(turn % 11, 300, 11)))
+            change_one(client, turn % 300)
+            if turn % 3 == 0:
+                table.maintain(0, 60)
+            if is_over.is_set():
+                return
+
+    with ThreadPoolExecutor() as pool:
+        writer = pool.submit(write)
+        try:
+            made = [kudulite.backup(table, target, content_hash=n == 2) for n in range(4)]
+        finally:
+            is_over.set()
+        writer.result()
+    assert [backup.is_full for backup in made] == [True, False, False, False]
+    assert made[3].written_row_count > 0
+    for number, backup in enumerate(made):
+        restored = kudulite.restore(target, core.root / "root" / f"r{number}", at=backup.moment)
+        assert stored(restored) == stored(table, backup.moment)
+
+
+def change_one(client: kudulite.Client, key: int) -> None:
+    """Write one row through a session."""
+    session = client.new_session()
+    session.apply(client.table(NAME).new_upsert({"k": key, "h": f"h{key % 7}", "b": 1}))
+    session.flush()
 
 
 def test_a_restored_table_is_a_table(core: CoreTables):
@@ -78,6 +120,19 @@ def test_files_hold_changes_with_deletes_as_rows(core: CoreTables):
     assert ids == [b"0", b"1", b"2", b"3", b"4"]
     names = {path.name for path in files_below(backup.path)}
     assert names == {"manifest.json", *(file.ref.name for file in backup.files)}
+
+
+def test_ranges_that_came_and_went_are_known_by_their_tablets(core: CoreTables):
+    """Also one that is there again with the same bounds; changes list its rows as deletes, too."""
+    made = [backup for backup, _ in make_chain(core.client(), core.root / "backups")]
+    low, middle, high = made[0].partition.ranges
+    found = [stale_ranges(before, after) for before, after in pairwise(made)]
+    assert found == [frozenset(), {middle}, {middle, high}]
+    parts = [pq.read_table(made[2].path / file.ref.name) for file in made[2].files]
+    changes = pa.concat_tables(parts).filter(pc.field("_change_type") == "delete")
+    keys = set(changes["k"].to_pylist())
+    assert {105, 108, 195} <= keys and all(100 <= key < 200 for key in keys)
+    assert low in made[3].partition.ranges
 
 
 def test_nothing_and_no_change_are_backed_up_too(core: CoreTables):
