@@ -1,6 +1,7 @@
 """A bulk write before its commit: what all its tasks share, and its staging folder.
 
-    staging/<write id>/write.json        {"base_version": V}: pins version V's files for the write
+    staging/<write id>/write.json        {"base_version": V, "owner": "…" or null}: pins version V's
+                                         files for the write; a new write of an owner ends the old
     staging/<write id>/<part id>/…       one folder for each part of each attempt of each task
 
 Tasks never make the folder of the write itself: after an abort a task that is still running fails
@@ -39,6 +40,7 @@ class WriteState:
     operation_column: str | None = None
     application_id: str | None = None
     application_version: int | None = None
+    owner: str | None = None
 
     @property
     def folder(self) -> str:
@@ -79,11 +81,13 @@ class StagedTask:
 
 
 def begin_write(store: TableStore, state: WriteState) -> None:
-    """Make the staging folder of a write, pinning its base version."""
+    """Make the staging folder of a write, pinning its base version; end others of its owner."""
+    if state.owner is not None:
+        end_writes_of(store, state.owner)
     folder = store.folder / state.folder
     file_system = store.environment.file_system
     file_system.make_directory(folder)
-    pin = json.dumps({"base_version": state.base_version}).encode()
+    pin = json.dumps({"base_version": state.base_version, "owner": state.owner}).encode()
     try:
         file_system.write_file(folder / WRITE_FILE, pin)
     except StorageError:
@@ -125,7 +129,17 @@ def end_write(store: TableStore, state: WriteState) -> None:
     The folder is renamed first, so that a task which is still running fails at its next file
     instead of leaving one behind.
     """
-    folder = store.folder / state.folder
+    _end(store, store.folder / state.folder)
+
+
+def end_writes_of(store: TableStore, owner: str) -> None:
+    """Remove what writes of an owner have staged: those that were killed, and one under way."""
+    for folder in (store.folder / STAGING_FOLDER).iterdir():
+        if _read_pin(folder).get("owner") == owner:
+            _end(store, folder)
+
+
+def _end(store: TableStore, folder: Path) -> None:
     ended = folder.with_name(f".ended-{folder.name}")
     file_system = store.environment.file_system
     with contextlib.suppress(StorageError):  # it is gone already
@@ -135,7 +149,14 @@ def end_write(store: TableStore, state: WriteState) -> None:
 
 def read_pinned_version(folder: Path) -> int | None:
     """Return the base version that a staging folder pins, None where it cannot be read."""
+    version = _read_pin(folder).get("base_version")
+    return version if isinstance(version, int) else None
+
+
+def _read_pin(folder: Path) -> dict:
+    """Return what a staging folder says of its write, empty where it cannot be read."""
     try:
-        return int(json.loads((folder / WRITE_FILE).read_bytes())["base_version"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+        pin = json.loads((folder / WRITE_FILE).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return pin if isinstance(pin, dict) else {}

@@ -50,9 +50,14 @@ def _newest_while_still(store: TableStore, tablet_ids: Iterable[str]) -> int:
     with ExitStack() as stack:
         for tablet_id in sorted(tablet_ids):
             stack.enter_context(store.lock(tablet_id, is_shared=True))
-        newest = store.newest()
-        stamps = [read_tablet(store, entry).timestamp_max for entry in newest.tablets]
-        return max(newest.timestamp, *stamps)
+        return newest_change(store)
+
+
+def newest_change(store: TableStore) -> int:
+    """Return the newest timestamp of what is there now, not settled."""
+    newest = store.newest()
+    stamps = [read_tablet(store, entry).timestamp_max for entry in newest.tablets]
+    return max(newest.timestamp, *stamps)
 
 
 def _present(store: TableStore, manifest: Manifest, ids: Iterable[str]) -> int:

@@ -23,6 +23,7 @@ from kudulite.catalog.bulk_write import (
     WriteState,
     check_write_is_open,
     end_write,
+    is_committed,
 )
 from kudulite.catalog.commit import Commit
 from kudulite.catalog.maintenance_schedule import maintain_soon
@@ -86,10 +87,32 @@ class BulkWrite:
     ) -> StagedTask:
         """Prepare the rows of one task; nothing is visible.
 
-        Rows of a lower `task_index` count as earlier. Raises RowError for rows that the table
+        Rows of a lower `task_index` count as earlier. Of a write whose application version was
+        committed before they are read and left. Raises RowError for rows that the table
         cannot take, SchemaError for columns that do not fit, ConflictError after an abort.
         """
-        return self._stager().stage(batches, task_index)
+        stager = self._stager()
+        if is_committed(self._state, stager.manifest):
+            # Its rows may be refused now: what an insert has put there is there.
+            for _ in batches:
+                pass
+            return StagedTask(self._state.write_id, task_index)
+        return stager.stage(batches, task_index)
+
+    def for_application(self, application_id: str, application_version: int) -> BulkWrite:
+        """Return the write as that of an application's version, which is committed once only.
+
+        For those who learn both when it has begun; see `Table.new_bulk_write`.
+        """
+        state = replace(
+            self._state, application_id=application_id, application_version=application_version
+        )
+        return BulkWrite(self._folder, state, self._environment)
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether the write's application version, or a later one, is in the table by now."""
+        return is_committed(self._state, TableStore(self._folder, self._environment).newest())
 
     def commit(self, tasks: Sequence[StagedTask]) -> WriteResult:
         """Publish all tasks at one timestamp. On any error the table is as it was."""

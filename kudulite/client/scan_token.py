@@ -33,7 +33,7 @@ from kudulite.errors import ConflictError
 from kudulite.model.predicate import Predicate
 from kudulite.model.schema import Column
 from kudulite.rowset.scan_spec import ScanSpec
-from kudulite.tablet.tablet_scan import block_reads
+from kudulite.tablet.tablet_scan import block_reads, scan_ordered
 
 SPLIT_BYTES_DEFAULT = 64 << 20
 
@@ -72,6 +72,23 @@ class ScanToken(PickledToken):
             batches = read_ahead(block_reads(tablet_at(store, entry, spec.timestamp), spec))
         planned = with_planned_types(spec.schema, self.column_ids).arrow_schema(spec.names)
         return (in_schema(batch, planned) for batch in batches)
+
+    def key_after(self, row_count: int) -> tuple[bytes | None, int]:
+        """Return the encoded key of the row that `row_count` rows of the piece come before.
+
+        And how many rows that are; where the piece has no more, None and how many it has. The keys
+        of so many rows are read. What is below the key and what is not are pieces of the piece
+        (`lower` and `upper`), the same ones whenever it is asked again. Raises as `open` does.
+        """
+        store, entry, spec = replace(self, columns=())._plan()
+        tablet = tablet_at(store, entry, spec.timestamp)
+        passed = 0
+        for rows in scan_ordered(tablet, spec).open():
+            assert rows.keys is not None, "an ordered scan has keys"
+            if passed + len(rows.keys) > row_count:
+                return rows.keys[row_count - passed], row_count
+            passed += len(rows.keys)
+        return None, passed
 
     def into_kudu_scanner(self) -> TokenScanner:
         """Return a scanner of the piece, in kudu-python's words."""

@@ -200,12 +200,14 @@ class Table(
         overwrite: bool = False,
         application_id: str | None = None,
         application_version: int | None = None,
+        owner: str | None = None,
     ) -> BulkWrite:
         """Begin a write that is staged in pieces and committed once; see `BulkWrite`.
 
         `columns` are those that the batches will have (default: all). `ignore_null` makes null mean
         "leave the cell alone". A write with an application id and version that was committed
-        before, or an older one, is skipped. Raises OptionError and SchemaError before anything is
+        before, or an older one, is skipped. An `owner` has one write at a time: what an earlier one
+        has staged and not committed goes. Raises OptionError and SchemaError before anything is
         written.
         """
         flush_table(self._store)  # so that the pinned version has all rows
@@ -227,6 +229,7 @@ class Table(
             operation_column=operation_column,
             application_id=application_id,
             application_version=application_version,
+            owner=owner,
         )
         sweep_staging(self._store)
         begin_write(self._store, state)

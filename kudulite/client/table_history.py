@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from kudulite.catalog.snapshot import choose_snapshot, newest_change
 from kudulite.catalog.table_store import TableStore
 from kudulite.client.change_token import ChangeToken, make_change_tokens
 from kudulite.client.changes import Changes
@@ -63,6 +64,14 @@ class TableHistory:
             images=images,
             split_size_bytes=split_size_bytes,
         )
+
+    def newest_change(self) -> int:
+        """Return when the table changed last (or was made), a HybridTime, settled.
+
+        Every change up to it is there, and none will come. Unlike `current_timestamp` it stays the
+        same while nobody writes, and it takes no lock when nothing has changed.
+        """
+        return choose_snapshot(self._store, newest_change(self._store))
 
     def history(self, key: Any) -> pa.Table:
         """Return every version of one row that the retention still holds, the oldest first.

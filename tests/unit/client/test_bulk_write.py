@@ -179,3 +179,27 @@ def test_a_write_to_a_table_that_was_created_again_is_refused(core, table):
     with pytest.raises(ConflictError, match="'t'"):
         write.commit([part])
     assert stored(client.table("t")) == []
+
+
+def test_an_owner_has_one_write_at_a_time(table):
+    """What an earlier one has staged goes, be its process dead or not; others stay."""
+    old, other = table.new_bulk_write(owner="a"), table.new_bulk_write(owner="b")
+    part, other_part = old.stage(rows((7, 7))), other.stage(rows((8, 8)))
+    new = table.new_bulk_write(owner="a")
+    with pytest.raises(ConflictError, match="was aborted, or swept"):
+        old.commit([part])
+    other.commit([other_part])
+    new.commit([new.stage(rows((9, 9)))])
+    assert stored(table)[3:] == [(8, 8), (9, 9)]
+    assert staging(table) == []
+
+
+def test_the_application_may_be_named_when_the_write_has_begun(table):
+    """A version of it is committed once; rows that came with it are not refused the second time."""
+    for number, is_skipped in ((1, False), (1, True), (2, False)):
+        write = table.new_bulk_write("insert")
+        named = pickle.loads(pickle.dumps(write)).for_application("stream", number)
+        part = named.stage(rows((10 + number, 0)))
+        assert named.commit([part]).skipped is is_skipped
+    assert stored(table)[3:] == [(11, 0), (12, 0)]
+    assert staging(table) == []

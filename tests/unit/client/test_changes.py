@@ -268,3 +268,31 @@ def test_a_dropped_range_is_deleted_rows(core):
         "delete",
         "insert",
     ]
+
+
+def test_the_newest_change_stays_until_the_next(core):
+    """Of bulk writes and single rows alike; of an empty table its creation. Upkeep is none."""
+    client = core.client()
+    schema = pa.schema([("k", pa.int64()), ("v", pa.int64())])
+    table = client.create_table("newest", schema, primary_key="k", hash_partitions=[(["k"], 2)])
+    created = table.newest_change()
+    assert created <= table.current_timestamp()
+    for write in (
+        lambda: table.upsert(pa.table({"k": [1, 2, 3], "v": [0, 0, 0]})),
+        lambda: _one_row(client, table),
+        lambda: table.delete(pa.table({"k": [2]})),
+    ):
+        before = table.newest_change()
+        write()
+        newest = table.newest_change()
+        assert newest > before
+        assert table.changes(before, newest).count() >= 1
+        table.flush()
+        table.compact()
+        assert table.newest_change() == newest == core.client().table("newest").newest_change()
+
+
+def _one_row(client, table) -> None:
+    session = client.new_session()
+    session.apply(table.new_upsert({"k": 1, "v": 5}))
+    session.flush()

@@ -1,5 +1,6 @@
 """Scan tokens: the pieces of a scan together are the scan, wherever and whenever they are read."""
 
+import dataclasses
 import os
 import pickle
 import subprocess
@@ -208,3 +209,16 @@ def test_packing_keeps_order_and_loses_nothing(table):
     assert len(kudulite.pack_tokens(tokens, 1 << 40)) == 1
     assert len(kudulite.pack_tokens(tokens, 0)) == len(tokens)
     assert kudulite.pack_tokens([], 100) == []
+
+
+def test_a_token_names_the_key_that_so_many_rows_come_before(large):
+    """In key order, over rowsets and deleted rows; with the key a piece becomes two."""
+    (token,) = large.scan_tokens()
+    keys = np.sort(keys_of([token]))
+    for count in (0, 1, ROW_GROUP_ROWS, len(keys) - 1):
+        key, passed = token.key_after(count)
+        assert passed == count
+        below, above = dataclasses.replace(token, upper=key), dataclasses.replace(token, lower=key)
+        assert np.array_equal(np.sort(keys_of([below])), keys[:count])
+        assert np.array_equal(np.sort(keys_of([above])), keys[count:])
+    assert token.key_after(len(keys)) == (None, len(keys))
