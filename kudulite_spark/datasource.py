@@ -4,7 +4,9 @@ Spark's Python processes, in order (each imports this anew; only what is pickled
 
     create_data_source        __init__, schema()            once per load() or view (see below)
     plan_data_source_read     reader(), partitions()        at the first action
-    write_into_data_source    __init__, writer()            once per write
+    write_into_data_source    __init__, writer()            once per write, or batch of a stream
+    python_streaming_…        streamReader(), streamWriter()
+                              the one reader of a query; to commit or abort a batch of a stream
 
 **A DataFrame is one snapshot, fixed at load()**, or one window of changes: the moments are chosen
 in the first of these processes and travel with the pickled instance. Where the user gives a schema,
@@ -32,17 +34,26 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from kudulite import Schema, Table
-from kudulite.errors import ColumnNotFoundError, OptionError, SchemaError, TableNotFoundError
+from kudulite.errors import (
+    ColumnNotFoundError,
+    OptionError,
+    SchemaError,
+    TableNotFoundError,
+    TimestampError,
+)
 from kudulite_spark.change_columns import change_schema, table_columns
 from kudulite_spark.column_names import find_all, find_name
 from kudulite_spark.filter_text import parse_filter
-from kudulite_spark.options import FRONT, ReadOptions, WriteOptions
+from kudulite_spark.options import CHECKPOINT, FRONT, ReadOptions, WriteOptions
 from kudulite_spark.reader import (
     PushingTabletReader,
     ScanPlan,
     TabletReader,
     decoded_tokens,
 )
+from kudulite_spark.stream_offset import StreamStart
+from kudulite_spark.stream_reader import StreamPlan, TableStreamReader
+from kudulite_spark.stream_writer import StreamTableWriter
 from kudulite_spark.table_path import absolute_path, open_table
 from kudulite_spark.types import (
     arrow_schema,
@@ -50,10 +61,11 @@ from kudulite_spark.types import (
     spark_schema,
     with_row_count,
 )
-from kudulite_spark.write_plan import plan_write
+from kudulite_spark.write_plan import plan_stream_write, plan_write
 from kudulite_spark.writer import TableWriter
 
 _LOAD_PROCESS = "pyspark.sql.worker.create_data_source"
+_WRITE_PROCESS = "pyspark.sql.worker.write_into_data_source"
 _PUSHDOWN_PROCESS = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
@@ -76,7 +88,7 @@ class KuduliteDataSource(DataSource):
         """Return the Spark schema of the table, or of the `columns` asked for."""
         table, read = self._table_and_options()
         if self._moments is None:
-            self._moments = chosen_moments(table, read)
+            self._moments = moments_of_load(table, read)
         if read.filter is not None:
             parse_filter(read.filter, table.schema)  # a mistake in it is said at load()
         found = own_schema(table.schema, read)
@@ -87,11 +99,9 @@ class KuduliteDataSource(DataSource):
     def reader(self, schema: StructType) -> TabletReader:
         """Return the reader of the columns in `schema`, at the snapshot fixed by load()."""
         table, read = self._table_and_options()
+        refuse_stream_options(read)
         path = str(table.path)
-        wanted = schema
-        if read.is_of_changes:
-            wanted = table_columns(schema, path, own_schema(table.schema, read))
-        own_names = check_read_schema(wanted, table.schema, path, read.columns)
+        own_names = check_schema(schema, table, read)
         if self._moments is None:
             self._moments = chosen_moments(table, read)
         plan = ScanPlan(
@@ -115,6 +125,37 @@ class KuduliteDataSource(DataSource):
         """Check the write, make the table if the options ask for it, and return the writer."""
         return plan_write(WriteOptions.parse(self.options), schema, overwrite)
 
+    def streamReader(self, schema: StructType) -> TableStreamReader:
+        """Return the reader of a stream with the columns in `schema`."""
+        ReadOptions.check_stream(self.options)
+        table, read = self._table_and_options()
+        own_names = check_schema(schema, table, read, is_stream=True)
+        plan = StreamPlan(
+            path=str(table.path),
+            arrow_schema=arrow_schema(schema),
+            own_names=own_names,
+            start=StreamStart.of_option(read.start_timestamp),
+            predicates=tuple(parse_filter(read.filter, table.schema)) if read.filter else (),
+            split_size_bytes=read.split_size_bytes,
+            row_count_max=read.max_rows_per_trigger,
+        )
+        return TableStreamReader(plan)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamTableWriter:
+        """Return the writer of one batch; in the process that plans it, it has begun a write."""
+        options = WriteOptions.parse_stream(self.options)
+        if _is_called_from(_WRITE_PROCESS):
+            checkpoint = self.options.get(CHECKPOINT)
+            owner = None if checkpoint is None else f"stream {checkpoint}"
+            return plan_stream_write(options, schema, overwrite, owner)
+        return StreamTableWriter(
+            None,
+            path=absolute_path(options.path),
+            columns={},
+            is_overwrite=overwrite,
+            application_id=options.application_id,
+        )
+
     def _table_and_options(self) -> tuple[Table, ReadOptions]:
         """Open the table; the options have its columns' names as it has them."""
         read = ReadOptions.parse(self.options)
@@ -125,12 +166,15 @@ class KuduliteDataSource(DataSource):
         return table, replace(read, columns=tuple(names))
 
     def _fix_snapshot_of_load(self) -> None:
+        if CHECKPOINT in self.options:
+            return  # this is the target of a stream
         try:
             table, read = self._table_and_options()
-        except TableNotFoundError:
-            # A view with a schema of its own may be made before the first write makes the table.
+        except (TableNotFoundError, OptionError):
+            # A view with a schema of its own may be made before the first write makes the table;
+            # and this may be a write, with options that no read has.
             return
-        self._moments = chosen_moments(table, read)
+        self._moments = moments_of_load(table, read)
 
 
 class Moments(NamedTuple):
@@ -149,6 +193,36 @@ def chosen_moments(table: Table, read: ReadOptions) -> Moments:
     return Moments(changes.start, changes.end)
 
 
+def moments_of_load(table: Table, read: ReadOptions) -> Moments | None:
+    """Return the moments that a load() fixes, None for those of a stream, which has none.
+
+    Spark does not say which of the two a load() is. So a start that is too old is no error yet: a
+    stream may have a checkpoint that is newer.
+    """
+    if read.is_of_stream:
+        return None
+    try:
+        return chosen_moments(table, read)
+    except TimestampError:
+        if read.is_of_changes and read.end_timestamp is None:
+            return None  # if it is a batch, its reader says it
+        raise
+
+
+def refuse_stream_options(read: ReadOptions) -> None:
+    """Raise OptionError for what only a stream can have."""
+    if read.is_of_stream:
+        given = (
+            f"'maxRowsPerTrigger' ({read.max_rows_per_trigger})"
+            if read.max_rows_per_trigger is not None
+            else f"'startTimestamp' ({read.start_timestamp!r})"
+        )
+        raise OptionError(
+            f"option {given} belongs to a stream (spark.readStream); a batch read of changes"
+            " takes a moment as 'startTimestamp', and one of rows none"
+        )
+
+
 def own_schema(schema: Schema, read: ReadOptions) -> StructType:
     """Return the Spark schema of a load() that is given none."""
     if read.is_of_changes:
@@ -162,6 +236,19 @@ def row_count(table: Table, read: ReadOptions) -> int:
         tokens = decoded_tokens(read.scan_tokens, str(table.path))
         return sum(token.row_count_estimate for token in tokens)
     return table.live_row_count
+
+
+def check_schema(
+    wanted: StructType, table: Table, read: ReadOptions, is_stream: bool = False
+) -> dict[str, str]:
+    """Refuse a schema given by the user that the rows, or changes, cannot be read as, exactly.
+
+    Returns the table's names of the columns that the user gave in another case."""
+    path = str(table.path)
+    if read.is_of_changes or is_stream:
+        own = change_schema(table.schema, read.columns, read.change_images == "both")
+        wanted = table_columns(wanted, path, own)
+    return check_read_schema(wanted, table.schema, path, read.columns)
 
 
 def check_read_schema(

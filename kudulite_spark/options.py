@@ -36,13 +36,25 @@ READ_NAMES = (
     "endTimestamp",
     "faultTolerantScan",
     "filter",
+    "maxRowsPerTrigger",
     "pushdown",
     "snapshotTimestamp",
     "splitSizeBytes",
     "startTimestamp",
 )
 # What a view may not have that is to be written to.
-_PAST_NAMES = ("changeImages", "endTimestamp", "filter", "snapshotTimestamp", "startTimestamp")
+_PAST_NAMES = (
+    "changeImages",
+    "endTimestamp",
+    "filter",
+    "maxRowsPerTrigger",
+    "snapshotTimestamp",
+    "startTimestamp",
+)
+# What a stream may not have that is read: it has no end and no order.
+_BATCH_NAMES = ("endTimestamp", "faultTolerantScan", "pushdown", "snapshotTimestamp")
+# Starts of streams that are no moment.
+STREAM_STARTS = ("now", "snapshot")
 WRITE_NAMES = (
     "applicationId",
     "applicationVersion",
@@ -63,10 +75,16 @@ _CATALOG_NAMES = frozenset(
     {"comment", "external", "is_managed_location", "location", "owner", "provider"}
 )
 
+# What Spark's own stream options add; the first also tells a stream from all others.
+CHECKPOINT = "checkpointlocation"
+_STREAM_NAMES = frozenset({CHECKPOINT, "queryname"})
+
 # What the connector's own parts say to each other; not for users.
 SCAN_TOKENS = "kuduliteScanTokens"  # read these pieces of a plan and nothing else
 FRONT = "kuduliteFront"  # the front asks, and wants to know how large the table is
 _INTERNAL_NAMES = frozenset({SCAN_TOKENS.lower(), FRONT.lower()})
+
+_SPARK_NAMES = _CATALOG_NAMES | _INTERNAL_NAMES | _STREAM_NAMES
 
 _CANONICAL = {name.lower(): name for name in KNOWN_NAMES}
 _SIZE = re.compile(r"(\d+)\s*(k|m|g)?(?:i?b)?", re.IGNORECASE)
@@ -77,7 +95,8 @@ _SIZE_FACTOR = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 class ReadOptions:
     """What a `load()` asks for; `columns` is None for all of them.
 
-    With a `start_timestamp` it is the changes after that, up to `end_timestamp`.
+    With a `start_timestamp` it is the changes after that, up to `end_timestamp`; that of a stream
+    may also be one of STREAM_STARTS.
     """
 
     path: str
@@ -90,12 +109,31 @@ class ReadOptions:
     start_timestamp: str | None = None
     end_timestamp: str | None = None
     change_images: str = "after"
+    max_rows_per_trigger: int | None = None
     scan_tokens: str | None = None
 
     @property
     def is_of_changes(self) -> bool:
         """Whether changes are read, and not a snapshot."""
         return self.start_timestamp is not None
+
+    @property
+    def is_of_stream(self) -> bool:
+        """Whether only a stream can be meant."""
+        start = (self.start_timestamp or "").strip().lower()
+        return start in STREAM_STARTS or self.max_rows_per_trigger is not None
+
+    @staticmethod
+    def check_stream(options: Mapping[str, str]) -> None:
+        """Refuse what a stream cannot have that is read."""
+        values = named_options(options)
+        for name in _BATCH_NAMES:
+            if name in values:
+                raise OptionError(
+                    f"option {name!r} ({values[name]!r}) belongs to a batch read; a stream takes"
+                    " 'startTimestamp' (a moment, now, or snapshot), 'changeImages', 'columns',"
+                    " 'filter', 'maxRowsPerTrigger' and 'splitSizeBytes'"
+                )
 
     @staticmethod
     def parse(options: Mapping[str, str]) -> ReadOptions:
@@ -135,6 +173,19 @@ class WriteOptions:
         _parse_read_values(values)
         return _parse_write_values(values)
 
+    @staticmethod
+    def parse_stream(options: Mapping[str, str]) -> WriteOptions:
+        """Do as `parse`; the version of an application is the number of the batch."""
+        values = named_options(options)
+        if "applicationVersion" in values:
+            raise OptionError(
+                f"option 'applicationVersion' ({values['applicationVersion']!r}) belongs to a batch"
+                " write; of a stream it is the number of the batch, and 'applicationId' the id of"
+                " the query where it is not given"
+            )
+        rest = {k: v for k, v in options.items() if k.lower() != "applicationid"}
+        return replace(WriteOptions.parse(rest), application_id=values.get("applicationId"))
+
 
 def named_options(options: Mapping[str, str]) -> dict[str, str]:
     """Return the options under their documented names, without what Spark's catalog adds.
@@ -148,7 +199,7 @@ def named_options(options: Mapping[str, str]) -> dict[str, str]:
             values.setdefault("path", _single_path(value))
         elif lowered in _CANONICAL:
             values[_CANONICAL[lowered]] = value
-        elif lowered not in _CATALOG_NAMES | _INTERNAL_NAMES and not lowered.startswith("option."):
+        elif lowered not in _SPARK_NAMES and not lowered.startswith("option."):
             unknown.append(key)
     if unknown:
         names = ", ".join(repr(name) for name in sorted(unknown))
@@ -203,6 +254,7 @@ def _parse_read_values(values: Mapping[str, str]) -> ReadOptions:
         start_timestamp=values.get("startTimestamp"),
         end_timestamp=values.get("endTimestamp"),
         change_images=_parse_images(values),
+        max_rows_per_trigger=_parse_count(values, "maxRowsPerTrigger"),
     )
 
 
@@ -348,6 +400,15 @@ def _parse_size(values: Mapping[str, str], option: str) -> int | None:
             f" {values[option]!r}"
         )
     return size
+
+
+def _parse_count(values: Mapping[str, str], option: str) -> int | None:
+    if option not in values:
+        return None
+    text = values[option].strip()
+    if not text.isdigit() or int(text) < 1:
+        raise OptionError(f"option {option!r} is a number above 0, found {values[option]!r}")
+    return int(text)
 
 
 def _parse_application(values: Mapping[str, str]) -> tuple[str | None, int | None]:

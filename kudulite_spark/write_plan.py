@@ -8,13 +8,13 @@ the commit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql.types import StructField, StructType
 
-from kudulite import Partitioning, Schema, Table
+from kudulite import BulkWrite, Partitioning, Schema, Table
 from kudulite.errors import (
     ColumnNotFoundError,
     OptionError,
@@ -22,9 +22,11 @@ from kudulite.errors import (
     TableExistsError,
     TableNotFoundError,
 )
+from kudulite_spark.change_columns import BEFORE, CHANGE_TYPE, COMMIT_TIMESTAMP
 from kudulite_spark.column_names import find_name, with_layout_names
 from kudulite_spark.options import WriteOptions
 from kudulite_spark.schema_evolution import evolved_table
+from kudulite_spark.stream_writer import StreamTableWriter
 from kudulite_spark.table_path import absolute_path, catalog_of, find_table, open_table
 from kudulite_spark.types import is_writable, table_schema
 from kudulite_spark.writer import TableWriter
@@ -32,10 +34,52 @@ from kudulite_spark.writer import TableWriter
 _OVERWRITE_OPERATIONS = ("insert", "insert_ignore", "upsert", "upsert_ignore")
 
 
+@dataclass(frozen=True)
+class PlannedWrite:
+    """A write that was checked and has begun; `columns` are those of the DataFrame it takes,
+    with their names in the table.
+
+    `created_version` is the version of a table that was made for it.
+    """
+
+    bulk_write: BulkWrite
+    path: str
+    columns: dict[str, str]
+    created_version: int | None
+
+
 def plan_write(options: WriteOptions, struct: StructType, overwrite: bool) -> TableWriter:
     """Check a write against the table, which is made if there is none and the options say how.
 
     Raises a UsageError that names the table, the option or column, and what is expected."""
+    planned = begin_write(options, struct, overwrite)
+    return TableWriter(
+        planned.bulk_write,
+        path=planned.path,
+        columns=planned.columns,
+        created_version=planned.created_version,
+        expects_routed=options.repartition,
+    )
+
+
+def plan_stream_write(
+    options: WriteOptions, struct: StructType, overwrite: bool, owner: str | None
+) -> StreamTableWriter:
+    """Do as `plan_write` for one batch of a stream; what `owner` has staged before goes."""
+    planned = begin_write(options, struct, overwrite, owner)
+    return StreamTableWriter(
+        planned.bulk_write,
+        path=planned.path,
+        columns=planned.columns,
+        is_overwrite=overwrite,
+        application_id=options.application_id,
+    )
+
+
+def begin_write(
+    options: WriteOptions, struct: StructType, overwrite: bool, owner: str | None = None
+) -> PlannedWrite:
+    """Check a write, make its table where it is to be made, and begin it."""
     path = absolute_path(options.path)
     if overwrite and options.operation not in _OVERWRITE_OPERATIONS:
         raise OptionError(
@@ -64,14 +108,9 @@ def plan_write(options: WriteOptions, struct: StructType, overwrite: bool) -> Ta
         overwrite=overwrite,
         application_id=options.application_id,
         application_version=options.application_version,
+        owner=owner,
     )
-    return TableWriter(
-        bulk_write,
-        path=path,
-        columns=columns,
-        created_version=created_version,
-        expects_routed=options.repartition,
-    )
+    return PlannedWrite(bulk_write, path, columns, created_version)
 
 
 def _with_column_names(options: WriteOptions, struct: StructType, path: str) -> WriteOptions:
@@ -119,6 +158,8 @@ def written_columns(
             if own_names.get(field.name) in schema.key_names
             or field.name == options.ordering_column
         ]
+    untold = _untold_columns(options, schema.names)
+    fields = [field for field in fields if field.name not in untold]
     columns: dict[str, str] = {}
     for field in fields:
         own = own_names.get(field.name)
@@ -168,6 +209,17 @@ def _data_fields(
     return [f for f in struct if f.name in columns and f.name != options.operation_column]
 
 
+def _untold_columns(options: WriteOptions, known: Collection[str]) -> set[str]:
+    """Return the columns of a read of changes that tell the target nothing.
+
+    With `operationColumn=_change_type` changes are written as they were read; a table that has no
+    columns of these names does not want them.
+    """
+    if options.operation_column != CHANGE_TYPE:
+        return set()
+    return {COMMIT_TIMESTAMP, BEFORE} - {options.ordering_column, *known}
+
+
 def _made_table(path: str, options: WriteOptions, struct: StructType) -> tuple[Table, bool]:
     """Make the table; the flag is False when another writer was faster."""
     if options.primary_key is None:
@@ -176,7 +228,8 @@ def _made_table(path: str, options: WriteOptions, struct: StructType) -> tuple[T
             " with this write, as in option('primaryKey', 'a, b'), or correct the path"
         )
     # The column of operations is no data; the ordering column is, later writes compare with it.
-    data = StructType([field for field in struct.fields if field.name != options.operation_column])
+    left_out = {options.operation_column, *_untold_columns(options, ())}
+    data = StructType([field for field in struct.fields if field.name not in left_out])
     options = with_layout_names(options, data.fieldNames())
     schema = table_schema(data, options.primary_key or (), path)
     client, name = catalog_of(path)

@@ -1,0 +1,59 @@
+"""Kill -9 a stream from one table into another, again and again; is anything lost or twice there?
+
+    python benchmarks/kill_streams.py [--kills 50] [--seed 1] [--folder /dev/shm]
+
+The source is written all the while. Half of the kills hit the whole driver, half one Python worker
+of it. Ends with an error when the target is not the source, or when a row arrived more than once.
+What is written and checked: tests/support/killed_stream.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
+
+from killed_stream import StreamReport, kill_again_and_again
+
+
+def show(report: StreamReport) -> None:
+    """Print a line for each kill."""
+    print(
+        f"{report.kills:>4} kills ({report.driver_kills} drivers), batch {report.batches},"
+        f" {report.commits:,} commits in the source",
+        flush=True,
+    )
+
+
+def main() -> None:
+    """Parse arguments and run."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--folder", help="where the tables are made (default: the system's)")
+    args = parser.parse_args()
+    begin = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="kudulite-streams-", dir=args.folder) as folder:
+        report = kill_again_and_again(Path(folder), args.kills, args.seed, show)
+    print(f"{report.kills} kills in {time.perf_counter() - begin:.0f} s, seed {args.seed}")
+    print(f"drivers killed:                      {report.driver_kills:,}")
+    print(f"Python workers killed:               {report.worker_kills:,}")
+    print(f"commits in the source:               {report.commits:,}")
+    print(f"batches of the stream:               {report.batches:,}")
+    print(f"batches that were run again:         {report.replays:,}")
+    print(f"of these, committed before the kill: {report.replays_committed:,}")
+    print(f"rows of the source at the end:       {report.rows:,}")
+    print(f"rows lost:                           {report.lost:,}")
+    print(f"rows too many:                       {report.surplus:,}")
+    print(f"rows that differ:                    {report.different:,}")
+    print(f"staging folders left:                {report.staged:,}")
+    if report.lost or report.surplus or report.different:
+        sys.exit("the target is not the source")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,321 @@
+"""`spark.readStream`: a table's changes, from a snapshot, from a moment, or from now on.
+
+    driver, one process per query   latestOffset, partitions      an instance with a memory
+    tasks                           read                          an instance made anew
+
+    StreamStart ──snapshot──▶ rows of the snapshot at T, as inserts ──▶ changes (T, T1] ──▶ …
+                ──moment────▶ changes (moment, T1] ──▶ changes (T1, T2] ──▶ …
+                ──now───────▶ (nothing, T] ──▶ changes (T, T1] ──▶ …
+
+What a batch reads follows from its two offsets alone (`stream_offset`), so reading it again gives
+the same rows, whatever was compacted or flushed meanwhile. The end of a batch is the newest change,
+settled, so a table that nobody writes makes no batches.
+
+Before PySpark 4.2 Spark says neither where a batch starts when it asks for its end, nor how many
+rows it may have: batches are whole there, and `maxRowsPerTrigger` is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from kudulite import ChangeToken, Predicate, ScanToken, Table
+from kudulite.errors import ConflictError, OptionError, TableNotFoundError, TimestampError
+from kudulite_spark.change_columns import BEFORE, CHANGE_COLUMNS, CHANGE_TYPE, COMMIT_TIMESTAMP
+from kudulite_spark.reader import ScanPlan, TabletReader, fitted_batches
+from kudulite_spark.stream_bounds import (
+    CommitCounts,
+    changes_end,
+    count_commits,
+    snapshot_end,
+    snapshot_tokens,
+)
+from kudulite_spark.stream_offset import (
+    NOW,
+    SNAPSHOT,
+    RowPlace,
+    StreamOffset,
+    StreamStart,
+    parse_offset,
+)
+from kudulite_spark.table_path import open_table
+
+try:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
+
+    HAS_READ_LIMITS = True
+except ImportError:  # before PySpark 4.2
+    HAS_READ_LIMITS = False
+
+    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
+        """Nothing that this PySpark would ask for."""
+
+
+@dataclass(frozen=True)
+class StreamPlan:
+    """What a stream reads; `row_count_max` of one batch, None where all that there is is read."""
+
+    path: str
+    arrow_schema: pa.Schema  # of the batches to yield, but for columns
+    own_names: Mapping[str, str]  # that the table has in another case
+    start: StreamStart
+    predicates: tuple[Predicate, ...] = ()
+    split_size_bytes: int | None = None
+    row_count_max: int | None = None
+
+
+@dataclass(frozen=True)
+class StreamPartition(InputPartition):
+    """The work of one task: scan tokens of the snapshot at a moment, else change tokens."""
+
+    tokens: tuple[bytes, ...]
+    snapshot_timestamp: int | None
+    value: None = field(default=None, repr=False)  # Spark's base class has it
+
+
+class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads a plan batch by batch."""
+
+    def __init__(self, plan: StreamPlan) -> None:
+        if plan.row_count_max is not None and not HAS_READ_LIMITS:
+            raise OptionError(
+                f"table {plan.path!r}: option 'maxRowsPerTrigger' needs PySpark 4.2 or newer, which"
+                " asks a source for batches of a size; leave it out"
+            )
+        self._plan = plan
+        self._target: int | None = None  # of Trigger.AvailableNow
+        self._counts: CommitCounts | None = None  # of changes that are not read yet
+        self._newest: StreamOffset | None = None
+
+    # -- where batches end
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Return where a new query starts: always the same, since Spark does not log it."""
+        return self._plan.start.to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return the limit of `maxRowsPerTrigger`."""
+        count = self._plan.row_count_max
+        return ReadAllAvailable() if count is None else ReadMaxRows(count)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Note the newest change: the query ends with it."""
+        with self._explained():
+            self._target = self._table(None).newest_change()
+
+    def latestOffset(
+        self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, Any]:
+        """Return where the batch that begins at `start` ends; `start` itself for nothing new."""
+        offset = None if start is None else parse_offset(start)
+        with self._explained():
+            table = self._table(offset)
+            end = self._end(table, offset, _row_count_of(limit))
+        return end.to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Return the newest change that was seen, for the progress of the query."""
+        return None if self._newest is None else self._newest.to_json()
+
+    def _end(
+        self, table: Table, offset: StreamStart | StreamOffset | None, row_count: int | None
+    ) -> StreamOffset:
+        newest = table.newest_change() if self._target is None else self._target
+        self._newest = StreamOffset(table.id, newest)
+        if offset is None or offset == StreamStart(NOW):
+            return self._newest
+        if offset == StreamStart(SNAPSHOT):
+            return self._snapshot_end(table, newest, None, row_count)
+        if isinstance(offset, StreamOffset) and offset.row is not None:
+            return self._snapshot_end(table, offset.timestamp, offset.row, row_count)
+        after = _moment_of(offset)
+        if newest <= after:
+            return StreamOffset(table.id, after)
+        return StreamOffset(table.id, self._changes_end(table, after, newest, row_count))
+
+    def _snapshot_end(
+        self, table: Table, timestamp: int, first: RowPlace | None, row_count: int | None
+    ) -> StreamOffset:
+        if row_count is None:
+            return StreamOffset(table.id, timestamp)
+        row = snapshot_end(table, timestamp, first, row_count, self._plan.predicates)
+        return StreamOffset(table.id, timestamp, row)
+
+    def _changes_end(self, table: Table, after: int, newest: int, row_count: int | None) -> int:
+        where = self._plan.predicates
+        table.changes(after, newest, columns=[])  # is it all there still?
+        if row_count is None:
+            return newest
+        known = self._counts
+        if known is None or not known.start <= after < known.end:
+            known = count_commits(table, after, newest, where)
+        self._counts = known.after(after)
+        return changes_end(
+            self._counts, row_count, lambda start, end: count_commits(table, start, end, where)
+        )
+
+    # -- what a batch reads
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[StreamPartition]:
+        """Return the tablets and key ranges of a batch, packed by size."""
+        first, last = parse_offset(start), parse_offset(end)
+        if first == last or first == StreamStart(NOW) or isinstance(last, StreamStart):
+            return []
+        with self._explained():
+            self._table(first)
+            self._table(last)
+            if first == StreamStart(SNAPSHOT):
+                return self._snapshot_partitions(last.timestamp, None, last.row)
+            if isinstance(first, StreamOffset) and first.row is not None:
+                return self._snapshot_partitions(last.timestamp, first.row, last.row)
+            return self._change_partitions(_moment_of(first), last.timestamp)
+
+    def _change_partitions(self, after: int, until: int) -> list[StreamPartition]:
+        plan = self._plan
+        window = ScanPlan(
+            path=plan.path,
+            arrow_schema=plan.arrow_schema,
+            own_names=plan.own_names,
+            timestamp=until,
+            start=after,
+            predicates=plan.predicates,
+            split_size_bytes=plan.split_size_bytes,
+        )
+        packed = TabletReader(window).partitions()
+        return [StreamPartition(partition.tokens, None) for partition in packed]
+
+    def _snapshot_partitions(
+        self, timestamp: int, first: RowPlace | None, end: RowPlace | None
+    ) -> list[StreamPartition]:
+        plan = self._plan
+        own = [field for field in plan.arrow_schema if field.name not in CHANGE_COLUMNS]
+        rows = ScanPlan(
+            path=plan.path,
+            arrow_schema=pa.schema(own),
+            own_names=plan.own_names,
+            timestamp=timestamp,
+            predicates=plan.predicates,
+            split_size_bytes=plan.split_size_bytes,
+        )
+        packed = SnapshotPartReader(rows, first, end).partitions()
+        return [StreamPartition(partition.tokens, timestamp) for partition in packed]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a partition."""
+        if not isinstance(partition, StreamPartition):
+            return
+        with self._explained():
+            for token in partition.tokens:
+                batches = self._token_batches(token, partition.snapshot_timestamp)
+                yield from fitted_batches(batches, self._plan.arrow_schema, self._plan.own_names)
+
+    def _token_batches(
+        self, token: bytes, snapshot_timestamp: int | None
+    ) -> Iterator[pa.RecordBatch]:
+        plan = self._plan
+        if snapshot_timestamp is not None:
+            rows = ScanToken.from_bytes(token).open()
+            return _as_inserts(rows, plan, snapshot_timestamp)
+        changes = ChangeToken.from_bytes(token).open()
+        if CHANGE_TYPE in plan.arrow_schema.names:
+            return changes
+        return _without_deletes(changes, plan.path)
+
+    # -- what may have happened to the table
+
+    def _table(self, offset: StreamStart | StreamOffset | None) -> Table:
+        """Open the table. Raises ConflictError where it is another than the offset is of."""
+        table = open_table(self._plan.path)
+        if isinstance(offset, StreamOffset) and offset.table_id != table.id:
+            raise ConflictError(
+                f"table {self._plan.path!r} was deleted and created again: the stream's checkpoint"
+                f" is of table {offset.table_id}, found {table.id}; start the query with a new"
+                " checkpoint"
+            )
+        return table
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except TimestampError as error:
+            raise TimestampError(
+                f"{error}. The changes that the stream has yet to read are no longer whole: start"
+                " the query with a new checkpoint, which begins with a snapshot; to let a stream be"
+                " down for longer, raise the retention with"
+                " client.new_table_alterer(table).set_history_retention(seconds)"
+            ) from error
+        except TableNotFoundError as error:
+            raise TableNotFoundError(
+                f"{error}. The stream's table was deleted, renamed or moved; stop the query"
+            ) from error
+
+
+class SnapshotPartReader(TabletReader):
+    """Plans the rows of a snapshot between two places."""
+
+    def __init__(self, plan: ScanPlan, first: RowPlace | None, end: RowPlace | None) -> None:
+        super().__init__(plan)
+        self._first, self._end = first, end
+
+    def _tokens(self, table: Table, split_size_bytes: int) -> Sequence[ScanToken]:
+        tokens = [
+            token
+            for token in super()._tokens(table, split_size_bytes)
+            if isinstance(token, ScanToken)
+        ]
+        return snapshot_tokens(tokens, self._first, self._end)
+
+
+def _moment_of(offset: StreamStart | StreamOffset) -> int:
+    moment = offset.timestamp if isinstance(offset, StreamOffset) else offset.moment
+    assert isinstance(moment, int)
+    return moment
+
+
+def _row_count_of(limit: ReadLimit | None) -> int | None:
+    """Return the rows that Spark allows a batch to have."""
+    return getattr(limit, "max_rows", None)
+
+
+def _as_inserts(
+    batches: Iterator[pa.RecordBatch], plan: StreamPlan, timestamp: int
+) -> Iterator[pa.RecordBatch]:
+    """Give rows of a snapshot the columns of changes: all were inserted by its moment."""
+    names = [plan.own_names.get(name, name) for name in plan.arrow_schema.names]
+    for batch in batches:
+        columns = []
+        for own, wanted in zip(names, plan.arrow_schema, strict=True):
+            if wanted.name == CHANGE_TYPE:
+                columns.append(pa.repeat(pa.scalar("insert"), batch.num_rows))
+            elif wanted.name == COMMIT_TIMESTAMP:
+                columns.append(pa.repeat(pa.scalar(timestamp, pa.int64()), batch.num_rows))
+            elif wanted.name == BEFORE:
+                columns.append(pa.nulls(batch.num_rows, wanted.type))
+            else:
+                columns.append(batch.column(own))
+        yield pa.RecordBatch.from_arrays(columns, names=names)
+
+
+def _without_deletes(batches: Iterator[pa.RecordBatch], path: str) -> Iterator[pa.RecordBatch]:
+    """Pass on changes that rows can tell; raises OptionError for a delete, which they cannot."""
+    for batch in batches:
+        if pc.any(pc.equal(batch.column(CHANGE_TYPE), "delete")).as_py():
+            raise OptionError(
+                f"table {path!r}: a row was deleted, and the stream has no column"
+                f" {CHANGE_TYPE!r} to say so; give option('startTimestamp', 'snapshot'), 'now' or a"
+                " moment, with which a stream has the columns of changes, and a new checkpoint"
+            )
+        yield batch
