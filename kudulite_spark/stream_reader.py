@@ -180,7 +180,9 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return self._snapshot_partitions(last.timestamp, None, last.row)
             if isinstance(first, StreamOffset) and first.row is not None:
                 return self._snapshot_partitions(last.timestamp, first.row, last.row)
-            return self._change_partitions(_moment_of(first), last.timestamp)
+            after = _moment_of(first)
+            # A start that is ahead of the clock is waited for.
+            return self._change_partitions(after, last.timestamp) if after < last.timestamp else []
 
     def _change_partitions(self, after: int, until: int) -> list[StreamPartition]:
         plan = self._plan
