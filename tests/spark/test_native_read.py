@@ -172,6 +172,33 @@ def test_days_that_java_s_old_calendar_lacks(spark, tmp_path, monkeypatch):
         assert kudulite_spark.read_table(spark, path, where=where).count() == 1
 
 
+def test_positions_hold_where_row_groups_are_skipped(spark, tmp_path):
+    """Changed rows are left out of files of several row groups, some of which a filter skips."""
+    count = 300_000
+    rows_made = pa.table({"k": pa.array(range(count), pa.int64()), "v": pa.array([1] * count)})
+    client = kudulite.connect(tmp_path, background_maintenance=False)
+    table = client.create_table("t", rows_made.schema, primary_key=["k"])
+    table.insert(rows_made)
+    changed = [5, 70_000, 131_071, 131_072, 200_001, 262_143, 262_144, 299_999]
+    table.update({"k": changed, "v": [100] * len(changed)})
+    table.delete({"k": [6, 131_073, 299_998]})
+    frame = kudulite_spark.read_table(spark, str(tmp_path / "t"))
+    (file,) = table.native_plan().files
+    assert len(file.excluded) == 11 and file.row_count == count
+    for low, high in [(0, count), (131_072, 262_144), (262_140, count), (131_070, 131_075)]:
+        where = [table["k"] >= low, table["k"] < high]
+        values = table.scan(columns=["v"], where=where).to_arrow()["v"]
+        expected = (len(values), sum(values.to_pylist()))
+        for found in (
+            frame.filter(f"k >= {low} AND k < {high}"),
+            kudulite_spark.read_table(spark, str(tmp_path / "t"), where=where),
+        ):
+            assert tuple(found.selectExpr("count(*)", "sum(v)").first()) == expected
+    assert frame.select().count() == count - 3
+    empty = kudulite_spark.read_table(spark, str(tmp_path / "t"), columns=[])
+    assert (empty.columns, empty.count()) == ([], count - 3)
+
+
 def test_a_view_in_sql_joins_and_broadcasts(spark, tmp_path, monkeypatch):
     """Spark knows the size of base data and what is handed over, and skips row groups itself."""
     path = make_table(
