@@ -7,7 +7,7 @@ import kudulite
 from kudulite_spark.options import ReadOptions
 from kudulite_spark.reader import NO_NAMES
 from kudulite_spark.stream_offset import StreamStart
-from kudulite_spark.stream_reader import StreamPlan, TableStreamReader
+from kudulite_spark.stream_reader import HAS_READ_LIMITS, StreamPlan, TableStreamReader
 from kudulite_spark.types import arrow_schema
 
 COPY = {"primaryKey": "k", "operationColumn": "_change_type"}
@@ -19,10 +19,11 @@ def test_a_copy_follows_from_a_snapshot_on(spark, tmp_path):
     The commit timestamps of the changes are left out by the sink, which has no such column.
     """
     source = make_source(tmp_path, 100)
-    changes = stream(spark, source.path, startTimestamp="snapshot", maxRowsPerTrigger=60)
+    limit = {"maxRowsPerTrigger": 60} if HAS_READ_LIMITS else {}
+    changes = stream(spark, source.path, startTimestamp="snapshot", **limit)
     assert changes.schema.names == ["k", "s", "_change_type", "_commit_timestamp"]
     target, checkpoint = tmp_path / "copy", tmp_path / "checkpoint"
-    assert run(changes, target, checkpoint, **COPY) == [60, 40]
+    assert run(changes, target, checkpoint, **COPY) == ([60, 40] if limit else [100])
     copy = kudulite.open_table(target)
     assert copy.schema.names == ["k", "s"]
     assert same(source, copy)
@@ -31,15 +32,15 @@ def test_a_copy_follows_from_a_snapshot_on(spark, tmp_path):
     session = kudulite.connect(tmp_path, background_maintenance=False).new_session()
     session.apply(source.new_upsert({"k": 5, "s": "back"}))
     session.flush()
-    # One commit is never cut; five of the ten deleted rows are reinserted: the first window's.
-    assert run(changes, target, checkpoint, **COPY) == [10, 80, 1]
+    # One commit is never cut; in one window with the deletes, the reinserted row is an update.
+    assert run(changes, target, checkpoint, **COPY) == ([10, 80, 1] if limit else [90])
     assert same(source, copy)
     source.compact()
     assert run(changes, target, checkpoint, **COPY) == []
     # As after a kill between the table's commit and the checkpoint's: the same rows, once.
     last_batch_is_not_noted(checkpoint)
     version = copy.version
-    assert run(changes, target, checkpoint, **COPY) == [1]
+    assert run(changes, target, checkpoint, **COPY) == ([1] if limit else [90])
     assert copy.version == version
     assert same(source, copy)
 
