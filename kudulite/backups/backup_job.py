@@ -58,9 +58,9 @@ class BackupJob:
     """
 
     def __init__(
-        self, store_set: BackupSet, table: Table, plan: BackupPlan, *, is_resumed: bool, why: str
+        self, backups: BackupSet, table: Table, plan: BackupPlan, *, is_resumed: bool, why: str
     ) -> None:
-        self._set = store_set
+        self._set = backups
         self._table = table
         self._plan = plan
         self._stack = ExitStack()
@@ -213,7 +213,7 @@ def begin_backup(
         why = why_not_incremental(table, backups, parent, full)
         if full or (parent is not None and why):
             parent = None
-        plan = plan_to_go_on_with(table, backups, parent, full, content_hash)
+        plan = plan_to_go_on_with(table, backups, parent, content_hash)
         is_resumed = plan is not None
         if plan is None:
             plan = new_plan(table, parent, content_hash)

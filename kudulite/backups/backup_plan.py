@@ -86,7 +86,7 @@ def why_not_incremental(
 
 
 def plan_to_go_on_with(
-    table: Table, backups: BackupSet, parent: Backup | None, full: bool | None, content_hash: bool
+    table: Table, backups: BackupSet, parent: Backup | None, content_hash: bool
 ) -> BackupPlan | None:
     """Return the plan of an interrupted backup that fits; remove what else was left behind."""
     newest = backups.newest()
