@@ -73,34 +73,21 @@ def test_options_that_cannot_be_are_refused_and_leave_no_table(context):
     assert not context.tableExists(TABLE)
 
 
-def test_rows_are_written_with_every_operation(context):
-    """What fails leaves the table as it was."""
+def test_rows_are_written_and_deleted(context):
+    """What fails leaves the table as it was; tests/unit has the other operations."""
     spark = context.spark
     hashed = CreateTableOptions().addHashPartitions("id", 2)
     table = context.createTable(TABLE, FIELDS, ["id"], hashed)
     first = frame(spark, (1, 1, 1.0, "a"), (2, 2, 2.0, "b"))
-    context.insertRows(first, TABLE)
+    context.insertRows(first, TABLE, KuduWriteOptions(repartition=True))
+    more = frame(spark, (2, 0, 0.0, "no"), (3, 3, 3.0, "c"))
     with pytest.raises(PySparkException, match="already present"):
-        context.insertRows(first.union(frame(spark, (3, 3, 3.0, "c"))), TABLE)
-    context.insertIgnoreRows(frame(spark, (2, 0, 0.0, "no"), (3, 3, 3.0, "c")), TABLE)
-    context.insertRows(
-        frame(spark, (3, 0, 0.0, "no"), (4, 4, 4.0, "d")),
-        TABLE,
-        KuduWriteOptions(ignoreDuplicateRowErrors=True, repartition=True),
-    )
-    context.upsertRows(frame(spark, (1, 9, None, None)), TABLE, KuduWriteOptions(ignoreNull=True))
-    context.upsertIgnoreRows(frame(spark, (5, 5, 5.0, "e")), TABLE)
-    context.updateRows(frame(spark, (2, 2, 2.5, "b")), TABLE)
-    with pytest.raises(PySparkException, match="not found"):
-        context.updateRows(frame(spark, (6, 6, 6.0, "f")), TABLE)
-    context.updateIgnoreRows(frame(spark, (6, 6, 6.0, "f"), (5, 5, 5.5, "e")), TABLE)
+        context.insertRows(more, TABLE)
+    context.insertRows(more, TABLE, KuduWriteOptions(ignoreDuplicateRowErrors=True))
+    drifted = spark.sql("SELECT 1L AS id, CAST(NULL AS STRING) AS note, 'x' AS extra")
+    context.updateRows(drifted, TABLE, KuduWriteOptions(ignoreNull=True, handleSchemaDrift=True))
     context.deleteRows(spark.sql("SELECT 3L AS id"), TABLE)
-    context.deleteIgnoreRows(frame(spark, (3, 0, 0.0, ""), (4, 0, 0.0, "")), TABLE)
-    expected = [(1, 9, 1.0, "a"), (2, 2, 2.5, "b"), (5, 5, 5.5, "e")]
-    assert stored(table.path) == expected
-    drifted = spark.sql("SELECT 5L AS id, 'x' AS extra")
-    context.updateRows(drifted, TABLE, KuduWriteOptions(handleSchemaDrift=True))
-    assert stored(table.path)[-1] == (5, 5, 5.5, "e", "x")
+    assert stored(table.path) == [(1, 1, 1.0, "a", "x"), (2, 2, 2.0, "b", None)]
 
 
 def test_a_table_is_read_as_an_rdd(context):
