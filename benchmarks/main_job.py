@@ -67,18 +67,8 @@ class Report:
         return result
 
     def measure_in_turn(self, works: dict[str, Callable[[], object]], repeat: int) -> None:
-        """Measure works that are compared, A B A B …, after one uncounted round.
-
-        One after the other, the first would pay for memory that the second finds warm.
-        """
-        times: dict[str, list[float]] = {name: [] for name in works}
-        for count in range(repeat + 1):
-            for name, work in works.items():
-                start = time.perf_counter()
-                work()
-                if count:
-                    times[name].append(time.perf_counter() - start)
-        self.seconds |= {name: statistics.median(found) for name, found in times.items()}
+        """Measure works that are compared, in turn."""
+        self.seconds |= seconds_in_turn(works, repeat)
 
     def line(self, name: str, against: str | None = None, budget: str = "") -> None:
         """Print one figure, with its ratio to another."""
@@ -87,6 +77,21 @@ class Report:
             ratio = self.seconds[name] / self.seconds[against]
             text += f"{ratio:>8.2f} × {against}"
         print(f"{text}   {budget}".rstrip(), flush=True)
+
+
+def seconds_in_turn(works: dict[str, Callable[[], object]], repeat: int) -> dict[str, float]:
+    """Return the median seconds of works that are compared, A B A B …, after one uncounted round.
+
+    One after the other, the first would pay for memory that the second finds warm.
+    """
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for count in range(repeat + 1):
+        for name, work in works.items():
+            start = time.perf_counter()
+            work()
+            if count:
+                times[name].append(time.perf_counter() - start)
+    return {name: statistics.median(found) for name, found in times.items()}
 
 
 def run_core(report: Report, root: Path, args: argparse.Namespace) -> None:

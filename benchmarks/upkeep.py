@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from main_job import make_rows
+from main_job import make_rows, seconds_in_turn
 
 import kudulite as kudu
 from kudulite.catalog.compaction import run_operation
@@ -36,18 +36,6 @@ from kudulite.tablet.maintenance_policy import (
 
 SCANNED = ["amount", "quantity", "name"]
 PARTS = ("small", "past")
-
-
-def seconds_of(works: dict[str, Callable[[], object]], repeat: int) -> dict[str, float]:
-    """Return the median seconds of works that are measured in turn, after one uncounted round."""
-    times: dict[str, list[float]] = {name: [] for name in works}
-    for count in range(repeat + 1):
-        for name, work in works.items():
-            start = time.perf_counter()
-            work()
-            if count:
-                times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(found) for name, found in times.items()}
 
 
 def scanning(table: kudu.Table, at: int | None = None) -> Callable[[], object]:
@@ -140,9 +128,9 @@ def report_small(
     args: argparse.Namespace,
 ) -> None:
     """Print one table's figures beside those of a clean one with the same rows."""
-    found = seconds_of({"dirty": scanning(table), "clean": scanning(clean)}, args.repeat)
+    found = seconds_in_turn({"dirty": scanning(table), "clean": scanning(clean)}, args.repeat)
     every = {"dirty": lambda: table.scan().to_arrow(), "clean": lambda: clean.scan().to_arrow()}
-    whole = seconds_of(every, args.repeat)
+    whole = seconds_in_turn(every, args.repeat)
     metas = [meta for _, meta in rowsets_of(table)]
     deltas = sum(d.ref.length for meta in metas for d in (*meta.redo, *meta.undo))
     file_count = sum(len(meta.file_refs) for meta in metas) / args.tablets
@@ -181,7 +169,7 @@ def run_past(root: Path, args: argparse.Namespace) -> None:
         for tablet_id, operation in list(operations_of(table, kind)):
             assert run_operation(table._store, tablet_id, operation) is not None
         works = {"past": scanning(table, before), "now": scanning(table), "clean": scanning(clean)}
-        found = seconds_of(works, args.repeat)
+        found = seconds_in_turn(works, args.repeat)
         print(
             f"{kind:12s} scan before the upsert {found['past'] / found['clean']:.2f} x clean,"
             f" now {found['now'] / found['clean']:.2f} x"

@@ -8,23 +8,18 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from conditions import holds, predicate_of
 from core_tables import environment, tuples
 from history_model import Shown
 from history_setup import value_of
 from history_state import HistoryState, by_key
 
-import kudulite
 from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.errors import ConflictError, TimestampError
 
 LOOKS = ("scan", "ordered", "tokens", "count", "get", "get_many", "projected")
 PLANS = ("scan", "tokens")
-COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
-    "=": lambda found, value: found == value,
-    "<": lambda found, value: found < value,
-    ">=": lambda found, value: found >= value,
-}
 
 
 @dataclass
@@ -104,13 +99,14 @@ class LookSteps(HistoryState):
                 continue
             else:
                 place, value = names.index(name), value_of(column, number or 0)
-            where.append(_predicate(table[names[place]], how, value))
+            value = [value] if how == "in" else value
+            where.append(predicate_of(table[names[place]], how, value))
             tests.append((place, how, value))
         rows = self.model.at(moment)
         expected = {
             key: row
             for key, row in rows.items()
-            if all(_holds(row[place], how, value) for place, how, value in tests)
+            if all(holds(row[place], how, value) for place, how, value in tests)
         }
         scan = table.scan(where=where, at=moment)
         found = by_key(tuples(scan.to_arrow()), len(self.setup.key_names))
@@ -230,27 +226,3 @@ def _form(value: Any) -> str:
 def _encoded(key: tuple) -> tuple:
     """A key in the order of its encoding: texts as bytes."""
     return tuple(part.encode() if isinstance(part, str) else part for part in key)
-
-
-def _predicate(column: kudulite.ColumnExpression, how: str, value: Any) -> kudulite.Predicate:
-    made = {
-        "=": lambda: column == value,
-        "<": lambda: column < value,
-        ">=": lambda: column >= value,
-        "null": column.is_null,
-        "not null": column.is_not_null,
-        "in": lambda: column.in_list([value]),
-    }
-    return made[how]()
-
-
-def _holds(found: Any, how: str, value: Any) -> bool:
-    if how == "null":
-        return found is None
-    if how == "not null" or found is None:
-        return found is not None
-    if how == "in":
-        return found == value
-    if isinstance(found, str):
-        found, value = found.encode(), value.encode()
-    return COMPARISONS[how](found, value)

@@ -28,11 +28,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from conditions import holds, predicate_of
 from core_tables import ManualClock, environment, in_order, stored, tuples
 from model_table import Key, Row
 from row_model import KEY_COUNT, Setup
 
-import kudulite
 from kudulite.client.client import Client
 from kudulite.errors import KuduliteError, RowError
 from kudulite.model.encoded_key import encode_key
@@ -44,11 +44,6 @@ CLIENTS = 2
 SESSIONS = 3
 WHOLE_VERSIONS = 5  # of those that are looked at whole at the end
 LOOKS = ("scan", "ordered", "tokens", "count", "get", "get_many")
-COMPARISONS = {
-    "=": lambda found, value: found == value,
-    "<": lambda found, value: found < value,
-    ">=": lambda found, value: found >= value,
-}
 
 
 class SteppingClock(ManualClock):
@@ -286,9 +281,9 @@ class RowMachine:
         expected = [
             row
             for row in self.model.tuples(rows)
-            if all(_holds(row[names.index(name)], how, value) for name, how, value in conditions)
+            if all(holds(row[names.index(name)], how, value) for name, how, value in conditions)
         ]
-        where = [_predicate(table[name], how, value) for name, how, value in conditions]
+        where = [predicate_of(table[name], how, value) for name, how, value in conditions]
         scan = table.scan(where=where, at=timestamp)
         self._same(in_order(tuples(scan.to_arrow())), expected, f"{conditions} at version {at}")
         self._same(scan.count(), len(expected), f"count {conditions} at version {at}")
@@ -311,23 +306,3 @@ class RowMachine:
     def _same(self, found: Any, expected: Any, what: str) -> None:
         if found != expected:
             raise AssertionError(f"{what}:\nfound    {found}\nexpected {expected}")
-
-
-def _predicate(column: kudulite.ColumnExpression, how: str, value: Any) -> kudulite.Predicate:
-    made = {
-        "=": lambda: column == value,
-        "<": lambda: column < value,
-        ">=": lambda: column >= value,
-        "null": column.is_null,
-        "not null": column.is_not_null,
-        "in": lambda: column.in_list(value),
-    }
-    return made[how]()
-
-
-def _holds(found: Any, how: str, value: Any) -> bool:
-    if how == "null":
-        return found is None
-    if how == "not null" or found is None:
-        return found is not None
-    return found in value if how == "in" else COMPARISONS[how](found, value)
