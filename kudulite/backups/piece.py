@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from kudulite.backups.backup_set import check_data_file
 from kudulite.backups.content_hash import batch_sum, content_sum
 from kudulite.backups.format import ContentSum, DataFile, PieceResult
+from kudulite.cfile.base_data import has_repeats
 from kudulite.client.change_token import ChangeToken
 from kudulite.client.environment import default_environment
 from kudulite.client.scan_token import ScanToken
@@ -29,8 +30,9 @@ from kudulite.errors import CorruptionError, StorageError
 from kudulite.fs.file_system import FileSystem, read_file
 
 CHANGE_TYPE, COMMIT_TIMESTAMP = "_change_type", "_commit_timestamp"
-_ROW_GROUP_ROWS = 1 << 17
-_ROW_GROUP_BYTES = 256 << 20
+# Groups of 128 Ki rows take twice the time and a quarter more bytes: a dictionary for each of them.
+_ROW_GROUP_ROWS = 1 << 20
+_ROW_GROUP_BYTES = 128 << 20
 _FIELD_ID = b"PARQUET:field_id"
 
 
@@ -111,6 +113,7 @@ class BackupPiece:
                 pa.PythonFile(sink, "w"),
                 schema,
                 compression="zstd",
+                use_dictionary=_with_dictionary(first),
                 write_page_checksum=True,
                 store_decimal_as_integer=True,
             ) as writer:
@@ -118,7 +121,7 @@ class BackupPiece:
                     counts = counts.plus(batch, self.kind)
                     if self.with_content:
                         content += batch_sum(batch)
-                    writer.write_batch(batch.cast(schema), row_group_size=_ROW_GROUP_ROWS)
+                    writer.write_batch(batch.cast(schema), row_group_size=batch.num_rows)
             ref = sink.finish()
         file = DataFile(ref, counts.rows, counts.inserts, counts.deletes)
         return PieceResult(file, content if self.with_content else None), path
@@ -151,6 +154,15 @@ class DataFileCounts:
             inserts=self.inserts + _count(types, "insert"),
             deletes=self.deletes + _count(types, "delete"),
         )
+
+
+def _with_dictionary(sample: pa.RecordBatch) -> list[str]:
+    """Return the columns for which a dictionary pays; for others it is built and thrown away."""
+    return [
+        name
+        for name, column in zip(sample.schema.names, sample.columns, strict=True)
+        if not pa.types.is_nested(column.type) and has_repeats(pa.chunked_array([column]))
+    ]
 
 
 def _count(types: pa.Array, name: str) -> int:

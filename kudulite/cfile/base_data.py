@@ -163,7 +163,7 @@ class BaseDataWriter:
     def _opened(self, sample: pa.Table) -> pq.ParquetWriter:
         encodings = {
             column.name: parquet_encoding(
-                column, has_repeats=column.encoding == "auto" and _has_repeats(values)
+                column, has_repeats=column.encoding == "auto" and has_repeats(values)
             )
             for column, values in zip(self._columns, sample.columns, strict=True)
         }
@@ -186,7 +186,7 @@ def write_base_data(sink: Sink, rows: pa.Table, columns: Sequence[Column]) -> Ba
         return writer.close()
 
 
-def _has_repeats(values: pa.ChunkedArray) -> bool:
+def has_repeats(values: pa.ChunkedArray) -> bool:
     """Whether few enough values of an evenly spaced sample are distinct for a dictionary to pay."""
     if pa.types.is_boolean(values.type) or len(values) == 0:
         return False
