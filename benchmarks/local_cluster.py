@@ -117,7 +117,9 @@ def driver_memory(spark: SparkSession, path: str) -> tuple[float, float]:
     jvm.java.lang.System.gc()
     heap = jvm.java.lang.management.ManagementFactory.getMemoryMXBean().getHeapMemoryUsage()
     java = next(p for p in psutil.Process().children() if "java" in p.name())
-    planners = [p for p in java.children(recursive=True) if "daemon" in " ".join(p.cmdline())]
+    # Those of executors run pyspark.worker; what plans runs a module of pyspark.sql.worker.
+    workers = java.children(recursive=True)
+    planners = [p for p in workers if "pyspark.sql.worker" in " ".join(p.cmdline())]
     return heap.getUsed() / 1e6, max(p.memory_info().rss for p in planners) / 1e6
 
 

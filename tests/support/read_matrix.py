@@ -106,12 +106,12 @@ class Matrix:
     def _filtered_in_spark(self, frame: DataFrame, cases: Sequence[Case]) -> None:
         """One scan, and a column for each filter."""
         tests = [
-            sf.coalesce(sf.expr(case.filter.sql), sf.lit(False)).alias(f"test {number}")
+            sf.expr(case.filter.sql).cast("boolean").alias(f"test {number}")
             for number, case in enumerate(cases)
         ]
         found = frame.select("*", *tests).toArrow()
         for number, case in enumerate(cases):
-            rows = found.filter(found[f"test {number}"]).select(self._schema.names)
+            rows = found.filter(found[f"test {number}"].fill_null(False)).select(self._schema.names)
             text = as_text(rows.cast(self._schema).to_pylist(), case.names)
             self._check("source", case, text)
 
