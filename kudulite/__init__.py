@@ -87,6 +87,7 @@ from kudulite.model.predicate import ColumnExpression, Predicate
 from kudulite.model.schema import Column, Schema, schema_from_arrow
 from kudulite.model.types import (
     ColumnType,
+    array,
     binary,
     bool_,
     date,
@@ -190,6 +191,7 @@ __all__ = [
     "UpsertIgnore",
     "WriteOperation",
     "WriteResult",
+    "array",
     "backup",
     "begin_backup",
     "begin_restore",

@@ -126,4 +126,6 @@ def _handed_over(spark: SparkSession, plan: NativePlan) -> DataFrame:
     if not names:
         return spark.range(plan.rows.num_rows).select()
     schema = spark_schema(plan.schema, names)
-    return spark.createDataFrame(plan.rows, schema)
+    # PySpark cannot take arrays of no chunks at all.
+    rows = plan.rows if plan.rows.num_rows else plan.rows.schema.empty_table()
+    return spark.createDataFrame(rows, schema)

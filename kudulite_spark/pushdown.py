@@ -75,6 +75,8 @@ def pushed_predicate(spark_filter: Filter) -> Predicate | None:
 
 
 def _is_exact(value: Any) -> bool:
+    if isinstance(value, list | tuple | dict):  # arrays are compared with nothing
+        return False
     if isinstance(value, decimal.Decimal):
         return len(value.as_tuple().digits) < _DECIMAL_DIGITS_EXACT
     return not isinstance(value, datetime.date) or value.year >= _YEAR_EXACT

@@ -3,6 +3,7 @@
     bool BOOLEAN · int8 TINYINT · int16 SMALLINT · int32 INT · int64 BIGINT · float FLOAT
     double DOUBLE · decimal(p, s) DECIMAL(p, s) · date DATE · unixtime_micros TIMESTAMP
     timestamp_ntz TIMESTAMP_NTZ · string, varchar(n) STRING · binary BINARY
+    array(scalar) ARRAY<scalar>
 
 Spark refuses VARCHAR in a Python source's schema, so a varchar is reported as STRING whose field
 metadata bears Spark's own note of the length; with it INSERT checks lengths as for any varchar, and
@@ -16,6 +17,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     BooleanType,
     ByteType,
@@ -37,7 +39,7 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
-from kudulite import Column, ColumnType, Schema, decimal, varchar
+from kudulite import Column, ColumnType, Schema, array, decimal, varchar
 from kudulite.errors import ColumnNotFoundError, SchemaError
 from kudulite_spark.column_names import find_name
 
@@ -79,6 +81,8 @@ def spark_type(column_type: ColumnType) -> DataType:
     if column_type.name == "decimal":
         assert column_type.precision is not None and column_type.scale is not None
         return DecimalType(column_type.precision, column_type.scale)
+    if column_type.element is not None:
+        return ArrayType(spark_type(column_type.element), containsNull=True)
     return _SPARK_OF_NAME[column_type.name]
 
 
@@ -114,8 +118,10 @@ def _arrow_field(field: StructField) -> pa.Field:
 
 def _spark_field(column: Column) -> StructField:
     metadata = {}
-    if column.type.name == "varchar":
-        metadata[CHAR_VARCHAR_KEY] = f"varchar({column.type.length})"
+    scalar = column.type.element or column.type
+    if scalar.name == "varchar":
+        note = f"varchar({scalar.length})"
+        metadata[CHAR_VARCHAR_KEY] = f"array<{note}>" if column.type.is_array else note
     if column.comment:
         metadata["comment"] = column.comment
     return StructField(column.name, spark_type(column.type), column.nullable, metadata or None)
@@ -136,12 +142,20 @@ def column_type(field: StructField) -> ColumnType:
         return varchar(int(noted.group(1)))
     if isinstance(spark, DecimalType):
         return decimal(spark.precision, spark.scale)
+    if isinstance(spark, ArrayType) and not isinstance(spark.elementType, ArrayType):
+        note = str((field.metadata or {}).get(CHAR_VARCHAR_KEY, ""))
+        metadata = {CHAR_VARCHAR_KEY: note.removeprefix("array<").removesuffix(">")}
+        element = StructField(field.name, spark.elementType, metadata=metadata)
+        try:
+            return array(column_type(element))
+        except SchemaError as error:
+            raise SchemaError(f"{error} (an element of {spark.simpleString()})") from error
     name = _NAME_OF_SPARK.get(type(spark))
     if name is None:
-        known = ", ".join(kind.simpleString() for kind in _SPARK_OF_NAME.values())
+        known = ", ".join(dict.fromkeys(kind.simpleString() for kind in _SPARK_OF_NAME.values()))
         raise SchemaError(
             f"column {field.name!r}: Spark type {spark.simpleString()} has no column type in"
-            f" kudulite; supported: {known}, decimal(p,s), varchar(n)"
+            f" kudulite; supported: {known}, decimal(p,s), varchar(n), array of these"
         )
     return ColumnType(name)
 
@@ -181,6 +195,8 @@ def table_schema(struct: StructType, primary_key: Sequence[str], path: str) -> S
 def is_exactly_readable(column: ColumnType, wanted: DataType) -> bool:
     """Whether every value of the column has an exact counterpart in the Spark type."""
     own = spark_type(column)
+    if isinstance(wanted, ArrayType) and column.element is not None:
+        return wanted.containsNull and is_exactly_readable(column.element, wanted.elementType)
     if type(own) is type(wanted) and not isinstance(own, DecimalType):
         return not isinstance(own, StringType) or own == wanted
     if column.name == "decimal" and isinstance(wanted, DecimalType):
@@ -204,6 +220,8 @@ def is_writable(spark: DataType, column: ColumnType) -> bool:
     is_number = type(spark) in _INTEGER_DIGITS
     if isinstance(spark, NullType):
         return True
+    if column.element is not None:
+        return isinstance(spark, ArrayType) and is_writable(spark.elementType, column.element)
     if column.name in ("int8", "int16", "int32", "int64"):
         return is_number or isinstance(spark, DecimalType | FloatType | DoubleType)
     if column.name in ("float", "double"):

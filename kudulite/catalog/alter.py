@@ -9,7 +9,7 @@ version.
 No row is rewritten. Files hold columns by id, and an id is never used twice, so a scan reads what
 it finds of its columns, and the read default of a column that a file lacks. Moments of the past are
 read with the newest schema. Writes that were prepared against the old one are refused at their
-commit.
+commit, unless only columns without defaults were added since: their files just lack these.
 
 A range that is dropped with rows ends at a new timestamp, and its past stays readable
 (range_drop.py); tablets that never had a row just go.

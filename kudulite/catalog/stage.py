@@ -29,9 +29,9 @@ from kudulite.catalog.history import ancient_history_mark
 from kudulite.catalog.manifest import Manifest
 from kudulite.catalog.table_store import TableStore
 from kudulite.errors import OptionError, RowError, SchemaError
+from kudulite.model.column_cast import cast_to_column
 from kudulite.model.encoded_key import encode_keys
 from kudulite.model.key_array import KeyArray
-from kudulite.model.types import cast_to_column
 from kudulite.tablet.delta_take_out import set_masks
 from kudulite.tablet.operation import Operation, parse_change_operation
 from kudulite.tablet.resolve import OperationBatch, Resolver

@@ -40,6 +40,7 @@ from kudulite.cfile.base_format import (
     footer_bounds,
     is_footer_intact,
     parquet_encoding,
+    parquet_path,
     sealed_footer,
 )
 from kudulite.cfile.mapped_file import open_mapped
@@ -162,7 +163,7 @@ class BaseDataWriter:
 
     def _opened(self, sample: pa.Table) -> pq.ParquetWriter:
         encodings = {
-            column.name: parquet_encoding(
+            parquet_path(column): parquet_encoding(
                 column, has_repeats=column.encoding == "auto" and has_repeats(values)
             )
             for column, values in zip(self._columns, sample.columns, strict=True)
@@ -170,7 +171,7 @@ class BaseDataWriter:
         return pq.ParquetWriter(
             pa.PythonFile(self._sink, "w"),
             self._schema,
-            compression={c.name: PARQUET_CODECS[c.compression] for c in self._columns},
+            compression={parquet_path(c): PARQUET_CODECS[c.compression] for c in self._columns},
             use_dictionary=[name for name, encoding in encodings.items() if encoding == DICTIONARY],
             column_encoding={n: e for n, e in encodings.items() if e != DICTIONARY} or None,
             write_page_checksum=True,
@@ -188,6 +189,9 @@ def write_base_data(sink: Sink, rows: pa.Table, columns: Sequence[Column]) -> Ba
 
 def has_repeats(values: pa.ChunkedArray) -> bool:
     """Whether few enough values of an evenly spaced sample are distinct for a dictionary to pay."""
+    if pa.types.is_list(values.type):
+        chunks = [chunk.flatten() for chunk in values.chunks]
+        values = pa.chunked_array(chunks, values.type.value_type)
     if pa.types.is_boolean(values.type) or len(values) == 0:
         return False
     rows = np.linspace(0, len(values) - 1, min(len(values), SAMPLE_ROWS)).astype(np.int64)
@@ -291,6 +295,8 @@ class BaseDataFile:
         rows are all null, all NaN, or too wide to keep; they never count a NaN.
         """
         opened = self._opened
+        if pa.types.is_list(opened.schema.field(column).type):
+            return None  # Parquet's are of the elements
         chunk = opened.metadata.row_group(row_group).column(opened.index_by_name[column])
         statistics = chunk.statistics
         if statistics is None or not statistics.has_null_count:

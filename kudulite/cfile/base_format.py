@@ -60,6 +60,11 @@ def is_integer_in_parquet(arrow_type: pa.DataType) -> bool:
     )
 
 
+def parquet_path(column: Column) -> str:
+    """What Parquet calls the values of a column: those of an array are two levels down."""
+    return f"{column.name}.list.element" if column.type.is_array else column.name
+
+
 def parquet_encoding(column: Column, *, has_repeats: bool) -> str:
     """The Parquet encoding, or DICTIONARY, for a column's ENCODING attribute.
 
@@ -68,7 +73,7 @@ def parquet_encoding(column: Column, *, has_repeats: bool) -> str:
     are PLAIN then: BYTE_STREAM_SPLIT is as fast and 6 % smaller on random doubles, but Spark's
     vectorised reader has it only since SPARK-56894 (2026), so who wants it says "bitshuffle".
     """
-    arrow_type = column.type.arrow
+    arrow_type = (column.type.element or column.type).arrow
     if column.encoding == "plain":
         return "PLAIN"
     if column.encoding == "prefix":

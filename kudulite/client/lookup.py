@@ -18,9 +18,9 @@ from kudulite.catalog.snapshot import choose_snapshot
 from kudulite.catalog.table_store import TableStore
 from kudulite.client.arrow_input import key_table, key_values
 from kudulite.errors import RowError, SchemaError
+from kudulite.model.column_cast import cast_to_column
 from kudulite.model.encoded_key import decode_key, encode_key, encode_keys, key_width
 from kudulite.model.key_array import KeyArray
-from kudulite.model.types import cast_to_column
 from kudulite.mvcc.hybrid_time import TIMESTAMP_MAX
 from kudulite.tablet.tablet import Tablet
 

@@ -44,6 +44,7 @@ class RowLayout:
         # The operation's type, the cells of all columns, and two bits per column: set, and null.
         self._fixed_bytes = 1 + sum(_value_bytes(column.type) for column in schema.columns)
         self._fixed_bytes += 2 * ((len(schema.columns) + 7) // 8)
+        self._array_names = tuple(c.name for c in schema.columns if c.type.is_array)
         self._bytes_names = tuple(c.name for c in schema.columns if c.type.is_bytes)
 
     def column(self, key: Any) -> tuple[str, Converter]:
@@ -90,6 +91,8 @@ class RowLayout:
                 # Bytes have isascii, too; text outside ASCII has more bytes than letters.
                 if not value.isascii() and isinstance(value, str):
                     size += len(value.encode()) - len(value)
+        for name in self._array_names:
+            size += sum(map(_element_bytes, values.get(name) or ()))
         return size
 
     def _no_column(self, key: Any) -> ColumnNotFoundError:
@@ -99,11 +102,16 @@ class RowLayout:
 
 
 def _value_bytes(column_type: ColumnType) -> int:
-    if column_type.is_bytes:
+    if column_type.is_bytes or column_type.is_array:
         return _REFERENCE_BYTES
     if column_type.name == "decimal":
         return column_type.key_width or _REFERENCE_BYTES
     return _VALUE_BYTES.get(column_type.name, 8)
+
+
+def _element_bytes(value: Any) -> int:
+    """What an element of an array takes, near enough."""
+    return _REFERENCE_BYTES + (len(value) if isinstance(value, str | bytes) else 0)
 
 
 def converter_of(column: Column, table: str) -> Converter:

@@ -106,6 +106,8 @@ class ColumnConstraint:
 
 def build_constraint(column: Column, comparisons: Iterable[tuple[str, Any]]) -> ColumnConstraint:
     """The constraint that all (operator, literal) pairs on `column` make together."""
+    if column.type.is_array:
+        return _null_test(column, comparisons)
     has_null = has_value = False
     lower: DomainKey = domain_min(column.type)
     top = domain_max(column.type)
@@ -140,6 +142,20 @@ def build_constraint(column: Column, comparisons: Iterable[tuple[str, Any]]) -> 
         lower=None if lower <= domain_min(column.type) else lower,
         upper=None if top is not None and upper > top else upper,
     )
+
+
+def _null_test(column: Column, comparisons: Iterable[tuple[str, Any]]) -> ColumnConstraint:
+    """The constraint on a column of arrays, which have no order."""
+    operators = {op for op, _ in comparisons}
+    if unknown := operators - {"is_null", "is_not_null"}:
+        raise SchemaError(
+            f"predicate on column {column.name!r}: {sorted(unknown)[0]} cannot be used on"
+            f" {column.type}; possible: is_null, is_not_null"
+        )
+    if "is_null" in operators:
+        is_empty = len(operators) > 1 or not column.nullable
+        return ColumnConstraint(column, is_null=True, is_empty=is_empty)
+    return ColumnConstraint(column)
 
 
 def _keys_of(values: Iterable[Any], column: Column) -> set[DomainKey]:

@@ -42,6 +42,8 @@ _ENCODING_ALIASES = {"bit_shuffle": "bitshuffle", "dictionary": "dict"}
 
 def encodings_of(column_type: ColumnType) -> tuple[str, ...]:
     """The encodings that a column of this type may have."""
+    if column_type.is_array:
+        return ("auto", "plain", "dict")
     if column_type.is_bytes:
         return ("auto", "plain", "dict", "prefix")
     if column_type.name == "bool":
@@ -76,6 +78,8 @@ class Column:
                 f"invalid encoding for column {self.name!r}: {self.encoding!r} on {self.type}; "
                 f"possible: {', '.join(encodings_of(self.type))}"
             )
+        if self.type.is_array and (self.read_default, self.write_default) != (None, None):
+            raise SchemaError(f"column {self.name!r}: a column of {self.type} has no default")
         compression = self.compression.lower()
         compression = _COMPRESSION_ALIASES.get(compression, compression)
         if compression not in COMPRESSIONS:

@@ -1,30 +1,25 @@
-"""Column types: the fourteen that a table can have, and how Arrow data is fitted to them.
+"""Column types: the fourteen scalar ones that a table can have, and arrays of them.
 
-A type is a name and, for some, parameters: `int32`, `decimal(10, 2)`, `varchar(20)`. Each has
-exactly one Arrow type, in which its values live everywhere above the files. `cast_to_column` brings
-a user's array to it, exactly or with an error: never a rounded, wrapped or truncated value.
+A type is a name and, for some, parameters: `int32`, `decimal(10, 2)`, `varchar(20)`,
+`array(int32)`. Each has exactly one Arrow type, in which its values live everywhere above the
+files. An array may be empty and its elements null; it has no order, so it is no part of a key.
 
 Source: Kudu docs/schema_design.adoc, "Column types"; common/types.h for the physical widths.
 """
 
 from __future__ import annotations
 
-import decimal as decimal_module
 import functools
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from kudulite.errors import ConflictError, RowError, SchemaError
+from kudulite.errors import ConflictError, SchemaError
 
 DECIMAL_PRECISION_MAX = 38
 VARCHAR_LENGTH_MAX = 65535
-BAD_ROWS_MAX, BAD_VALUES_SHOWN = 1000, 3  # of values that do not fit: counted, and named
 DATE_MIN, DATE_MAX = -719162, 2932896  # days since the epoch of 0001-01-01 and 9999-12-31
 
 _PLAIN_ARROW: dict[str, pa.DataType] = {
@@ -45,6 +40,8 @@ _KEY_WIDTHS = {"int8": 1, "int16": 2, "int32": 4, "int64": 8, "date": 4}
 _KEY_WIDTHS |= {"unixtime_micros": 8, "timestamp_ntz": 8}
 _TYPE_TEXT = re.compile(r"\s*([a-z_0-9]+)\s*(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?\s*")
 
+_ARRAY_TEXT = re.compile(r"\s*array\s*\((.*)\)\s*")
+
 
 @dataclass(frozen=True)
 class ColumnType:
@@ -54,6 +51,7 @@ class ColumnType:
     precision: int | None = None
     scale: int | None = None
     length: int | None = None
+    element: ColumnType | None = None
 
     def __post_init__(self) -> None:
         if self.name == "decimal":
@@ -63,10 +61,15 @@ class ColumnType:
                 raise SchemaError(
                     f"varchar length {self.length} is not within 1..{VARCHAR_LENGTH_MAX}"
                 )
+        elif self.name == "array":
+            if self.element is None or self.element.is_array:
+                raise SchemaError(f"array elements are scalars, not {self.element}")
         elif self.name not in _PLAIN_ARROW:
             raise SchemaError(f"unknown column type {self.name!r}; known: {', '.join(TYPE_NAMES)}")
 
     def __str__(self) -> str:
+        if self.name == "array":
+            return f"array({self.element})"
         if self.name == "decimal":
             return f"decimal({self.precision}, {self.scale})"
         return f"varchar({self.length})" if self.name == "varchar" else self.name
@@ -79,7 +82,12 @@ class ColumnType:
     @property
     def is_key_type(self) -> bool:
         """Whether a primary key column may have this type."""
-        return self.name not in ("bool", "float", "double")
+        return self.name not in ("bool", "float", "double", "array")
+
+    @property
+    def is_array(self) -> bool:
+        """Whether values are lists: array."""
+        return self.name == "array"
 
     @property
     def is_bytes(self) -> bool:
@@ -112,6 +120,8 @@ class ColumnType:
         int8 to int16 to int32 to int64; float to double; decimal to more digits of the same scale;
         varchar to a longer one or string; and each type to itself.
         """
+        if self.is_array or new.is_array:
+            return self == new
         if self.is_text:
             is_longer = new.name == "varchar" and (new.length or 0) >= (self.length or 0)
             return self == new or (self.name == "varchar" and (is_longer or new.name == "string"))
@@ -137,10 +147,12 @@ def _check_decimal(precision: int | None, scale: int | None) -> None:
 def _arrow_type(column_type: ColumnType) -> pa.DataType:
     if column_type.name == "decimal":
         return pa.decimal128(column_type.precision, column_type.scale)
+    if column_type.element is not None:
+        return pa.list_(pa.field("element", column_type.element.arrow))  # as Parquet calls it
     return pa.string() if column_type.name == "varchar" else _PLAIN_ARROW[column_type.name]
 
 
-TYPE_NAMES = (*_PLAIN_ARROW, "decimal(p, s)", "varchar(n)")
+TYPE_NAMES = (*_PLAIN_ARROW, "decimal(p, s)", "varchar(n)", "array(type)")
 
 bool_ = ColumnType("bool")
 int8 = ColumnType("int8")
@@ -166,8 +178,16 @@ def varchar(length: int) -> ColumnType:
     return ColumnType("varchar", length=length)
 
 
+def array(element: ColumnType | str) -> ColumnType:
+    """The type of lists of `element`, a scalar type; lists may be empty, elements null."""
+    return ColumnType("array", element=parse_type(element) if isinstance(element, str) else element)
+
+
 def parse_type(text: str) -> ColumnType:
     """The type whose `str` is `text`, in any case and spacing; SchemaError lists the known ones."""
+    nested = _ARRAY_TEXT.fullmatch(text.lower())
+    if nested is not None:
+        return array(nested.group(1))
     match = _TYPE_TEXT.fullmatch(text.lower())
     name, first, second = match.groups() if match else (None, None, None)
     if name == "decimal" and first is not None:
@@ -189,10 +209,12 @@ def type_from_arrow(arrow_type: pa.DataType) -> ColumnType:
         return decimal(arrow_type.precision, arrow_type.scale)
     if pa.types.is_date(arrow_type):
         return date
-    if _is_arrow_text(arrow_type):
+    if is_arrow_text(arrow_type):
         return string
-    if _is_arrow_bytes(arrow_type):
+    if is_arrow_bytes(arrow_type):
         return binary
+    if is_arrow_list(arrow_type):
+        return array(type_from_arrow(arrow_type.value_type))
     for name, plain in _PLAIN_ARROW.items():
         if plain == arrow_type:
             return ColumnType(name)
@@ -202,12 +224,26 @@ def type_from_arrow(arrow_type: pa.DataType) -> ColumnType:
     )
 
 
-def _is_arrow_text(arrow_type: pa.DataType) -> bool:
+def is_arrow_text(arrow_type: pa.DataType) -> bool:
+    """Whether values are UTF-8 in any layout."""
     t = pa.types
     return t.is_string(arrow_type) or t.is_large_string(arrow_type) or t.is_string_view(arrow_type)
 
 
-def _is_arrow_bytes(arrow_type: pa.DataType) -> bool:
+def is_arrow_list(arrow_type: pa.DataType) -> bool:
+    """Whether values are lists in any layout."""
+    t = pa.types
+    return (
+        t.is_list(arrow_type)
+        or t.is_large_list(arrow_type)
+        or t.is_fixed_size_list(arrow_type)
+        or t.is_list_view(arrow_type)
+        or t.is_large_list_view(arrow_type)
+    )
+
+
+def is_arrow_bytes(arrow_type: pa.DataType) -> bool:
+    """Whether values are bytes in any layout."""
     t = pa.types
     return (
         t.is_binary(arrow_type)
@@ -245,204 +281,6 @@ def widened(values: pa.Array, arrow_type: pa.DataType) -> pa.Array:
             f"a column was altered from {arrow_type} to {values.type} while it was read; read again"
         )
     return values.cast(arrow_type)
-
-
-# --- casts: each takes an Arrow array that is not yet of the column's type, and raises ArrowInvalid
-# --- for a value that has no exact counterpart
-
-
-def _cast_number(array: pa.Array, column_type: ColumnType) -> pa.Array:
-    if column_type.is_float and pa.types.is_integer(array.type):
-        return _exact_floats(array, column_type.arrow)
-    if column_type.is_float and pa.types.is_decimal(array.type):
-        array = _exact_doubles(array)
-    result = array.cast(column_type.arrow)
-    if pa.types.is_float64(array.type) and column_type.name == "float":
-        back = result.cast(pa.float64())
-        same = pc.or_kleene(pc.equal(back, array), pc.is_nan(array))
-        if not pc.all(same).as_py() and pc.any(pc.invert(same)).as_py():
-            raise pa.ArrowInvalid("no float has this value")
-    return result
-
-
-def _exact_floats(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Integers as floating point of exactly the same value; Arrow itself refuses large ones."""
-    result = array.cast(wanted, safe=False)
-    limit = 2.0 ** (array.type.bit_width - pa.types.is_signed_integer(array.type))
-    is_inside = pc.less(result, pa.scalar(limit, wanted))
-    back = pc.if_else(is_inside, result, pa.scalar(0, wanted)).cast(array.type, safe=False)
-    if pc.any(pc.or_(pc.invert(is_inside), pc.not_equal(back, array))).as_py():
-        raise pa.ArrowInvalid(f"no {wanted} has this value")
-    return result
-
-
-def _exact_doubles(array: pa.Array) -> pa.Array:
-    """Decimals as doubles of exactly the same value: n / 10^s is one if n / 5^s is whole."""
-    scale = max(array.type.scale, 0)
-    power = pa.scalar(decimal_module.Decimal(2**scale))
-    power = power.cast(pa.decimal256(power.type.precision, 0))
-    wide = array.cast(pa.decimal256(75 - power.type.precision, scale))
-    whole = pc.multiply(wide, power).cast(pa.decimal256(76, 0))
-    result = whole.cast(pa.float64())
-    if pc.any(pc.not_equal(result.cast(pa.decimal256(76, 0)), whole)).as_py():
-        raise pa.ArrowInvalid("no double has this value")
-    return pc.divide(result, float(2**scale))
-
-
-def _cast_decimal(array: pa.Array, column_type: ColumnType) -> pa.Array:
-    # Through 76 digits: widening 128-bit decimals within 38 digits can overflow unnoticed.
-    scale = column_type.scale or 0
-    if pa.types.is_integer(array.type):
-        wide = array.cast(pa.decimal256(76, scale))
-    else:
-        wide = array.cast(pa.decimal256(76, max(array.type.scale, scale)))
-    return wide.cast(column_type.arrow)
-
-
-def _cast_plain(array: pa.Array, column_type: ColumnType) -> pa.Array:
-    return array.cast(column_type.arrow)
-
-
-def _is_exact_source(source: pa.DataType, column_type: ColumnType) -> bool:
-    """Whether values of `source` have an exact meaning in `column_type`, if they fit at all."""
-    t = pa.types
-    if column_type.is_integer:
-        return t.is_integer(source) or t.is_floating(source) or t.is_decimal(source)
-    if column_type.is_float:
-        return t.is_integer(source) or t.is_floating(source) or t.is_decimal(source)
-    if column_type.name == "decimal":
-        return t.is_integer(source) or t.is_decimal(source)
-    if column_type.name == "date":
-        return t.is_date(source)
-    if column_type.is_timestamp:
-        has_zone = column_type.name == "unixtime_micros"
-        return t.is_timestamp(source) and (source.tz is not None) == has_zone
-    if column_type.is_bytes:
-        return _is_arrow_text(source) or _is_arrow_bytes(source)
-    return source == column_type.arrow
-
-
-def _check_values(array: pa.Array, column_type: ColumnType) -> None:
-    """Raise ArrowInvalid where an array of the right Arrow type holds a value that is not legal."""
-    if column_type.is_text:
-        array.validate(full=True)
-    if column_type.name == "date":
-        bounds = pc.min_max(array.view(pa.int32())).as_py()
-        if bounds["min"] is not None and (bounds["min"] < DATE_MIN or bounds["max"] > DATE_MAX):
-            raise pa.ArrowInvalid("dates go from 0001-01-01 to 9999-12-31")
-    if column_type.name == "varchar":
-        assert column_type.length is not None
-        longest = pc.max(pc.binary_length(array)).as_py()
-        if longest is not None and longest > column_type.length:  # bytes are at least characters
-            longest = pc.max(pc.utf8_length(array)).as_py()
-            if longest > column_type.length:
-                raise pa.ArrowInvalid(f"longer than {column_type.length} characters")
-
-
-def cast_to_column(
-    array: pa.Array | pa.ChunkedArray, column_type: ColumnType, *, column: str, table: str
-) -> pa.Array:
-    """One array of exactly `column_type.arrow` with the same values; no copy if it has it already.
-
-    RowError names the first values that do not fit, the first's row, and how many there are;
-    SchemaError says that the Arrow type has no exact meaning in the column. Nulls pass: whether
-    they may is not decided here."""
-    array = _plain_array(array, column, table)
-    if pa.types.is_null(array.type):
-        return pa.nulls(len(array), column_type.arrow)
-    if not _is_exact_source(array.type, column_type):
-        hint = ""
-        if column_type.is_timestamp and pa.types.is_timestamp(array.type):
-            hint = (
-                "; give the timestamps a time zone, or make the column timestamp_ntz"
-                if array.type.tz is None
-                else "; convert to local time without a zone, or make the column unixtime_micros"
-            )
-        raise SchemaError(
-            f"table {table!r}, column {column!r}: Arrow type {array.type} has no exact meaning in "
-            f"{column_type}{hint}"
-        )
-
-    def fit(part: pa.Array) -> pa.Array:
-        """`part` in the column's type, all values checked; ArrowInvalid if one does not fit."""
-        result = part
-        if part.type != column_type.arrow:
-            result = _caster(column_type)(part, column_type)
-        _check_values(result, column_type)
-        return result
-
-    try:
-        return fit(array)
-    except pa.ArrowInvalid as error:
-        rows = _bad_rows(array, fit)
-        others = ""
-        if len(rows) > 1:
-            shown = ", ".join(_show(array, row) for row in rows[1:BAD_VALUES_SHOWN])
-            more = ", …" if len(rows) > BAD_VALUES_SHOWN else ""
-            at_least = "at least " if len(rows) == BAD_ROWS_MAX else ""
-            others = f"; {at_least}{len(rows)} rows do not fit, the next with {shown}{more}"
-        raise RowError(
-            f"table {table!r}, column {column!r}: row {rows[0]}: value {_show(array, rows[0])} does"
-            f" not fit {column_type}: {error}{others}",
-            reason=RowError.REASON_INVALID,
-            row_count=len(rows),
-        ) from error
-
-
-def _caster(column_type: ColumnType) -> Callable[[pa.Array, ColumnType], pa.Array]:
-    if column_type.is_integer or column_type.is_float:
-        return _cast_number
-    return _cast_decimal if column_type.name == "decimal" else _cast_plain
-
-
-def _plain_array(array: pa.Array | pa.ChunkedArray, column: str, table: str) -> pa.Array:
-    """`array` as one piece without dictionary, run-end, or extension wrapping."""
-    if isinstance(array, pa.ChunkedArray):
-        array = array.chunk(0) if array.num_chunks == 1 else array.combine_chunks()
-        if isinstance(array, pa.ChunkedArray):
-            raise SchemaError(
-                f"table {table!r}, column {column!r}: the batch holds more than 2 GiB of "
-                f"{array.type} values; write it in smaller batches"
-            )
-    if isinstance(array, pa.ExtensionArray):
-        array = array.storage
-    if pa.types.is_dictionary(array.type):
-        array = array.cast(array.type.value_type)
-    elif pa.types.is_run_end_encoded(array.type):
-        array = pc.run_end_decode(array)
-    return array
-
-
-def _bad_rows(array: pa.Array, fit: Callable[[pa.Array], pa.Array]) -> list[int]:
-    """The first rows, at most BAD_ROWS_MAX, that do not fit, by bisection; `fit(array)` fails."""
-    found: list[int] = []
-    pending = [(0, len(array))]  # ranges to look at, the next one last
-    while pending and len(found) < BAD_ROWS_MAX:
-        start, end = pending.pop()
-        try:
-            fit(array.slice(start, end - start))
-        except pa.ArrowInvalid:
-            middle = (start + end) // 2
-            if middle == start:
-                found.append(start)
-            else:
-                pending += [(middle, end), (start, middle)]
-    return found
-
-
-def _show(array: pa.Array, row: int) -> str:
-    """The value for a message: readable also when Python has no object for it."""
-    cell = array.slice(row, 1)
-    try:
-        text = repr(cell[0].as_py())
-    except (ValueError, OverflowError, UnicodeDecodeError):
-        if pa.types.is_date32(cell.type):
-            text = f"day {cell.view(pa.int32())[0].as_py()}"
-        elif cell.type.id in (pa.timestamp("us").id, pa.date64().id):
-            text = f"{np.asarray(cell.view(pa.int64()))[0]} {cell.type}"
-        else:
-            text = "that is no UTF-8"
-    return text if len(text) <= 80 else text[:77] + "..."
 
 
 def value_text(value: Any) -> str:

@@ -2,7 +2,8 @@
 
 Canonical: bool, int, float (one NaN object, so that `==` on tuples holds), Decimal with exactly the
 column's scale, `datetime.date`, `datetime.datetime` (UTC for unixtime_micros, naive for
-timestamp_ntz, an int of microseconds where Python has no such year), str, bytes."""
+timestamp_ntz, an int of microseconds where Python has no such year), str, bytes, and for arrays a
+list of these and None."""
 
 from __future__ import annotations
 
@@ -42,6 +43,8 @@ def canonical_value(value: Any, column_type: ColumnType, column: str) -> Any:
         raise SchemaError(
             f"column {column!r}: {value_text(value)} is no {column_type}: {error}"
         ) from error
+    except SchemaError as error:  # of an element
+        raise SchemaError(f"column {column!r}: {value_text(value)}: {error}") from error
 
 
 def _from_numpy_time(value: np.datetime64) -> Any:
@@ -209,6 +212,16 @@ def to_bytes(value: Any) -> bytes:
     return bytes(value)
 
 
+def _to_list(value: Any, column_type: ColumnType) -> list[Any]:
+    element = column_type.element
+    assert element is not None
+    if isinstance(value, np.ndarray):
+        value = list(value)
+    if not isinstance(value, list | tuple):
+        raise TypeError("expected a list")
+    return [canonical_value(item, element, "element") for item in value]
+
+
 _CONVERTERS: dict[str, Callable[[Any, ColumnType], Any]] = {
     "bool": _to_bool,
     "int8": _to_int,
@@ -224,11 +237,14 @@ _CONVERTERS: dict[str, Callable[[Any, ColumnType], Any]] = {
     "string": _to_text,
     "varchar": _to_text,
     "binary": lambda value, _: to_bytes(value),
+    "array": _to_list,
 }
 
 
 def value_to_json(value: Any, column_type: ColumnType) -> Any:
-    """A canonical value as something JSON keeps: number, string, bool, or None."""
+    """A canonical value as something JSON keeps: number, string, bool, list, or None."""
+    if value is not None and column_type.element is not None:
+        return [value_to_json(item, column_type.element) for item in value]
     if value is None or column_type.name == "bool" or column_type.is_text:
         return value
     if column_type.is_integer:
@@ -244,6 +260,8 @@ def value_to_json(value: Any, column_type: ColumnType) -> Any:
 
 def value_from_json(stored: Any, column_type: ColumnType, column: str) -> Any:
     """The canonical value that `value_to_json` stored."""
+    if stored is not None and column_type.element is not None:
+        return [value_from_json(item, column_type.element, column) for item in stored]
     if isinstance(stored, str) and not column_type.is_text:
         if column_type.is_integer or column_type.is_timestamp:
             stored = int(stored)

@@ -126,6 +126,11 @@ class WriteSpec:
                 f"{what}: ordering column {ordering_column!r} must be a non-key column of the table"
                 f" that the batch provides; those are: {', '.join(values) or 'none'}"
             )
+        if ordering_column is not None and schema.column(ordering_column).type.is_array:
+            raise OptionError(
+                f"{what}: ordering column {ordering_column!r} is"
+                f" {schema.column(ordering_column).type}, which has no order"
+            )
         hides_nulls = ignore_null and any(
             schema.column(name).write_default is not None for name in values
         )

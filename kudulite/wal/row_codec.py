@@ -5,7 +5,8 @@
     cell := of each column that is set and not null, in the table's order, little-endian:
             bool u8 · int8 to int64 in their widths · float f32 · double f64 · date days:i32 ·
             unixtime_micros, timestamp_ntz micros:i64 · decimal unscaled:i128 ·
-            string, varchar, binary length:u32 bytes
+            string, varchar, binary length:u32 bytes ·
+            array length:u32 null:bit[length], in whole bytes, cell* of elements that are not null
 
 Worked example: table (k int8, v string); UPDATE (1) of k = 7 to v = "a", then DELETE (2) of k = 8:
 
@@ -29,7 +30,8 @@ import numpy as np
 import pyarrow as pa
 
 from kudulite.errors import CorruptionError
-from kudulite.model.schema import Column, Schema
+from kudulite.model.schema import Schema
+from kudulite.model.types import ColumnType
 from kudulite.model.values import (
     date_from_days,
     decimal_from_unscaled,
@@ -80,7 +82,8 @@ class RowCodec:
     def __init__(self, schema: Schema) -> None:
         self.column_ids = tuple(column.id for column in schema.columns)
         self._cells = [
-            (column.name, 1 << at, *_cell_codec(column)) for at, column in enumerate(schema.columns)
+            (column.name, 1 << at, *_cell_codec(column.type))
+            for at, column in enumerate(schema.columns)
         ]
         self._mask_bytes = (len(schema.columns) + 7) // 8
         self._key_count = schema.key_count
@@ -139,7 +142,7 @@ class RowCodec:
                 if value is None:
                     is_null |= bit
                     continue
-                if type(value) is not kind and not (kind is _MOMENT and type(value) is int):
+                if not _is_of(value, kind):
                     raise ValueError(f"{value!r} is no {kind.__name__}")
                 try:
                     packed.append(pack(value))
@@ -239,20 +242,61 @@ class RowList:
         return self.codec.columns([cells for _, cells in self.rows])
 
 
-def _cell_codec(column: Column) -> tuple[type, Pack, Unpack]:
+def _cell_codec(column_type: ColumnType) -> tuple[type, Pack, Unpack]:
     """The type that values must have (moments: or int), and how they become bytes and back."""
-    name = column.type.name
+    name = column_type.name
+    if column_type.element is not None:
+        return _array_codec(*_cell_codec(column_type.element))
     if name in _NUMBERS:
         return _number_codec(*_NUMBERS[name])
     if name == "date":
         return datetime.date, *_fixed_codec(_DAYS, to_days, date_from_days)
-    if column.type.is_timestamp:
+    if column_type.is_timestamp:
         return _MOMENT, *_fixed_codec(
             _MICROS,
-            lambda value: to_micros(value, column.type),
-            lambda micros: timestamp_from_micros(micros, column.type),
+            lambda value: to_micros(value, column_type),
+            lambda micros: timestamp_from_micros(micros, column_type),
         )
-    return _decimal_codec(column) if name == "decimal" else _text_codec(column)
+    return _decimal_codec(column_type) if name == "decimal" else _text_codec(column_type)
+
+
+def _array_codec(kind: type, pack: Pack, unpack: Unpack) -> tuple[type, Pack, Unpack]:
+    def pack_list(values: list[Any]) -> bytes:
+        nulls = 0
+        cells = []
+        for at, value in enumerate(values):
+            if value is None:
+                nulls |= 1 << at
+            elif not _is_of(value, kind):
+                raise ValueError(f"element {value!r} is no {kind.__name__}")
+            else:
+                cells.append(pack(value))
+        count = len(values)
+        return b"".join([_LENGTH.pack(count), nulls.to_bytes((count + 7) // 8, "little"), *cells])
+
+    def unpack_list(content: memoryview, at: int) -> tuple[Any, int]:
+        count = _LENGTH.unpack_from(content, at)[0]
+        begin = at + _LENGTH.size
+        at = begin + (count + 7) // 8
+        if at > len(content):
+            raise ValueError(f"array of {count} elements from byte {begin} of {len(content)}")
+        nulls = int.from_bytes(content[begin:at], "little")
+        if nulls >> count:
+            raise ValueError(f"nulls {nulls:#x} of {count} elements")
+        values: list[Any] = []
+        for index in range(count):
+            value = None
+            if not nulls >> index & 1:
+                value, at = unpack(content, at)
+            values.append(value)
+        return values, at
+
+    return list, pack_list, unpack_list
+
+
+def _is_of(value: Any, kind: type) -> bool:
+    """Whether a value is of a column's type; a moment may be an int of microseconds."""
+    return type(value) is kind or (kind is _MOMENT and type(value) is int)
 
 
 def _number_codec(layout: str, kind: type) -> tuple[type, Pack, Unpack]:
@@ -274,8 +318,8 @@ def _fixed_codec(
     return lambda value: number.pack(to_number(value)), unpack
 
 
-def _decimal_codec(column: Column) -> tuple[type, Pack, Unpack]:
-    precision, scale = column.type.precision or 0, column.type.scale or 0
+def _decimal_codec(column_type: ColumnType) -> tuple[type, Pack, Unpack]:
+    precision, scale = column_type.precision or 0, column_type.scale or 0
 
     def pack(value: Any) -> bytes:
         try:
@@ -298,13 +342,13 @@ def _decimal_codec(column: Column) -> tuple[type, Pack, Unpack]:
     return Decimal, pack, unpack
 
 
-def _text_codec(column: Column) -> tuple[type, Pack, Unpack]:
-    is_text, length_max = column.type.is_text, column.type.length
+def _text_codec(column_type: ColumnType) -> tuple[type, Pack, Unpack]:
+    is_text, length_max = column_type.is_text, column_type.length
     kind = str if is_text else bytes
 
     def pack(value: Any) -> bytes:
         if length_max is not None and len(value) > length_max:
-            raise ValueError(f"{value!r} does not fit {column.type}")
+            raise ValueError(f"{value!r} does not fit {column_type}")
         content: bytes = value.encode() if isinstance(value, str) else value
         return _LENGTH.pack(len(content)) + content
 

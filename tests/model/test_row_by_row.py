@@ -5,6 +5,7 @@ of each hold rows back while others write. A failure prints the few steps that a
 a call of `replay` to paste into a test.
 """
 
+import datetime
 import itertools
 import pprint
 import random
@@ -30,6 +31,7 @@ SETUPS = [
     )
 ]
 TEXTS = ("", "a", "a\0", "ÿ", "\U0001f600")
+MOMENT = datetime.datetime(2013, 1, 1, microsecond=7, tzinfo=datetime.UTC)
 SAFE = tuple(name for name in OPERATIONS if name not in ("insert", "update", "delete"))
 
 
@@ -110,6 +112,7 @@ class Steps:
             "a": self.random.choice([None, *range(-3, 6)]),
             "b": self.random.choice([None, *TEXTS]),
             "c": self.random.randint(0, 9),
+            "l": self.random.choice([None, [], [None], [MOMENT], [None, MOMENT, MOMENT]]),
             "r": self.random.choice([-0.5, 0.0, 1.5]),
         }
         return {name: values[name] for name in names}

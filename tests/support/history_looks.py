@@ -99,6 +99,8 @@ class LookSteps(HistoryState):
                 continue
             else:
                 place, value = names.index(name), value_of(column, number or 0)
+                if column.type.is_array and how != "null":
+                    how = "not null"
             value = [value] if how == "in" else value
             where.append(predicate_of(table[names[place]], how, value))
             tests.append((place, how, value))

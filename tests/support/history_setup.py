@@ -32,13 +32,15 @@ FIRST_COLUMNS = (
     ModelColumn(2, "c", parse_type("int32"), False, 300_000, 300_000),
     ModelColumn(3, "f", parse_type("float")),
     ModelColumn(4, "m", parse_type("decimal(4, 1)")),
+    ModelColumn(5, "l", parse_type("array(string)")),
 )
-COLUMN_NAMES = ("a", "b", "c", "f", "m", "x", "y", "z")
+COLUMN_NAMES = ("a", "b", "c", "f", "m", "l", "x", "y", "z")
 ADDED_TYPES = tuple(
     parse_type(name)
     for name in (
         *("int8", "int16", "int32", "int64", "float", "double", "decimal(4, 1)", "varchar(6)"),
         *("string", "binary", "bool", "date", "unixtime_micros"),
+        *("array(int8)", "array(bool)", "array(decimal(4, 1))", "array(binary)"),
     )
 )
 WIDER = {
@@ -137,6 +139,10 @@ def value_of(column: ModelColumn, number: int | None) -> Any:
         return None
     number = number or 0
     column_type = column.type
+    if column_type.element is not None:
+        element = replace(column, type=column_type.element, nullable=True)
+        numbers = [None if at == 1 else number + at for at in range(number % 4)]
+        return [value_of(element, each) for each in numbers]
     if column_type.is_integer:
         return number * _INTEGERS[column_type.name]
     if column_type.is_float:

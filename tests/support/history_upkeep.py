@@ -54,6 +54,8 @@ class UpkeepSteps(HistoryState):
         if self.column(name) is not None:
             return
         column_type = ADDED_TYPES[kind % len(ADDED_TYPES)]
+        if column_type.is_array:  # they have no defaults
+            nullable, default = True, None
         column = ModelColumn(next(self.next_column_id), name, column_type, nullable)
         value = None if default is None and nullable else value_of(column, default)
         column = replace(column, read_default=value, write_default=value)
@@ -94,7 +96,7 @@ class UpkeepSteps(HistoryState):
     def _default(self, client: int, name: str, default: int | None) -> None:
         """Change what inserts store that leave a column unset; what is there stays."""
         column = self.column(name)
-        if column is None:
+        if column is None or column.type.is_array:
             return
         value = value_of(column, default)
         alterer = self._alterer(client)

@@ -150,6 +150,7 @@ class MergeMachine(RandomRowSets):
             return
         column_type = parse_type(self.random.choice(TYPES))
         default = self.random.choice([None, *VALUES[column_type.name]])
+        default = None if column_type.is_array else default
         name = f"c{self.schema.next_column_id}"
         self.schema = self.schema.with_column(
             Column(-1, name, column_type, default is None, read_default=default)

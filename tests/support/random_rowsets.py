@@ -32,7 +32,7 @@ KEYS = {
     "string,int32": [(s, i) for s in ("", "a", "b") for i in (-1, 2, 70_000)],
     "int64,int32": [(i, j) for i in (-1, 5, 6) for j in (0, 1, 9)],
 }
-TYPES = ("int8", "string", "bool", "float", "decimal(4, 2)", "int64", "varchar(5)")
+TYPES = ("int8", "string", "array(int32)", "bool", "float", "decimal(4, 2)", "int64", "varchar(5)")
 WIDER = ("int16", "int32", "int64", "double", "decimal(10, 2)", "decimal(30, 2)", "string")
 VALUES: dict[str, list] = {
     "int8": [0, 1, -5],
@@ -45,6 +45,7 @@ VALUES: dict[str, list] = {
     "bool": [True, False],
     "double": [0.0, 1.5],
     "decimal": [Decimal("1.25"), Decimal("-0.50")],
+    "array": [[], [None], [1, None, -5]],
 }
 
 

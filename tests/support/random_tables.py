@@ -47,6 +47,7 @@ VALUE_COLUMNS: tuple[tuple[str, Any, dict[str, Any]], ...] = (
     ("a", kudulite.int64, {}),
     ("b", kudulite.string, {"default": "none"}),
     ("c", kudulite.int32, {"nullable": False, "default": 3}),
+    ("l", kudulite.array(kudulite.string), {}),
     ("r", kudulite.double, {"nullable": False}),
 )
 DEFAULTS = {"b": "none", "c": 3}
@@ -150,6 +151,7 @@ class RandomTable:
             "a": self.random.choice([None, *range(-3, 6)]),
             "b": self.random.choice([None, *TEXTS]),
             "c": self.random.randint(0, 9),
+            "l": self.random.choice([None, [], [None], ["a"], ["", None, "zz" * 20]]),
             "r": self.random.choice([-0.5, 0.0, 1.5]),
         }
         return dict(zip(self.key_names, key, strict=True)) | {n: values[n] for n in names}
@@ -263,6 +265,10 @@ class RandomTable:
         """A predicate and the same in Python, over a row as a dict."""
         name = self.random.choice(self.table.schema.names)
         column = self.table[name]
+        if name == "l":
+            if self.random.random() < 0.5:
+                return column.is_null(), lambda row: row[name] is None
+            return column.is_not_null(), lambda row: row[name] is not None
         if name in self.key_names:
             value = self.random.choice(self.keys)[self.key_names.index(name)]
         else:

@@ -48,8 +48,12 @@ def rows_of_tokens(tokens: list) -> list[dict]:
 
 
 def _compare_predicates(table: Table, name: str, rows: list[dict], at: Any) -> None:
-    for value in list({row[name] for row in rows})[:VALUES_MAX]:
+    is_array = table.schema.column(name).type.is_array
+    values = [None] if is_array else list({row[name] for row in rows})
+    for value in values[:VALUES_MAX]:
         tests = [(table[name].is_null(), lambda found: found is None)]
+        if is_array:
+            tests.append((table[name].is_not_null(), lambda found: found is not None))
         if value is not None:
             tests = [
                 (table[name] == value, lambda found, v=value: found == v),

@@ -30,6 +30,10 @@ VALUES = {
     "a": ("int64", st.none() | st.integers(-3, 3)),
     "s": ("string", st.none() | st.sampled_from(["", "x", "yy"])),
     "b": ("bool", st.none() | st.booleans()),
+    "l": (
+        "array(int32)",
+        st.none() | st.lists(st.none() | st.integers(-3, 3), max_size=3),
+    ),
 }
 Row = dict[str, Any]
 

@@ -32,6 +32,7 @@ VALUES: tuple[tuple[str, Any, dict[str, Any]], ...] = (
     ("a", kudulite.int64, {}),
     ("b", kudulite.string, {"default": "none"}),
     ("c", kudulite.int32, {"nullable": False, "default": 3}),
+    ("l", kudulite.array(kudulite.unixtime_micros), {}),
 )
 REQUIRED = ("r", kudulite.double, {"nullable": False})
 DEFAULTS = {"b": "none", "c": 3}

@@ -30,6 +30,8 @@ VALUES: dict[str, list] = {
     "double": [-0.5, 0.0, 1e300],
     "float": [-0.5, 0.0, 1.5],
     "binary": [b"", b"\xff\0", b"bytes"],
+    "array(int32)": [[], [None], [1, None, -5], list(range(9))],
+    "array(string)": [[], ["", None], ["a", "some longer text"]],
 }
 
 
@@ -129,6 +131,10 @@ class RowSetReads:
         column = self.random.choice(self.schema.value_columns)
         value = self.random.choice(VALUES[str(column.type)])
         at = columns.index(column)
+        if column.type.is_array:
+            found = self._scanned(columns, timestamp, [Predicate(column.name, "is_not_null")])
+            assert found == {key: row for key, row in expected.items() if row[at] is not None}
+            return
         found = self._scanned(columns, timestamp, [Predicate(column.name, "=", value)])
         assert found == {key: row for key, row in expected.items() if row[at] == value}
 

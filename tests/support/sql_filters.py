@@ -140,6 +140,8 @@ class FilterMaker:
     def _test(self) -> Filter:
         name = self._random.choice(sorted(self._values))
         column_type = self._types[name]
+        if column_type.is_array:
+            return self._null_test(name, column_type)
         tests = [self._comparison] * 5 + [self._in_list] * 2
         tests += [self._null_test, self._null_safe, self._between, self._two_columns]
         if column_type.name in ("string", "varchar"):
@@ -208,7 +210,9 @@ class FilterMaker:
         test = Filter(
             f"{name} IN ({', '.join(literal.sql for literal in literals)})",
             holds,
-            f"{name} IN ({', '.join(map(str, options))})" if None not in options else None,
+            f"{name} IN ({', '.join(map(str, options))})"
+            if options and None not in options
+            else None,
             (Predicate(name, "in", values),) if is_exact else None,
         )
         return negated(test) if self._random.random() < 0.2 else test

@@ -27,7 +27,7 @@ DAY, DATE, MOMENT = datetime.date, kudulite.date, datetime.datetime
 MICROSECOND = datetime.timedelta(microseconds=1)
 
 # Name, type, values: extremes and whatever a statistic, an encoding or a calendar may spoil.
-COLUMNS: tuple[tuple[str, Any, list[Any]], ...] = (
+SCALARS: tuple[tuple[str, Any, list[Any]], ...] = (
     ("flag", kudulite.bool_, [True, False]),
     ("i8", kudulite.int8, [-128, -1, 0, 127]),
     ("i16", kudulite.int16, [-32768, 0, 300, 32767]),
@@ -66,6 +66,15 @@ COLUMNS: tuple[tuple[str, Any, list[Any]], ...] = (
         [Decimal("1234567890123456789012345678.0123456789"), Decimal("-1E-10"), Decimal(3)],
     ),
 )
+# Values as above, none, and nulls among them.
+ARRAYS: tuple[tuple[str, Any, list[Any]], ...] = (
+    ("flags", "array(bool)", [[], [True, None, False], [None]]),
+    ("numbers", "array(int32)", [[], [None], [-(2**31), None, 2**31 - 1], list(range(50))]),
+    ("doubles", "array(double)", [[], [math.nan, None, 1e300]]),
+    ("texts", "array(string)", [[], ["", None, "\U0001f600"], ["a\0"], ["zz" * 40]]),
+    ("sums", "array(decimal(9, 2))", [[], [Decimal("-9999999.99"), None, Decimal("1.50")]]),
+)
+COLUMNS = (*SCALARS, *ARRAYS)
 KEY_NAMES = ("group", "id")
 VALUES = {name: values for name, _, values in COLUMNS}
 

@@ -31,6 +31,11 @@ VALUES: dict[str, list[Any]] = {
     "varchar(8)": ["", "ä", "12345678", "\0", "é\u0301", "ß"],
     "binary": [b"", b"\0", b"\xff\xfe", b"KLWF" * 3, bytes(range(256)), b"x"],
     "decimal(5, 2)": [Decimal("-999.99"), *map(Decimal, ["0.00", "1.25", "9", "8.1", "7"])],
+    "array(bool)": [[], [None], [True, None, False], [True] * 9, [None] * 8, [False]],
+    "array(varchar(8))": [[], ["", None, "ä"], ["12345678"], [None], ["\0"], ["a", "b"]],
+    "array(unixtime_micros)": [[datetime.datetime(2013, 1, 1, 0, 0, 0, 1, UTC)], [], *[[None]] * 4],
+    "array(decimal(5, 2))": [[Decimal("-999.99"), None], [], [None], *[[Decimal("1.25")] * 3] * 3],
+    "array(double)": [[math.nan, None, -0.0], [], [None], [1.5], [2.5], [math.inf]],
     "decimal(38, 10)": [Decimal(10) ** 27, Decimal("-0.0000000001"), *map(Decimal, "1234")],
 }
 ALL_TYPES = Schema.build(

@@ -98,7 +98,7 @@ def test_tokens_narrow(tmp_path):
     """Columns and predicates that come after planning."""
     made = random_table(tmp_path / "t", 4)
     limits = NativeLimits(excluded_rows_max=0, handed_bytes_max=0, memory_rows_max=0)
-    plan = made.table.native_plan(limits=limits)
+    plan = made.table.native_plan(limits=limits, is_readable=lambda file: False)
     where = [made.table["i64"] > 0]
     parts = [b for t in plan.tokens for b in t.narrowed(["id"], where).open()]
     expected = made.table.scan(columns=["id"], where=where).to_arrow()
@@ -112,7 +112,7 @@ def test_a_token_of_another_table_is_refused(tmp_path):
     """A table that was created again, and files that are gone, ask for a new plan."""
     made = random_table(tmp_path / "t", 7)
     limits = NativeLimits(excluded_rows_max=0, handed_bytes_max=0, memory_rows_max=0)
-    (token, *_) = made.table.native_plan(limits=limits).tokens
+    (token, *_) = made.table.native_plan(limits=limits, is_readable=lambda file: False).tokens
     made.overwrite()
     for file in made.table.path.glob("tablet/*/rowset/*/base-*"):
         file.unlink()

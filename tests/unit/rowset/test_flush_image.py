@@ -125,7 +125,7 @@ def test_three_lives_leave_the_undo_that_kudu_leaves():
         Change(61, (7,), CHANGE_UPDATE, {"s": "z"}),
     ]
     image = flush_image(in_memory(Versions(schema, [(7,)], lives)).snapshot())
-    assert image.rows.to_pylist() == [{"k0": 7, "a": 4, "s": "z", "b": False}]
+    assert image.rows.to_pylist() == [{"k0": 7, "a": 4, "s": "z", "b": False, "l": None}]
     assert image.redo is None
     undo = image.undo
     assert undo is not None

@@ -106,7 +106,7 @@ def test_rows_older_than_a_column_show_its_read_default():
     snapshot = memory.snapshot()
     arrays = snapshot.read_rows(np.array([0, 1]), [versions.schema.column("s")], 9)
     assert arrays[0].to_pylist() == [None, "x"]
-    assert snapshot.read_row(0, versions.schema.columns, 9) == [1, 1, None, None]
+    assert snapshot.read_row(0, versions.schema.columns, 9) == [1, 1, None, None, None]
 
 
 def test_readers_meanwhile_see_whole_calls_only():

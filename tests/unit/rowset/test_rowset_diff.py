@@ -114,7 +114,7 @@ def test_one_row_changed_when_its_changes_say_and_was_what_they_made(versions, r
 
 def test_a_row_that_was_inserted_and_taken_back_at_one_moment_is_not_told(tmp_path):
     """A bulk write leaves such rows when another one was faster; nobody could ever see them."""
-    values = {"a": 1, "s": "x", "b": None}
+    values = {"a": 1, "s": "x", "b": None, "l": None}
     versions = Versions(make_schema("int64"), [(0,), (1,)])
     versions.changes = [
         Change(5, (0,), CHANGE_INSERT, values),

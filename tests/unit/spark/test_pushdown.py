@@ -38,6 +38,8 @@ def test_filters_with_an_equal_predicate(given, expected):
         spark.StringContains(("a",), "x"),
         spark.EqualTo(("a", "b"), 1),
         spark.EqualTo(("a",), None),
+        spark.EqualTo(("a",), [1, None]),
+        spark.In(("a",), [[1], [2]]),
         # PySpark has rounded it on the way: its digits are not to be trusted.
         spark.EqualTo(("a",), Decimal("1234567890123456789012345678")),
         spark.In(("a",), [Decimal("1234567890123456789012345678")]),

@@ -3,6 +3,7 @@
 import inspect
 
 import pytest
+from pyspark.ml.linalg import VectorUDT
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
@@ -26,7 +27,7 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
-from kudulite import ColumnType, decimal, varchar
+from kudulite import ColumnType, array, decimal, varchar
 from kudulite.errors import ColumnNotFoundError, SchemaError
 from kudulite_spark.types import (
     CHAR_VARCHAR_KEY,
@@ -53,6 +54,7 @@ PAIRS = [
     (TimestampNTZType(), ColumnType("timestamp_ntz")),
     (StringType(), ColumnType("string")),
     (BinaryType(), ColumnType("binary")),
+    (ArrayType(DecimalType(5, 2)), array(decimal(5, 2))),
 ]
 
 
@@ -78,7 +80,9 @@ def test_lengths_of_varchar_and_char_are_kept():
     assert column_type(field) == varchar(7)
 
 
-@pytest.mark.parametrize("spark", [ArrayType(LongType()), NullType(), StringType("UNICODE_CI")])
+@pytest.mark.parametrize(
+    "spark", [ArrayType(ArrayType(LongType())), NullType(), StringType("UNICODE_CI"), VectorUDT()]
+)
 def test_types_without_a_counterpart_are_refused_by_name(spark):
     """The message has the column and the type as Spark writes it."""
     with pytest.raises(SchemaError, match="column 'c'") as caught:
@@ -158,6 +162,10 @@ def test_only_exact_types_may_be_asked_for(own, wanted, exact):
         (DateType(), ColumnType("unixtime_micros"), False),
         (LongType(), ColumnType("string"), False),
         (BinaryType(), ColumnType("string"), True),
+        (ArrayType(LongType()), array("int8"), True),
+        (ArrayType(StringType()), array("int8"), False),
+        (LongType(), array("int8"), False),
+        (ArrayType(LongType()), ColumnType("int8"), False),
     ],
 )
 def test_writable_is_what_has_an_exact_meaning(spark, own, writable):

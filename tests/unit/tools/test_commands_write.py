@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from command_line import error, output, value
 from core_tables import stored
-from typed_tables import COLUMNS
+from typed_tables import ARRAYS, COLUMNS
 
 import kudulite
 
@@ -34,9 +34,11 @@ def typed(tmp_path) -> kudulite.Table:
 
 @pytest.mark.parametrize("kind", ["csv", "json", "parquet"])
 def test_what_scan_prints_can_be_loaded(typed: kudulite.Table, tmp_path, kind: str):
-    """Every type comes back exactly; CSV has no bytes that are no text."""
+    """Every type comes back exactly; CSV has no bytes that are no text, only Parquet all arrays."""
     file = tmp_path / f"rows.{kind}"
-    columns = [name for name in typed.schema.names if (kind, name) != ("csv", "raw")]
+    left_out = set() if kind == "parquet" else {name for name, _, _ in ARRAYS}
+    left_out |= {"raw"} if kind == "csv" else set()
+    columns = [name for name in typed.schema.names if name not in left_out]
     arguments = ["--columns", ",".join(columns), "--format", kind, "--output", file]
     output("scan", typed.path, *arguments)
     copy = tmp_path / "root" / "copy"

@@ -1,0 +1,260 @@
+"""Fitting Arrow arrays to a column type: exactly, or with an error that shows what does not fit.
+
+    cast_to_column(array, type) ─ no exact meaning in the type  SchemaError: the batch's schema
+                                ─ values without a counterpart  RowError: values, count, first row
+                                ─ otherwise                     an array of exactly `type.arrow`
+
+No value is ever rounded, wrapped or truncated. An array's elements are fitted as a column's values.
+
+Invariant: each cast below takes an Arrow array that is not yet of the column's type, and raises
+ArrowInvalid for a value that has no exact counterpart.
+"""
+
+from __future__ import annotations
+
+import decimal
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kudulite.errors import RowError, SchemaError
+from kudulite.model.types import (
+    DATE_MAX,
+    DATE_MIN,
+    ColumnType,
+    is_arrow_bytes,
+    is_arrow_list,
+    is_arrow_text,
+)
+
+BAD_ROWS_MAX, BAD_VALUES_SHOWN = 1000, 3  # of values that do not fit: counted, and named
+_OFFSET_MAX = (1 << 31) - 1
+
+
+def _cast_number(array: pa.Array, column_type: ColumnType) -> pa.Array:
+    if column_type.is_float and pa.types.is_integer(array.type):
+        return _exact_floats(array, column_type.arrow)
+    if column_type.is_float and pa.types.is_decimal(array.type):
+        array = _exact_doubles(array)
+    result = array.cast(column_type.arrow)
+    if pa.types.is_float64(array.type) and column_type.name == "float":
+        back = result.cast(pa.float64())
+        same = pc.or_kleene(pc.equal(back, array), pc.is_nan(array))
+        if not pc.all(same).as_py() and pc.any(pc.invert(same)).as_py():
+            raise pa.ArrowInvalid("no float has this value")
+    return result
+
+
+def _exact_floats(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Integers as floating point of exactly the same value; Arrow itself refuses large ones."""
+    result = array.cast(wanted, safe=False)
+    limit = 2.0 ** (array.type.bit_width - pa.types.is_signed_integer(array.type))
+    is_inside = pc.less(result, pa.scalar(limit, wanted))
+    back = pc.if_else(is_inside, result, pa.scalar(0, wanted)).cast(array.type, safe=False)
+    if pc.any(pc.or_(pc.invert(is_inside), pc.not_equal(back, array))).as_py():
+        raise pa.ArrowInvalid(f"no {wanted} has this value")
+    return result
+
+
+def _exact_doubles(array: pa.Array) -> pa.Array:
+    """Decimals as doubles of exactly the same value: n / 10^s is one if n / 5^s is whole."""
+    scale = max(array.type.scale, 0)
+    power = pa.scalar(decimal.Decimal(2**scale))
+    power = power.cast(pa.decimal256(power.type.precision, 0))
+    wide = array.cast(pa.decimal256(75 - power.type.precision, scale))
+    whole = pc.multiply(wide, power).cast(pa.decimal256(76, 0))
+    result = whole.cast(pa.float64())
+    if pc.any(pc.not_equal(result.cast(pa.decimal256(76, 0)), whole)).as_py():
+        raise pa.ArrowInvalid("no double has this value")
+    return pc.divide(result, float(2**scale))
+
+
+def _cast_decimal(array: pa.Array, column_type: ColumnType) -> pa.Array:
+    # Through 76 digits: widening 128-bit decimals within 38 digits can overflow unnoticed.
+    scale = column_type.scale or 0
+    if pa.types.is_integer(array.type):
+        wide = array.cast(pa.decimal256(76, scale))
+    else:
+        wide = array.cast(pa.decimal256(76, max(array.type.scale, scale)))
+    return wide.cast(column_type.arrow)
+
+
+def _cast_list(array: pa.Array, column_type: ColumnType) -> pa.Array:
+    """Lists of any layout as lists whose elements are of the column's element type."""
+    assert column_type.element is not None
+    if pa.types.is_fixed_size_list(array.type):
+        array = array.cast(pa.list_(array.type.value_type))  # its null lists have elements, too
+    elements = array.flatten()  # without what stands under null lists
+    lengths = pc.fill_null(pc.list_value_length(array), 0).cast(pa.int64())
+    ends = np.cumsum(lengths.to_numpy(zero_copy_only=False))
+    if len(ends) and ends[-1] > _OFFSET_MAX:
+        raise pa.ArrowInvalid(f"{ends[-1]} elements in one batch, at most {_OFFSET_MAX}")
+    offsets = pa.array(np.concatenate([[0], ends]).astype(np.int32))
+    return pa.ListArray.from_arrays(
+        offsets,
+        fitted(elements, column_type.element),
+        type=column_type.arrow,
+        mask=array.is_null() if array.null_count else None,
+    )
+
+
+def _cast_plain(array: pa.Array, column_type: ColumnType) -> pa.Array:
+    return array.cast(column_type.arrow)
+
+
+def _is_exact_source(source: pa.DataType, column_type: ColumnType) -> bool:
+    """Whether values of `source` have an exact meaning in `column_type`, if they fit at all."""
+    t = pa.types
+    if column_type.is_integer:
+        return t.is_integer(source) or t.is_floating(source) or t.is_decimal(source)
+    if column_type.is_float:
+        return t.is_integer(source) or t.is_floating(source) or t.is_decimal(source)
+    if column_type.name == "decimal":
+        return t.is_integer(source) or t.is_decimal(source)
+    if column_type.name == "date":
+        return t.is_date(source)
+    if column_type.is_timestamp:
+        has_zone = column_type.name == "unixtime_micros"
+        return t.is_timestamp(source) and (source.tz is not None) == has_zone
+    if column_type.is_bytes:
+        return is_arrow_text(source) or is_arrow_bytes(source)
+    if column_type.element is not None:
+        return is_arrow_list(source) and (
+            pa.types.is_null(source.value_type)
+            or _is_exact_source(source.value_type, column_type.element)
+        )
+    return source == column_type.arrow
+
+
+def _check_values(array: pa.Array, column_type: ColumnType) -> None:
+    """Raise ArrowInvalid where an array of the right Arrow type holds a value that is not legal."""
+    if column_type.is_text:
+        array.validate(full=True)
+    if column_type.name == "date":
+        bounds = pc.min_max(array.view(pa.int32())).as_py()
+        if bounds["min"] is not None and (bounds["min"] < DATE_MIN or bounds["max"] > DATE_MAX):
+            raise pa.ArrowInvalid("dates go from 0001-01-01 to 9999-12-31")
+    if column_type.element is not None and len(array):
+        _check_values(array.flatten(), column_type.element)
+    if column_type.name == "varchar":
+        assert column_type.length is not None
+        longest = pc.max(pc.binary_length(array)).as_py()
+        if longest is not None and longest > column_type.length:  # bytes are at least characters
+            longest = pc.max(pc.utf8_length(array)).as_py()
+            if longest > column_type.length:
+                raise pa.ArrowInvalid(f"longer than {column_type.length} characters")
+
+
+def cast_to_column(
+    array: pa.Array | pa.ChunkedArray, column_type: ColumnType, *, column: str, table: str
+) -> pa.Array:
+    """One array of exactly `column_type.arrow` with the same values; no copy if it has it already.
+
+    RowError names the first values that do not fit, the first's row, and how many there are;
+    SchemaError says that the Arrow type has no exact meaning in the column. Nulls pass: whether
+    they may is not decided here."""
+    array = _plain_array(array, column, table)
+    if not pa.types.is_null(array.type) and not _is_exact_source(array.type, column_type):
+        hint = ""
+        if column_type.is_timestamp and pa.types.is_timestamp(array.type):
+            hint = (
+                "; give the timestamps a time zone, or make the column timestamp_ntz"
+                if array.type.tz is None
+                else "; convert to local time without a zone, or make the column unixtime_micros"
+            )
+        raise SchemaError(
+            f"table {table!r}, column {column!r}: Arrow type {array.type} has no exact meaning in "
+            f"{column_type}{hint}"
+        )
+
+    try:
+        return fitted(array, column_type)
+    except pa.ArrowInvalid as error:
+        rows = _bad_rows(array, column_type)
+        others = ""
+        if len(rows) > 1:
+            shown = ", ".join(_show(array, row) for row in rows[1:BAD_VALUES_SHOWN])
+            more = ", …" if len(rows) > BAD_VALUES_SHOWN else ""
+            at_least = "at least " if len(rows) == BAD_ROWS_MAX else ""
+            others = f"; {at_least}{len(rows)} rows do not fit, the next with {shown}{more}"
+        raise RowError(
+            f"table {table!r}, column {column!r}: row {rows[0]}: value {_show(array, rows[0])} does"
+            f" not fit {column_type}: {error}{others}",
+            reason=RowError.REASON_INVALID,
+            row_count=len(rows),
+        ) from error
+
+
+def fitted(array: pa.Array, column_type: ColumnType) -> pa.Array:
+    """`array` in the column's type, all values checked; ArrowInvalid if one does not fit."""
+    if pa.types.is_null(array.type):
+        return pa.nulls(len(array), column_type.arrow)
+    if array.type != column_type.arrow:
+        array = _caster(column_type)(_unwrapped(array), column_type)
+    _check_values(array, column_type)
+    return array
+
+
+def _caster(column_type: ColumnType) -> Callable[[pa.Array, ColumnType], pa.Array]:
+    if column_type.is_integer or column_type.is_float:
+        return _cast_number
+    if column_type.is_array:
+        return _cast_list
+    return _cast_decimal if column_type.name == "decimal" else _cast_plain
+
+
+def _plain_array(array: pa.Array | pa.ChunkedArray, column: str, table: str) -> pa.Array:
+    """`array` as one piece without dictionary, run-end, or extension wrapping."""
+    if isinstance(array, pa.ChunkedArray):
+        array = array.chunk(0) if array.num_chunks == 1 else array.combine_chunks()
+        if isinstance(array, pa.ChunkedArray):
+            raise SchemaError(
+                f"table {table!r}, column {column!r}: the batch holds more than 2 GiB of "
+                f"{array.type} values; write it in smaller batches"
+            )
+    return _unwrapped(array)
+
+
+def _unwrapped(array: pa.Array) -> pa.Array:
+    """`array` without dictionary, run-end, or extension wrapping."""
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    if pa.types.is_dictionary(array.type):
+        array = array.cast(array.type.value_type)
+    elif pa.types.is_run_end_encoded(array.type):
+        array = pc.run_end_decode(array)
+    return array
+
+
+def _bad_rows(array: pa.Array, column_type: ColumnType) -> list[int]:
+    """The first rows, at most BAD_ROWS_MAX, that do not fit, by bisection; some do not."""
+    found: list[int] = []
+    pending = [(0, len(array))]  # ranges to look at, the next one last
+    while pending and len(found) < BAD_ROWS_MAX:
+        start, end = pending.pop()
+        try:
+            fitted(array.slice(start, end - start), column_type)
+        except pa.ArrowInvalid:
+            middle = (start + end) // 2
+            if middle == start:
+                found.append(start)
+            else:
+                pending += [(middle, end), (start, middle)]
+    return found
+
+
+def _show(array: pa.Array, row: int) -> str:
+    """The value for a message: readable also when Python has no object for it."""
+    cell = array.slice(row, 1)
+    try:
+        text = repr(cell[0].as_py())
+    except (ValueError, OverflowError, UnicodeDecodeError):
+        if pa.types.is_date32(cell.type):
+            text = f"day {cell.view(pa.int32())[0].as_py()}"
+        elif cell.type.id in (pa.timestamp("us").id, pa.date64().id):
+            text = f"{np.asarray(cell.view(pa.int64()))[0]} {cell.type}"
+        else:
+            text = "with no form in Python" if is_arrow_list(cell.type) else "that is no UTF-8"
+    return text if len(text) <= 80 else text[:77] + "..."
