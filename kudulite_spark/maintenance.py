@@ -36,7 +36,9 @@ def maintain(
 
     def maintain_tablet(tablet_id: str) -> MaintenanceResult:
         mine = open_table(place)
-        return mine.maintain(tablet_ids=[tablet_id], budget_bytes=budget_bytes)
+        # One that was dropped since the driver looked has nothing to do.
+        ids = [tablet_id] if tablet_id in mine.tablet_ids else []
+        return mine.maintain(tablet_ids=ids, budget_bytes=budget_bytes)
 
     results = run_spread(spark, table.tablet_ids, maintain_tablet, task_count)
     # With no budget only what rewrites nothing is left to do.
