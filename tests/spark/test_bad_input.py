@@ -223,7 +223,11 @@ def test_no_table_at_the_path(spark, tmp_path):
     [
         ("k int, s string", {"primaryKey": "id"}, "primary key column 'id'"),
         ("k double, s string", {"primaryKey": "k"}, "double may not be part of a primary key"),
-        ("k int, s array<int>", {"primaryKey": "k"}, "column 's': Spark type array<int>"),
+        (
+            "k int, s array<array<int>>",
+            {"primaryKey": "k"},
+            "column 's': Spark type array<array<int>>",
+        ),
         ("k int, s string", {"primaryKey": "k", "hashPartitions": "s:4"}, "not in the primary key"),
         (
             "k int, s string",
