@@ -3,9 +3,10 @@
     python benchmarks/row_by_row.py [--rows 1000000 10000000] [--tablets 4] [--repeat 300]
     python benchmarks/row_by_row.py --rows --memory-rows 10000000
 
-Half of the rows are there already. Each flush is followed by an append of as many bytes as the
-logs grew by to a file beside the table, and an fsync; the ratio of the medians is what counts. With
---memory-rows a process of its own inserts so many rows through a session and prints what it holds.
+Half of the rows are there already. Each flush is followed by an append of as many bytes as a flush
+adds to the logs (the median of some before) to a file beside the table, and an fsync; the ratio of
+the medians is what counts. With --memory-rows a process of its own inserts so many rows through a
+session and prints what it holds.
 """
 
 from __future__ import annotations
@@ -98,22 +99,22 @@ def measure_flushes(
     figures = Figures()
     for turn in range(repeat + WARM_UP):
         records = [next(rows) for _ in range(size)]
-        before = log_bytes(table)
+        # Only now: looking into the folders between flushes would cool the processor's caches.
+        before = log_bytes(table) if turn < WARM_UP else 0
         begin = time.perf_counter()
         for record in records:
             session.apply(table.new_upsert(record))
         applied = time.perf_counter()
         session.flush()
         flushed = time.perf_counter()
-        # A log may have gone on in a new segment meanwhile; the last count will do then.
-        grown = log_bytes(table) - before
-        byte_count = grown if grown > 0 or not figures.byte_counts else figures.byte_counts[-1]
-        appended = journal.append(max(1, byte_count))
+        if turn < WARM_UP:
+            # Less than nothing where a log went on in a new segment.
+            figures.byte_counts.append(max(1, log_bytes(table) - before))
+        appended = journal.append(int(statistics.median(figures.byte_counts)))
         if turn >= WARM_UP:
             figures.applies.append(applied - begin)
             figures.flushes.append(flushed - begin)
             figures.appends.append(appended)
-            figures.byte_counts.append(byte_count)
     session.close()
     return figures
 

@@ -1,7 +1,7 @@
 """TPC-H through `kudulite_spark.read_table` beside Spark over Parquet, clean and after changes.
 
     pip install tpchgen-cli duckdb
-    python benchmarks/tpch.py --scale 1
+    python benchmarks/tpch.py --scale 1 [--only dirty] [--queries 1 6 14]
 
 The data comes from tpchgen-cli. Clean: the 22 queries over tables loaded from its Parquet files,
 and over these files. Dirty: 0.1 % of orders and lineitem inserted, 1 % updated and 0.1 % deleted
@@ -131,19 +131,25 @@ def change_parquet(source: Path, target: Path) -> None:
         duckdb.sql(f"COPY ({query}) TO '{place}' (FORMAT parquet, COMPRESSION zstd)")
 
 
-def compare(spark: SparkSession, label: str, parquet: Path, root: Path, repeat: int) -> float:
-    """Run all queries over both; returns the geometric mean of the ratios of the best times.
+def compare(
+    spark: SparkSession, label: str, folders: tuple[Path, Path], arguments: argparse.Namespace
+) -> float:
+    """Run queries over Parquet files and tables; returns the geometric mean of the ratios.
 
-    Each query runs once over both before it is timed; then they take turns in being the first."""
+    They are of the best times. Each query runs once over both before it is timed; then they take
+    turns in being the first.
+    """
+    parquet, root = folders
     readers = {
         "parquet": {n: spark.read.parquet(str(parquet / f"{n}.parquet")) for n in KEYS},
         "read_table": {n: kudulite_spark.read_table(spark, str(root / n)) for n in KEYS},
     }
     logs = []
-    for number, text in QUERIES.items():
+    for number in arguments.queries:
+        text = QUERIES[number]
         best = dict.fromkeys(readers, math.inf)
         answers = {}
-        for turn in range(repeat + 1):
+        for turn in range(arguments.repeat + 1):
             for reader in list(readers)[:: 1 if turn % 2 else -1]:
                 for name, frame in readers[reader].items():
                     frame.createOrReplaceTempView(name)
@@ -180,6 +186,8 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=0.01)
     parser.add_argument("--folder", type=Path, help="of all data, to be used again")
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--queries", type=int, nargs="*", choices=QUERIES, default=list(QUERIES))
+    parser.add_argument("--only", nargs="*", choices=["clean", "dirty"], default=["clean", "dirty"])
     parser.add_argument("--only-prepare", action="store_true")
     arguments = parser.parse_args()
     options = {"spark.driver.memory": "4g", "spark.sql.shuffle.partitions": "4"}
@@ -189,10 +197,13 @@ def main() -> None:
         folder = arguments.folder or Path(own)
         prepare(spark, folder, arguments.scale)
         if not arguments.only_prepare:
-            repeat = arguments.repeat
-            clean = compare(spark, "clean", folder / "source", folder / "clean", repeat)
-            dirty = compare(spark, "dirty", folder / "changed", folder / "dirty", repeat)
-            print(f"geometric mean of the ratios: clean {clean:.3f}, dirty {dirty:.3f}")
+            sides = {
+                "clean": (folder / "source", folder / "clean"),
+                "dirty": (folder / "changed", folder / "dirty"),
+            }
+            for label in arguments.only:
+                mean = compare(spark, label, sides[label], arguments)
+                print(f"{label}: geometric mean of the ratios {mean:.3f}", flush=True)
     spark.stop()
 
 

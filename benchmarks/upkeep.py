@@ -87,16 +87,16 @@ def maintenance_running(table: kudu.Table, pause_seconds: float) -> Iterator[lis
         thread.join()
 
 
-def upsert_little(table: kudu.Table, ids: np.ndarray, args: argparse.Namespace) -> list[float]:
-    """Upsert `args.batch` random rows again and again; returns the seconds of each."""
-    random, times = np.random.default_rng(11), []
-    for number in range(args.upserts):
-        some = random.integers(0, int(len(ids) * 1.01), args.batch)
-        rows = make_rows(args.batch, np.unique(some)[: args.batch], number)
+def upsert_little(table: kudu.Table, row_count: int, times: int, batch: int) -> list[float]:
+    """Upsert up to `batch` random rows so many times; returns the seconds of each."""
+    random, seconds = np.random.default_rng(11), []
+    for number in range(times):
+        some = np.unique(random.integers(0, int(row_count * 1.01), batch))
+        rows = make_rows(len(some), some, number)
         start = time.perf_counter()
         table.upsert(rows)
-        times.append(time.perf_counter() - start)
-    return times
+        seconds.append(time.perf_counter() - start)
+    return seconds
 
 
 def run_small(root: Path, args: argparse.Namespace) -> None:
@@ -109,11 +109,11 @@ def run_small(root: Path, args: argparse.Namespace) -> None:
         start = time.perf_counter()
         if is_maintained:
             with maintenance_running(table, args.pause) as done:
-                times = upsert_little(table, ids, args)
+                times = upsert_little(table, args.rows, args.upserts, args.batch)
             print(f"  maintenance operations beside the upserts: {done[0]}")
             table.maintain(grace_seconds=0.0)
         else:
-            times = upsert_little(table, ids, args)
+            times = upsert_little(table, args.rows, args.upserts_alone, args.batch)
         total = time.perf_counter() - start
         clean = load(client, f"clean_{is_maintained}", table.scan().to_arrow(), args.tablets)
         report_small(name, table, clean, times, total, args)
@@ -136,7 +136,7 @@ def report_small(
     file_count = sum(len(meta.file_refs) for meta in metas) / args.tablets
     live, disk = bytes_below(clean.path), bytes_below(table.path)
     print(
-        f"{name}: {args.upserts:,} upserts of {args.batch} rows in {total_seconds:.0f} s,"
+        f"{name}: {len(times):,} upserts of {args.batch} rows in {total_seconds:.0f} s,"
         f" median {1e3 * statistics.median(times):.1f} ms, slowest {max(times):.2f} s"
     )
     print(
@@ -198,6 +198,12 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--tablets", type=int, default=4)
     parser.add_argument("--upserts", type=int, default=10_000)
+    parser.add_argument(
+        "--upserts-alone",
+        type=int,
+        default=2_000,
+        help="without maintenance, where each costs more than the one before (default: 2000)",
+    )
     parser.add_argument("--batch", type=int, default=20)
     parser.add_argument("--pause", type=float, default=1.0)
     parser.add_argument("--repeat", type=int, default=5)

@@ -213,11 +213,10 @@ class KuduContext:
         As in kudu-spark no column and `*` are all of them. Classic Spark only: Connect has no RDDs.
         """
         reader = self.spark.read.format("kudulite").options(**_source_options(options))
+        frame = reader.load(self._path(tableName))
         columns = list(columnProjection)
         if columns and columns != ["*"]:
-            frame = reader.load(self._path(tableName)).select(*[f"`{name}`" for name in columns])
-        else:
-            frame = reader.load(self._path(tableName))
+            frame = frame.select(*[f"`{name}`" for name in columns])
         return frame.rdd
 
     # -- writing

@@ -7,6 +7,7 @@ old days; here they are text that Spark casts, which is a constant to its optimi
 from __future__ import annotations
 
 import datetime
+import decimal
 from functools import reduce
 from typing import Any
 
@@ -17,6 +18,8 @@ from kudulite import ColumnType, NativeCondition
 from kudulite_spark.types import spark_type
 
 _MICROSECOND = datetime.timedelta(microseconds=1)
+_DAY_MICROS = 86_400_000_000
+_SECONDS = "decimal(18,6)"  # those of Spark's intervals
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
@@ -27,13 +30,33 @@ def literal(value: Any, column_type: ColumnType) -> SparkColumn:
     if value is None:
         return sf.lit(None).cast(wanted)
     if name == "unixtime_micros":
-        moment = value if value.tzinfo else value.replace(tzinfo=datetime.UTC)
-        return sf.timestamp_micros(sf.lit((moment - _EPOCH) // _MICROSECOND))
+        return sf.timestamp_micros(sf.lit(_micros(value)))
+    if name == "timestamp_ntz" and isinstance(value, int):
+        return _naive_moment(value)
     if name in ("date", "timestamp_ntz"):
         return sf.lit(value.isoformat()).cast(wanted)
     if name == "decimal":
         return sf.lit(str(value)).cast(wanted)
     return sf.lit(value).cast(wanted)
+
+
+def _micros(value: datetime.datetime | int) -> int:
+    """Microseconds since the epoch; moments outside Python's years are such numbers already."""
+    if isinstance(value, int):
+        return value
+    moment = value if value.tzinfo else value.replace(tzinfo=datetime.UTC)
+    return (moment - _EPOCH) // _MICROSECOND
+
+
+def _naive_moment(micros: int) -> SparkColumn:
+    """A moment without a zone outside the years 1 to 9999, which have no text."""
+    days, rest = divmod(abs(micros), _DAY_MICROS)
+    seconds = decimal.Decimal(rest).scaleb(-6)
+    sign = -1 if micros < 0 else 1
+    since = sf.make_dt_interval(
+        sf.lit(sign * days), sf.lit(0), sf.lit(0), sf.lit(str(sign * seconds)).cast(_SECONDS)
+    )
+    return sf.lit("1970-01-01").cast("timestamp_ntz") + since
 
 
 def condition(found: NativeCondition, column: SparkColumn) -> SparkColumn:

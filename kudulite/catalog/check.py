@@ -90,7 +90,9 @@ class CheckReport:
 
 def check_table(store: TableStore) -> CheckReport:
     """Check the newest version. Raises only where there is no readable manifest."""
-    environment = replace(store.environment, cache=BlockCache(_CACHE_BYTES), memories={})
+    environment = replace(
+        store.environment, cache=BlockCache(_CACHE_BYTES), memories={}, row_queues={}
+    )
     fresh = TableStore(store.folder, environment)
     check = _Check(fresh, fresh.newest())
     check.run()

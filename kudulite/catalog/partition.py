@@ -20,10 +20,9 @@ import numpy as np
 import pyarrow as pa
 
 from kudulite.errors import SchemaError
-from kudulite.model.encoded_key import encode_key, encode_key_prefix, encode_keys
+from kudulite.model.encoded_key import KeyEncoder, encode_keys
 from kudulite.model.hashing import hash_bucket, hash_buckets
 from kudulite.model.schema import Column, Schema
-from kudulite.model.types import ColumnType
 from kudulite.model.values import canonical_value, value_from_json, value_to_json
 
 BUCKETS_MIN = 2
@@ -137,26 +136,30 @@ class PartitionSchema:
         """
         index = 0
         if self.range_columns:
-            key = encode_key([values[name] for name in self.range_columns], self.range_types)
+            key = self._range_encoder([values[name] for name in self.range_columns])
             index = next((n for n in range(len(self.ranges)) if self._is_in_range(key, n)), -1)
             if index < 0:
                 return -1
-        for dimension, types, is_whole_key in self._hashed:
+        for dimension, encode, is_whole_key in self._hashed:
             if encoded is not None and is_whole_key:
                 key = encoded
             else:
-                key = encode_key([values[name] for name in dimension.columns], types)
+                key = encode([values[name] for name in dimension.columns])
             bucket = hash_bucket(key, dimension.seed, dimension.bucket_count)
             index = index * dimension.bucket_count + bucket
         return index
 
     @cached_property
-    def _hashed(self) -> list[tuple[HashDimension, tuple[ColumnType, ...], bool]]:
-        """Each hash dimension with its columns' types, and whether they are the whole key."""
+    def _range_encoder(self) -> KeyEncoder:
+        return KeyEncoder(self.range_types)
+
+    @cached_property
+    def _hashed(self) -> list[tuple[HashDimension, KeyEncoder, bool]]:
+        """Each hash dimension with its columns' encoder, and whether they are the whole key."""
         return [
             (
                 dimension,
-                tuple(self.schema.column(name).type for name in dimension.columns),
+                KeyEncoder([self.schema.column(name).type for name in dimension.columns]),
                 list(dimension.columns) == self.schema.key_names,
             )
             for dimension in self.hash_dimensions
@@ -196,7 +199,7 @@ class PartitionSchema:
     def _encode(self, bound: tuple | None) -> bytes | None:
         # Missing trailing columns are at their minimum, and every encoding of a minimum compares at
         # or above the bare prefix, so the prefix itself is the bound.
-        return None if bound is None else encode_key_prefix(bound, self.range_types)
+        return None if bound is None else self._range_encoder.prefix(bound)
 
     def _checked_order(self) -> list[int]:
         order = sorted(range(len(self.ranges)), key=lambda i: self._encoded[i][0] or b"")

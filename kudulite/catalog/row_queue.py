@@ -4,13 +4,16 @@
     discard(mine) at the end, in case that an error or an interrupt came before the turn
 
 Threads: any. `turn` is held while writing and comes before the tablet's lock; the mutex protects
-the list and is a leaf.
+the list and is a leaf. A queue may be replaced by a new one while threads use it: those of each
+have a tablet lock of their own, and so take turns as processes do.
 """
 
 from __future__ import annotations
 
 import threading
 from typing import Generic, TypeVar
+
+from kudulite.fs.lock import TabletLock
 
 T = TypeVar("T")
 
@@ -20,6 +23,8 @@ class RowQueue(Generic[T]):
 
     def __init__(self) -> None:
         self.turn = threading.Lock()
+        # Of this process's last write, its file still open; for whose turn it is.
+        self.lock: TabletLock | None = None
         self._mutex = threading.Lock()
         self._waiting: list[T] = []
 

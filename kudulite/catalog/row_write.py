@@ -19,7 +19,6 @@ Source: Kudu ops/write_op.cc; for group commit, its log's append thread (consens
 from __future__ import annotations
 
 import errno
-import os
 import threading
 import time
 from collections.abc import Sequence
@@ -31,21 +30,18 @@ from kudulite.catalog.flush_policy import flush_when_needed
 from kudulite.catalog.manifest import Manifest
 from kudulite.catalog.row_queue import RowQueue
 from kudulite.catalog.table_store import TableStore
-from kudulite.catalog.tablet_write import Flush, TabletWrite, groups_of
+from kudulite.catalog.tablet_write import Flush, TabletWrite, altered_error, groups_of
 from kudulite.errors import (
-    ConflictError,
     KuduliteError,
     LockTimeoutError,
     RetryableError,
     RowError,
     StorageError,
 )
-from kudulite.model.encoded_key import encode_key, encode_keys
-from kudulite.tablet.collapse import WriteCounts
+from kudulite.model.encoded_key import encode_keys
+from kudulite.tablet.collapse import NO_COUNTS
 from kudulite.tablet.mem_stores import LOCATE_ARRAY_MIN
 from kudulite.tablet.row_operation import RowOperation, RowWriteFailure, RowWriteResult
-
-_NO_COUNTS = WriteCounts()
 
 
 @dataclass(frozen=True)
@@ -95,18 +91,18 @@ class RowWriter:
         stale = [failure.row for failure in failures]
         if is_atomic and len(flushes) + bool(failures) > 1:
             # They were of one tablet when the caller looked.
-            reason = f"table {self.store.name!r} was altered during a write; write again"
+            error = altered_error(self.store.name)
             rows = range(len(operations))
-            failures = [RowWriteFailure(row, reason, ConflictError(reason)) for row in rows]
-            return RowWriteResult(0, _NO_COUNTS, failures), list(rows)
-        timestamp, counts = 0, _NO_COUNTS
+            failures = [RowWriteFailure(row, str(error), error) for row in rows]
+            return RowWriteResult(0, NO_COUNTS, failures), list(rows)
+        timestamp, counts = 0, NO_COUNTS
         for tablet_id in sorted(flushes) if len(flushes) > 1 else flushes:
             flush = flushes[tablet_id]
             self._write(tablet_id, flush, timeout_seconds)
             if flush.memory_bytes[1]:
                 flush_when_needed(self.store, tablet_id, *flush.memory_bytes)
             timestamp = max(timestamp, flush.timestamp)
-            counts = flush.counts if counts is _NO_COUNTS else counts + flush.counts
+            counts = flush.counts if counts is NO_COUNTS else counts + flush.counts
             if flush.is_stale:
                 stale += flush.positions
             if flush.error is None and not flush.is_told:
@@ -123,9 +119,7 @@ class RowWriter:
         if timeout_seconds is None:
             timeout_seconds = self.store.environment.lock_timeout_seconds
         deadline = time.monotonic() + timeout_seconds
-        queues = self.store.environment.row_queues
-        # A child of a fork must not find the parent's flushes, nor a turn that nobody gives back.
-        key = str(self.store.folder), tablet_id, os.getpid()
+        queues, key = self.store.environment.row_queues, self.store.tablet_key(tablet_id)
         queue = queues.get(key) or queues.setdefault(key, RowQueue())
         queue.add(flush)
         try:
@@ -133,10 +127,15 @@ class RowWriter:
             try:
                 if flush.is_done:
                     return
-                left_seconds = max(0.0, deadline - time.monotonic())
-                with self.store.lock(tablet_id, timeout_seconds=left_seconds) as lock:
+                lock = queue.lock or self.store.lock(tablet_id, stays_open=True)
+                lock.timeout_seconds = max(0.0, deadline - time.monotonic())
+                with lock:
                     lock.announce("row write")
-                    self._write_all(TabletWrite(self.store, tablet_id, lock), queue.take_all())
+                    flushes = queue.take_all()
+                    self._write_all(TabletWrite(self.store, tablet_id, lock), flushes)
+                # What is in memory now will be flushed, and the lock's file closed with the queue.
+                if queue.lock is None and any(flush.memory_bytes[1] for flush in flushes):
+                    queue.lock = lock
             finally:
                 queue.turn.release()
         except KuduliteError as error:
@@ -228,10 +227,10 @@ def _keys_and_tablets(
     schema, partition = manifest.schema, manifest.partition
     names = schema.key_names
     if len(operations) < LOCATE_ARRAY_MIN:
-        keys, places = [], []
+        keys, places, encode = [], [], schema.key_encoder
         for operation in operations:
             values = operation.values
-            key = encode_key([values[name] for name in names], schema.key_types)
+            key = encode([values[name] for name in names])
             keys.append(key)
             places.append(partition.tablet_of_key(values, key))
         return keys, places

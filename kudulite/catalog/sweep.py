@@ -93,6 +93,7 @@ def sweep(
                 byte_count += path.stat().st_size
                 file_count += 1
                 store.environment.file_system.remove(path)
+                store.cache.remove(str(path))  # a map would keep the space on disk
         _remove_empty_folders(store.tablet_folder(entry.id) / ROWSET_FOLDER, grace_seconds)
     _sweep_tablets(store, manifests, grace_seconds)
     return SweepResult(staging_folder_count, version_count, file_count, byte_count)

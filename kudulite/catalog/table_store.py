@@ -7,7 +7,7 @@
 Invariants: (1) versions are numbered without gaps and swept from the oldest on, so while version n
 exists and n + 1 does not, n is the newest; (2) a manifest refers only to durable files.
 
-Threads: any. `_newest` is replaced, never changed; two threads that find the same version agree.
+Threads: any. `_seen` is replaced, never changed; two threads that find the same version agree.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 from kudulite.catalog.background import BackgroundWork
 from kudulite.catalog.manifest import Manifest, TabletEntry, manifest_name
@@ -63,8 +64,8 @@ class Environment:
     small_write_rows_max: int = SMALL_WRITE_ROWS_MAX
     # Memory of a tablet's unflushed rows from which on it is flushed.
     flush_bytes: int = FLUSH_BYTES
-    # By (table folder, tablet id, process id, since a fork may come while a thread changes them):
-    # the newest memory with its superblock's name, and who waits to write rows.
+    # By `TableStore.tablet_key`: the newest memory with its superblock's name, and who waits to
+    # write rows. Both go when the superblock is superseded, see `TableStore.forget`.
     memories: dict[TabletKey, tuple[str, MemStores | None]] = field(default_factory=dict)
     row_queues: dict[TabletKey, RowQueue] = field(default_factory=dict)
     background: BackgroundWork = field(default_factory=BackgroundWork)
@@ -73,14 +74,22 @@ class Environment:
     maintenance: BackgroundWork = field(default_factory=BackgroundWork)
 
 
+class _Seen(NamedTuple):
+    """The newest version that was found: its file, what tells that from any other, the next."""
+
+    manifest: Manifest
+    identity: tuple[int, int] | None
+    path: str
+    next_path: str
+
+
 @dataclass
 class TableStore:
     """The files of one table. `folder` is the table's own."""
 
     folder: Path
     environment: Environment
-    _newest: Manifest | None = field(default=None, repr=False)
-    _newest_identity: tuple[int, int] | None = field(default=None, repr=False)
+    _seen: _Seen | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:
@@ -96,27 +105,39 @@ class TableStore:
 
     def newest(self) -> Manifest:
         """Return the newest version. Raises TableNotFoundError where there is none."""
-        before = self._newest
-        version = before.version if before is not None else self._hinted_version()
-        while version >= 0 and self._has_version(version + 1):
+        seen = self._seen
+        if seen is not None and not os.access(seen.next_path, os.F_OK):
+            # The file's identity too: a table may have been deleted and created again meanwhile.
+            if self._identity(seen.path) == seen.identity:
+                return seen.manifest
+        return self._look_for_newest(seen)
+
+    def _look_for_newest(self, before: _Seen | None) -> Manifest:
+        version = self._hinted_version() if before is None else before.manifest.version
+        while version >= 0 and os.access(self._version_path(version + 1), os.F_OK):
             version += 1
-        identity = self._identity(version)
+        identity = self._identity(self._version_path(version))
         if identity is None:
             version = self._listed_version()
-            identity = self._identity(version)
-        known = self._newest
-        # The file's identity too: a table may have been deleted and created again meanwhile.
-        if known is None or known.version != version or self._newest_identity != identity:
-            known = self.at_version(version)
-            seen = self._newest
-            # Not back from what another thread has found meanwhile.
-            if seen is before or seen is None or seen.version < known.version:
-                self._newest, self._newest_identity = known, identity
+            identity = self._identity(self._version_path(version))
+        seen = self._seen
+        if seen is not None and seen.manifest.version == version and seen.identity == identity:
+            return seen.manifest
+        known = self.at_version(version)
+        seen = self._seen
+        # Not back from what another thread has found meanwhile.
+        if seen is before or seen is None or seen.manifest.version < version:
+            self._seen = self._seen_as(known, identity)
         return known
+
+    def _seen_as(self, manifest: Manifest, identity: tuple[int, int] | None) -> _Seen:
+        version = manifest.version
+        path, next_path = self._version_path(version), self._version_path(version + 1)
+        return _Seen(manifest, identity, path, next_path)
 
     def last_seen(self) -> Manifest:
         """Return what `newest` gave last, without looking for a newer version."""
-        return self._newest or self.newest()
+        return self.newest() if self._seen is None else self._seen.manifest
 
     def at_version(self, version: int) -> Manifest:
         """Read one version. Raises CorruptionError or StorageError."""
@@ -136,14 +157,11 @@ class TableStore:
         """Whether the folder holds a table."""
         return bool(self.versions())
 
-    def _has_version(self, version: int) -> bool:
-        # Neither a Path nor `exists`: this is asked twice for every row that is read or written.
-        return os.access(self._version_path(version), os.F_OK)
-
-    def _identity(self, version: int) -> tuple[int, int] | None:
+    @staticmethod
+    def _identity(path: str) -> tuple[int, int] | None:
         """Return what tells a version's file from any other, None when it does not exist."""
         try:
-            found = os.stat(self._version_path(version))
+            found = os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
         return found.st_ino, found.st_mtime_ns
@@ -156,7 +174,7 @@ class TableStore:
         return f"{self._manifest_folder}/{manifest_name(version)}"
 
     def _manifest_path(self, version: int) -> Path:
-        return self.folder / MANIFEST_FOLDER / manifest_name(version)
+        return Path(self._version_path(version))
 
     def _hinted_version(self) -> int:
         try:
@@ -204,18 +222,23 @@ class TableStore:
         """Return the path of a tablet's lock file; as text, since every row written asks."""
         return f"{self._tablet_folder}/{tablet_id}/{LOCK_NAME}"
 
+    def tablet_key(self, tablet_id: str) -> TabletKey:
+        """Return the key of what this process has in memory of a tablet.
+
+        It has the process: a fork may come while a thread of the parent changes that.
+        """
+        return self._tablet_folder, tablet_id, os.getpid()
+
     @cached_property
     def _tablet_folder(self) -> str:
         return str(self.folder / TABLET_FOLDER)
 
     def lock(
-        self, tablet_id: str, *, is_shared: bool = False, timeout_seconds: float | None = None
+        self, tablet_id: str, *, is_shared: bool = False, stays_open: bool = False
     ) -> TabletLock:
-        """Return an acquisition of a tablet's lock, for a `with`; None: the client's timeout."""
-        path = self.lock_path(tablet_id)
-        if timeout_seconds is None:
-            timeout_seconds = self.environment.lock_timeout_seconds
-        return TabletLock(path, timeout_seconds, is_shared=is_shared)
+        """Return a tablet's lock, for a `with`; it waits for as long as the client is told to."""
+        path, timeout_seconds = self.lock_path(tablet_id), self.environment.lock_timeout_seconds
+        return TabletLock(path, timeout_seconds, is_shared=is_shared, stays_open=stays_open)
 
     def lock_all(self, stack: ExitStack, work: str) -> dict[str, TabletLock]:
         """Take the locks of all tablets into `stack`; return them by tablet id.
@@ -246,6 +269,36 @@ class TableStore:
                 " clock was far ahead when it wrote or read here"
             )
         return timestamp
+
+    # -- what is in memory
+
+    def forget(self, tablet_id: str) -> None:
+        """Give up what this process has in memory of a tablet, with its open log and lock file.
+
+        Always right, as it is in the log: who is using it goes on, the next one reads it again.
+        """
+        key = self.tablet_key(tablet_id)
+        self.environment.memories.pop(key, None)
+        self.environment.row_queues.pop(key, None)
+
+    def forget_all(self) -> None:
+        """Give up what this process has in memory of the table, whose folder has gone."""
+        if self._seen is not None:
+            for entry in self._seen.manifest.readable_tablets:
+                self.forget(entry.id)
+        self.cache.remove_below(f"{self.folder}{os.sep}")
+
+    def _forget_superseded(self, newest: Manifest, before: Manifest) -> None:
+        """Forget tablets that have another superblock now, and those `before` that are gone."""
+        entries = newest.readable_tablets
+        for entry in entries:
+            known = self.environment.memories.get(self.tablet_key(entry.id))
+            if known is not None and known[0] != entry.superblock.name:
+                self.forget(entry.id)
+        for tablet_id in {entry.id for entry in before.readable_tablets} - {
+            entry.id for entry in entries
+        }:
+            self.forget(tablet_id)
 
     # -- creating and publishing
 
@@ -294,11 +347,13 @@ class TableStore:
 
     def publish(self, manifest: Manifest) -> bool:
         """Make `manifest` the newest version; False when its number is taken."""
-        file_system = self.environment.file_system
+        file_system, before = self.environment.file_system, self._seen
         path = self._manifest_path(manifest.version)
         if not file_system.publish(path, manifest.encode()):
             return False
-        self._newest, self._newest_identity = manifest, self._identity(manifest.version)
+        identity = self._identity(self._version_path(manifest.version))
+        self._seen = self._seen_as(manifest, identity)
+        self._forget_superseded(manifest, manifest if before is None else before.manifest)
         try:
             file_system.replace_file(path.with_name(HINT_NAME), b"%d" % manifest.version)
         except StorageError:

@@ -16,7 +16,7 @@ from kudulite.catalog.table_store import TableStore
 from kudulite.catalog.wal_tail import recover
 from kudulite.errors import ConflictError, KuduliteError
 from kudulite.fs.lock import TabletLock
-from kudulite.tablet.collapse import WriteCounts
+from kudulite.tablet.collapse import NO_COUNTS, WriteCounts
 from kudulite.tablet.mem_stores import Location, MemStores
 from kudulite.tablet.row_effects import RowEffects, RowPlayer
 from kudulite.tablet.row_operation import RowOperation
@@ -24,7 +24,6 @@ from kudulite.wal.record_format import Record, encode_record
 from kudulite.wal.wal_writer import WalWriter
 
 _PADDING_BYTES = 64 << 10
-_NO_COUNTS = WriteCounts()
 
 
 @dataclass(eq=False, slots=True)
@@ -46,7 +45,7 @@ class Flush:
     is_told: bool = False
     is_stale: bool = False
     timestamp: int = 0
-    counts: WriteCounts = _NO_COUNTS
+    counts: WriteCounts = NO_COUNTS
     refusals: Sequence[tuple[int, str]] = ()
     memory_bytes: tuple[int, int] = (0, 0)
 
@@ -59,6 +58,11 @@ def groups_of(flushes: Sequence[Flush]) -> list[list[Flush]]:
             groups.append([])
         groups[-1].append(flush)
     return groups
+
+
+def altered_error(table: str) -> ConflictError:
+    """Return the error of rows that were planned for a table as it is no more."""
+    return ConflictError(f"table {table!r} was altered during a write; write again")
 
 
 @dataclass(frozen=True)
@@ -113,9 +117,7 @@ class TabletWrite:
             or newest.schema != planned.schema
             or newest.entry(self.tablet_id) is None  # its range was dropped and added again
         ):
-            flush.error = ConflictError(
-                f"table {self.store.name!r} was altered during a write; write again"
-            )
+            flush.error = altered_error(self.store.name)
         else:
             return True
         flush.is_done = flush.is_stale = True

@@ -20,7 +20,7 @@ import os
 from pathlib import Path
 
 from kudulite.catalog.manifest import TabletEntry
-from kudulite.catalog.table_store import TableStore, TabletKey
+from kudulite.catalog.table_store import TableStore
 from kudulite.errors import StorageError
 from kudulite.fs.file_system import read_ranges
 from kudulite.fs.lock import TabletLock, read_lock_file
@@ -59,7 +59,9 @@ def caught_up_memory(store: TableStore, entry: TabletEntry) -> tuple[TabletEntry
         return _recovered_by_reader(store, entry)
     if memory is None:
         if end == start:
-            store.environment.memories[_key(store, entry)] = entry.superblock.name, None
+            if not is_known:
+                store.forget(entry.id)  # of an older superblock
+            store.environment.memories[store.tablet_key(entry.id)] = entry.superblock.name, None
             return entry, None
         memory = _new_memory(store, entry, manifest.schema)
     _catch_up(store, memory, end)
@@ -100,8 +102,7 @@ def recover(store: TableStore, entry: TabletEntry, lock: TabletLock) -> MemStore
     schema = store.last_seen().schema
     known = _known_memory(store, entry, schema)[1]
     if known is not None and known.log is not None and known.end == known.log.end:
-        end = known.end
-        if lock.wal_end == (end.segment, end.offset) and known.log.is_current:
+        if lock.wal_end == known.end and known.log.is_current:
             return known  # nobody else has appended since this process did
     end = make_durable(store, entry, lock)
     memory = _known_memory(store, entry, schema)[1] or _new_memory(store, entry, schema)
@@ -149,22 +150,20 @@ def _known_memory(
     store: TableStore, entry: TabletEntry, schema: Schema
 ) -> tuple[bool, MemStores | None]:
     """Return whether this process has looked for the log of this superblock, and its memory."""
-    name, memory = store.environment.memories.get(_key(store, entry), ("", None))
+    name, memory = store.environment.memories.get(store.tablet_key(entry.id), ("", None))
     if name != entry.superblock.name:
         return False, None
-    if memory is not None and (memory.is_torn or memory.schema != schema):
+    if memory is not None and (
+        memory.is_torn or (memory.schema is not schema and memory.schema != schema)
+    ):
         return True, None  # altered since; its log was empty then
     return True, memory
 
 
 def _new_memory(store: TableStore, entry: TabletEntry, schema: Schema) -> MemStores:
     memory = MemStores(store.tablet(entry), schema)
-    store.environment.memories[_key(store, entry)] = entry.superblock.name, memory
+    store.environment.memories[store.tablet_key(entry.id)] = entry.superblock.name, memory
     return memory
-
-
-def _key(store: TableStore, entry: TabletEntry) -> TabletKey:
-    return str(store.folder), entry.id, os.getpid()
 
 
 def _catch_up(store: TableStore, memory: MemStores, end: WalPosition) -> None:

@@ -110,6 +110,14 @@ class BlockCache:
         with self._lock:
             self._remove(key)
 
+    def remove_below(self, folder: str) -> None:
+        """Forget the keys that are paths beginning with `folder`, as the files of a lost folder."""
+        with self._lock:
+            keys = list(self._entries)
+        for key in keys:
+            if isinstance(key, str) and key.startswith(folder):
+                self.remove(key)
+
     def clear(self) -> None:
         """Forget everything; the counters stay."""
         with self._lock:

@@ -19,7 +19,7 @@ from kudulite.catalog.table_store import TableStore
 from kudulite.client.arrow_input import key_table, key_values
 from kudulite.errors import RowError, SchemaError
 from kudulite.model.column_cast import cast_to_column
-from kudulite.model.encoded_key import decode_key, encode_key, encode_keys, key_width
+from kudulite.model.encoded_key import decode_key, encode_keys, key_width
 from kudulite.model.key_array import KeyArray
 from kudulite.mvcc.hybrid_time import TIMESTAMP_MAX
 from kudulite.tablet.tablet import Tablet
@@ -38,7 +38,7 @@ class KeyLookup:
         schema = manifest.schema
         try:
             given = key_values(key, schema)
-            encoded = encode_key(given, schema.key_types)
+            encoded = schema.key_encoder(given)
         except SchemaError as error:
             raise SchemaError(f"table {self.store.name!r}: {error}") from error
         values = dict(zip(schema.key_names, given, strict=True))

@@ -7,10 +7,8 @@ from dataclasses import dataclass, field
 
 from kudulite.client.pending_errors import PendingError
 from kudulite.client.row_operations import WriteOperation
-from kudulite.tablet.collapse import WriteCounts
+from kudulite.tablet.collapse import NO_COUNTS, WriteCounts
 from kudulite.tablet.row_operation import RowWriteResult
-
-_NO_COUNTS = WriteCounts()
 
 
 @dataclass(slots=True)
@@ -20,7 +18,7 @@ class FlushOutcome:
     `timestamp` is the highest that they got, 0 when none was applied.
     """
 
-    counts: WriteCounts = _NO_COUNTS
+    counts: WriteCounts = NO_COUNTS
     timestamp: int = 0
     errors: list[PendingError] = field(default_factory=list)
 
@@ -28,7 +26,7 @@ class FlushOutcome:
         """Count what a table's writer returned."""
         for failure in result.failures:
             self._fail(operations[failure.row], failure.reason, failure.error)
-        self.counts = result.counts if self.counts is _NO_COUNTS else self.counts + result.counts
+        self.counts = result.counts if self.counts is NO_COUNTS else self.counts + result.counts
         self.timestamp = max(self.timestamp, result.timestamp)
 
     def add_failed(self, operations: Iterable[WriteOperation], error: BaseException) -> None:

@@ -15,7 +15,6 @@ from kudulite.catalog.history import ancient_history_mark, tablet_at
 from kudulite.catalog.table_store import TableStore
 from kudulite.client.arrow_input import key_values
 from kudulite.errors import SchemaError
-from kudulite.model.encoded_key import encode_key
 from kudulite.mvcc.hybrid_time import TIMESTAMP_MAX
 from kudulite.tablet.diff_scan import CHANGE_TYPE, COMMIT_TIMESTAMP
 from kudulite.tablet.key_history import KeyVersion, key_history
@@ -27,7 +26,7 @@ def row_history(store: TableStore, key: Any) -> pa.Table:
     schema = manifest.schema
     try:
         given = key_values(key, schema)
-        encoded = encode_key(given, schema.key_types)
+        encoded = schema.key_encoder(given)
     except SchemaError as error:
         raise SchemaError(f"table {store.name!r}: {error}") from error
     entries = entries_of_key(manifest, dict(zip(schema.key_names, given, strict=True)))

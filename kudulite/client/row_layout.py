@@ -63,7 +63,7 @@ class RowLayout:
         A record is a mapping from names or indexes, or a tuple or list of the first columns'
         values. Raises ColumnNotFoundError, SchemaError.
         """
-        if isinstance(record, Mapping):
+        if type(record) is dict or isinstance(record, Mapping):  # the abstract class costs more
             columns, values = self._columns, {}
             try:
                 for key, value in record.items():

@@ -26,7 +26,6 @@ from kudulite.client.kudu_names import (
 )
 from kudulite.client.row_reader import BATCH_BYTES_DEFAULT
 from kudulite.errors import OptionError, SchemaError, TimestampError, UsageError
-from kudulite.model.encoded_key import encode_key_prefix
 from kudulite.model.partial_row import PartialRow
 from kudulite.model.predicate import Predicate, bind_predicates
 from kudulite.model.schema import Column, Schema
@@ -169,4 +168,4 @@ class ScanSettings:
                 f" the primary key ({', '.join(names)}) or the first columns of it"
             )
         values = [row[name] for name in names[: len(row)]]
-        return encode_key_prefix(values, self._schema.key_types) if values else None
+        return self._schema.key_encoder.prefix(values) if values else None

@@ -53,6 +53,7 @@ def move_table(store: TableStore, target: TableStore) -> TableStore:
                 f"cannot rename {store.name!r}: {target.name!r} is in {target.folder.parent}"
             )
         file_system.rename(store.folder, target.folder)
+        store.forget_all()
     file_system.sync_directory(target.folder.parent)
     return target
 
@@ -72,6 +73,7 @@ def set_table_aside(store: TableStore, work: str, *, if_version: int | None = No
             )
         trash = store.folder.with_name(f"{TRASH_PREFIX}{uuid.uuid4().hex}")
         store.environment.file_system.rename(store.folder, trash)
+        store.forget_all()
 
 
 def remove_trash(root: Path, file_system: FileSystem) -> None:

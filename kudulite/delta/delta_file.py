@@ -35,7 +35,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
 
-from kudulite.errors import CorruptionError, FormatVersionError, StorageError
+from kudulite.cfile.mapped_file import is_mapped, open_mapped
+from kudulite.errors import CorruptionError, FormatVersionError
 from kudulite.fs.file_system import FileRef, FileSystem, Sink, check_content
 
 FORMAT_VERSION = 1
@@ -183,7 +184,7 @@ def _describe(ref: FileRef, rows: DeltaRows) -> DeltaFileMeta:
 
 
 class DeltaFile:
-    """A DeltaFile on disk: columns are read when they are asked for, through a memory map."""
+    """A DeltaFile on disk: columns are read when they are asked for."""
 
     def __init__(self, path: Path, meta: DeltaFileMeta, row_count_base: int) -> None:
         """`row_count_base` is the number of rows of the DiskRowSet that row ids must stay below."""
@@ -191,6 +192,7 @@ class DeltaFile:
         self.meta = meta
         self._row_count_base = row_count_base
         self._source: pa.Buffer | None = None
+        self._is_checked = False
         self._schema: pa.Schema | None = None
         self._rowids: np.ndarray | None = None
         self._ops: np.ndarray | None = None
@@ -241,15 +243,16 @@ class DeltaFile:
         return DeltaRows(self.rowids, self.ops, columns, self.timestamps())
 
     def _open(self) -> pa.Buffer:
-        if self._source is None:
-            try:
-                with pa.memory_map(str(self.path)) as file:
-                    source = file.read_buffer()
-            except FileNotFoundError as error:
-                raise StorageError(f"{self.path}: delta file is missing") from error
+        if self._source is not None:
+            return self._source
+        source = open_mapped(self.path, self.meta.ref).read_buffer()
+        if not self._is_checked:
             check_content(self.path, source, self.meta.ref)
+            self._is_checked = True
+        # Folds keep their files, longer than the cache does: no map is to stay for it.
+        if not is_mapped(self.meta.ref):
             self._source = source
-        return self._source
+        return source
 
     def _open_schema(self) -> pa.Schema:
         if self._schema is None:

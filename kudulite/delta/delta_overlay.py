@@ -248,6 +248,8 @@ class DeltaOverlay:
                 return op == OP_DELETE
             return self._below is not None and self._below.is_row_deleted(rowid)
         deleted = self.deleted
+        if not len(deleted):
+            return False
         at = int(deleted.searchsorted(rowid))
         return at < len(deleted) and bool(deleted[at] == rowid)
 

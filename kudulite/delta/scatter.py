@@ -3,8 +3,9 @@
     result = (base with values[i] at positions[i])[selected]
 
 Fixed-width columns are copied once and written in place through numpy, nulls as a separate bool
-array. Columns with offsets are gathered once from base and new values together. That is two to four
-times faster than a masked replace and a filter one after the other.
+array. Text is chosen row by row between base and the new values, which are spread over as many rows
+without a copy of their bytes; with a selection, and in lists, it is gathered once from both
+together. That is two to four times faster than a masked replace and a filter one after the other.
 """
 
 from __future__ import annotations
@@ -37,6 +38,12 @@ def scatter(
         mask = np.zeros(len(base), dtype=bool)
         mask[positions] = True
         return select(pc.replace_with_mask(base, pa.array(mask), values), selected)
+    if selected is None and (pa.types.is_string(base.type) or pa.types.is_binary(base.type)):
+        mask = np.zeros(len(base), dtype=bool)
+        mask[positions] = True
+        # Quicker than `pa.array`.
+        is_new = pa.Array.from_buffers(pa.bool_(), len(base), [None, _bitmap(mask)])
+        return pc.if_else(is_new, _spread(values, positions, len(base)), base)
     source = np.arange(len(base), dtype=np.int64)
     source[positions] = len(base) + np.arange(len(positions))
     if selected is not None:
@@ -57,6 +64,27 @@ def _scatter_fixed(
         cells = cells[selected]
         valid = None if valid is None else valid[selected]
     return _from_numpy(base.type, cells, valid)
+
+
+def _spread(values: pa.Array, positions: np.ndarray, count: int) -> pa.Array:
+    """Return `count` texts with `values[i]` at `positions[i]`; what the others are, is open."""
+    _, offsets, data = values.buffers()
+    ends = np.frombuffer(offsets, np.int32, values.offset + len(values) + 1)[values.offset :]
+    spread = np.zeros(count + 1, np.int32)
+    spread[0] = ends[0]
+    spread[positions + 1] = np.diff(ends)
+    np.cumsum(spread, out=spread)
+    valid = None
+    if values.null_count:
+        valid = np.zeros(count, dtype=bool)
+        valid[positions] = _validity(values)
+    buffers = [_bitmap(valid), pa.py_buffer(spread), data]
+    return pa.Array.from_buffers(values.type, count, buffers)
+
+
+def _bitmap(flags: np.ndarray | None) -> pa.Buffer | None:
+    """Return bool[n] as Arrow packs it; None stays None."""
+    return None if flags is None else pa.py_buffer(np.packbits(flags, bitorder="little"))
 
 
 def _carrier(array: pa.Array) -> type | None:
@@ -87,7 +115,4 @@ def _validity(array: pa.Array) -> np.ndarray:
 
 
 def _from_numpy(arrow_type: pa.DataType, cells: np.ndarray, valid: np.ndarray | None) -> pa.Array:
-    bitmap = None
-    if valid is not None:
-        bitmap = pa.py_buffer(np.packbits(valid, bitorder="little"))
-    return pa.Array.from_buffers(arrow_type, len(cells), [bitmap, pa.py_buffer(cells)])
+    return pa.Array.from_buffers(arrow_type, len(cells), [_bitmap(valid), pa.py_buffer(cells)])

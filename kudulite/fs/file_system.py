@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from kudulite.errors import CorruptionError, StorageError
+from kudulite.fs.descriptor import DescriptorOwner, open_descriptor
 
 _READ_BYTES = 1 << 20
 
@@ -122,7 +123,7 @@ class Sink:
         self.abort()
 
 
-class AppendFile:
+class AppendFile(DescriptorOwner):
     """A file that grows and is cut back, opened for that; it must exist.
 
     One process at a time may change it, under a lock that the caller holds. The descriptor is given
@@ -132,19 +133,22 @@ class AppendFile:
     def __init__(self, file_system: FileSystem, path: Path) -> None:
         self._file_system = file_system
         self.path = path
-        self._descriptor = -1
         with _storage_errors("open", path):
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            self._descriptor = open_descriptor(path, os.O_RDWR | os.O_CLOEXEC)
 
     def size(self) -> int:
         """Return the length of the file in bytes."""
         with _storage_errors("look at", self.path):
             return os.fstat(self._descriptor).st_size
 
+    # Reading, appending and syncing are the small write itself: no context manager there.
+
     def read(self, offset: int, length: int) -> bytes:
         """Return `length` bytes at `offset`, fewer where the file ends."""
-        with _storage_errors("read", self.path):
+        try:
             return _read_range(self._descriptor, offset, length)
+        except OSError as error:
+            raise _storage_error("read", self.path, error) from error
 
     def append(self, content: bytes, offset: int) -> None:
         """Write `content` at `offset`, which is the end of the file; durable after `sync`.
@@ -152,10 +156,12 @@ class AppendFile:
         StorageError when the disk refuses: a part of it may have been written.
         """
         self._file_system.before("append", self.path)
-        with _storage_errors("append to", self.path):
+        try:
             written = self._write(content, offset)
             while written < len(content):
                 written += self._write(memoryview(content)[written:], offset + written)
+        except OSError as error:
+            raise _storage_error("append to", self.path, error) from error
 
     def _write(self, rest: bytes | memoryview, offset: int) -> int:
         """Write some of `rest` and return how much; a test double fails half way."""
@@ -170,18 +176,11 @@ class AppendFile:
     def sync(self) -> None:
         """Make bytes and length durable."""
         self._file_system.before("fsync", self.path)
-        with _storage_errors("fsync", self.path):
+        try:
             # Without the times of the file, whose change costs a write of its own.
             os.fdatasync(self._descriptor)
-
-    def close(self) -> None:
-        """Give the descriptor back; twice does no harm."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-    def __del__(self) -> None:
-        self.close()
+        except OSError as error:
+            raise _storage_error("fsync", self.path, error) from error
 
     def __enter__(self) -> AppendFile:
         return self

@@ -21,8 +21,9 @@ covers T.
 
 A shared acquisition needs no right to write: it waits for the committer and keeps others out.
 
-Threads: an instance is one acquisition and belongs to one thread; instances exclude each other also
-within a process, because flock belongs to the open file.
+Threads: an instance is one acquisition at a time and belongs to the thread that has it; instances
+exclude each other also within a process, because flock belongs to the open file. One that stays
+open for the next acquisition is closed in a forked child, which would hold the lock with it.
 """
 
 from __future__ import annotations
@@ -32,15 +33,16 @@ import fcntl
 import functools
 import os
 import random
-import resource
 import socket
 import struct
 import time
+import weakref
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
 from kudulite.errors import FormatVersionError, LockTimeoutError, StorageError
+from kudulite.fs.descriptor import DescriptorOwner, open_descriptor
 
 _HEADER = struct.Struct("<4sIQI")
 _MAGIC = b"KLCK"
@@ -132,49 +134,69 @@ def _checksum(last: int) -> int:
     return zlib.crc32(last.to_bytes(8, "little"))
 
 
-class TabletLock:
-    """One acquisition of a tablet's lock; use as a context manager.
+class TabletLock(DescriptorOwner):
+    """The lock of a tablet, for one acquisition after the other; use as a context manager.
 
-    Raises LockTimeoutError after `timeout_seconds`, naming the holder, and StorageError where the
-    file cannot be opened for writing (a read-only directory).
+    With `stays_open` the file is opened by the first acquisition and kept for the next ones. Raises
+    LockTimeoutError after `timeout_seconds`, naming the holder, and StorageError where the file
+    cannot be opened for writing (a read-only directory).
     """
 
     def __init__(
-        self, path: str | Path, timeout_seconds: float, *, is_shared: bool = False
+        self,
+        path: str | Path,
+        timeout_seconds: float,
+        *,
+        is_shared: bool = False,
+        stays_open: bool = False,
     ) -> None:
+        self.timeout_seconds = timeout_seconds
         self._path = path
-        self._timeout_seconds = timeout_seconds
         self._is_shared = is_shared
-        self._descriptor = -1
-        self._known: _Cells | None = None  # what the file says: the holder alone changes it
+        self._stays_open = stays_open
+        self._read: _Cells | None = None  # what the file said when it was looked at last
+        self._known: _Cells | None = None  # in this acquisition: the holder alone changes the file
+        if stays_open:
+            _kept_open.add(self)
 
     def __enter__(self) -> TabletLock:
-        flags = (os.O_RDONLY if self._is_shared else os.O_RDWR) | os.O_CLOEXEC
-        try:
-            self._descriptor = _open_file(self._path, flags)
-        except OSError as error:
-            raise StorageError(
-                error.errno or 0, f"cannot open {self._path} to lock it: {error.strerror}"
-            ) from error
-        try:
-            self._acquire()
-        except BaseException:
-            os.close(self._descriptor)
-            raise
-        return self
+        self._known = None
+        while True:
+            is_kept = self._descriptor >= 0
+            if not is_kept:
+                self._open()
+            try:
+                self._acquire()
+            except BaseException:
+                self.close()
+                raise
+            # A file that was opened before may have been removed since, and made again.
+            if not is_kept or os.fstat(self._descriptor).st_nlink:
+                return self
+            self.close()
 
     def __exit__(self, *_exc: object) -> None:
         # Not by closing alone: a forked child may have the open file too.
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-        os.close(self._descriptor)
+        if not self._stays_open:
+            self.close()
+
+    def _open(self) -> None:
+        flags = (os.O_RDONLY if self._is_shared else os.O_RDWR) | os.O_CLOEXEC
+        try:
+            self._descriptor = open_descriptor(self._path, flags)
+        except OSError as error:
+            raise StorageError(
+                error.errno or 0, f"cannot open {self._path} to lock it: {error.strerror}"
+            ) from error
 
     def _acquire(self) -> None:
-        deadline = time.monotonic() + self._timeout_seconds
+        deadline = time.monotonic() + self.timeout_seconds
         wait_seconds = _WAIT_SECONDS_FIRST
         while not self._try_acquire():
             if time.monotonic() > deadline:
                 raise LockTimeoutError(
-                    f"waited {self._timeout_seconds:g} s for {self._path}, held by"
+                    f"waited {self.timeout_seconds:g} s for {self._path}, held by"
                     f" {self.holder()}; try again later, or wait longer (lock_timeout_seconds)"
                 )
             # Not all at the same beat: else one who waits longer never meets a free moment.
@@ -196,8 +218,10 @@ class TabletLock:
     def announce(self, work: str) -> None:
         """Write who holds the lock and for what, for those who wait."""
         text = _announcement(work, os.getpid())
-        if text != self._cells.holder:
-            os.pwrite(self._descriptor, text, _HEADER.size)
+        cells = self._cells
+        if text != cells.holder:
+            self._write(text, _HEADER.size)
+            cells.holder = text
 
     def holder(self) -> str:
         """Return what the holder announced last."""
@@ -213,8 +237,7 @@ class TabletLock:
         """Raise `last` to `timestamp`; not fsynced: committed timestamps are in the manifest."""
         cells = self._cells
         if timestamp > cells.last:
-            cell = _LAST.pack(timestamp, _checksum(timestamp))
-            os.pwrite(self._descriptor, cell, _LAST_OFFSET)
+            self._write(_LAST.pack(timestamp, _checksum(timestamp)), _LAST_OFFSET)
             cells.last = timestamp
 
     @property
@@ -229,46 +252,54 @@ class TabletLock:
         """
         cells, end = self._cells, (segment, offset)
         assert may_fall or end >= cells.wal_end
-        os.pwrite(self._descriptor, _pack_wal_end(segment, offset), _WAL_END_OFFSET)
+        self._write(_pack_wal_end(segment, offset), _WAL_END_OFFSET)
         cells.wal_end = end
 
     @property
     def _cells(self) -> _Cells:
         if self._known is None:
             content = os.pread(self._descriptor, _FILE_BYTES, 0)
-            self._known = _Cells(
-                last=_unpack_last(self._path, content),
-                holder=content[_HEADER.size : _WAL_END_OFFSET],
-                wal_end=_unpack_wal_end(content[_WAL_END_OFFSET:]) or (0, 0),
-            )
+            if self._read is None or content != self._read.content:
+                self._read = _Cells(
+                    content=bytearray(content),
+                    last=_unpack_last(self._path, content),
+                    holder=content[_HEADER.size : _WAL_END_OFFSET],
+                    wal_end=_unpack_wal_end(content[_WAL_END_OFFSET:]) or (0, 0),
+                )
+            self._known = self._read
         return self._known
+
+    def _write(self, cell: bytes, offset: int) -> None:
+        """Change a part of the file; the caller changes what the cell says."""
+        self._cells.content[offset : offset + len(cell)] = cell
+        os.pwrite(self._descriptor, cell, offset)
 
 
 @dataclass(slots=True)
 class _Cells:
     """A lock file's content; `wal_end` is (0, 0) where it is not known."""
 
+    content: bytearray
     last: int
     holder: bytes
     wal_end: tuple[int, int]
+
+
+# Locks whose files stay open between acquisitions.
+_kept_open: weakref.WeakSet[TabletLock] = weakref.WeakSet()
+
+
+def _close_kept() -> None:
+    """Close them in a forked child: an open file that it shares would be locked as its parent's."""
+    for lock in list(_kept_open):
+        lock.close()
+    _kept_open.clear()
+
+
+os.register_at_fork(after_in_child=_close_kept)
 
 
 @functools.lru_cache
 def _announcement(work: str, process_id: int) -> bytes:
     text = f"{work} of process {process_id} on {socket.gethostname()}".encode()
     return text[:_HOLDER_BYTES].ljust(_HOLDER_BYTES)
-
-
-def _open_file(path: str | Path, flags: int) -> int:
-    """Open a lock file; a process that has too many files open may have as many as it is allowed.
-
-    A commit holds the locks of all tablets that it touches, and may need more than the usual 1024.
-    """
-    try:
-        return os.open(path, flags)
-    except OSError as error:
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if error.errno != errno.EMFILE or soft == hard:
-            raise
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        return os.open(path, flags)

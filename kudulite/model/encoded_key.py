@@ -112,27 +112,45 @@ def _scalar_encoders(types: tuple[ColumnType, ...]) -> tuple[_Encoder, ...]:
     return tuple(_scalar_encoder(column_type, i == last) for i, column_type in enumerate(types))
 
 
+class KeyEncoder:
+    """Encodes keys of columns of these types one by one; prepared once, for any thread."""
+
+    def __init__(self, types: Sequence[ColumnType]) -> None:
+        self.types = tuple(types)
+        self._encoders = _scalar_encoders(self.types)
+
+    def __call__(self, values: Sequence[Any]) -> bytes:
+        """Return the key of as many Python values as there are columns.
+
+        Timestamps may be datetimes, ISO strings, or ints of microseconds. SchemaError if a value is
+        not of its type.
+        """
+        if len(values) < len(self._encoders):
+            raise self._miscounted(values)
+        return self.prefix(values)
+
+    def prefix(self, values: Sequence[Any]) -> bytes:
+        """Return the bytes with which every key starts whose first columns have these values.
+
+        The last one is encoded as last only where it is the key's.
+        """
+        encoders = self._encoders
+        if len(values) > len(encoders):
+            raise self._miscounted(values)
+        try:
+            return b"".join([encode(v) for encode, v in zip(encoders, values, strict=False)])
+        except (TypeError, ValueError, OverflowError, decimal.DecimalException) as error:
+            shown = ", ".join(map(str, self.types))
+            raise SchemaError(f"key {tuple(values)!r} does not fit ({shown}): {error}") from error
+
+    def _miscounted(self, values: Sequence[Any]) -> SchemaError:
+        count = len(self._encoders)
+        return SchemaError(f"a key of {count} columns was given {len(values)} values: {values}")
+
+
 def encode_key(values: Sequence[Any], types: Sequence[ColumnType]) -> bytes:
-    """The encoded key of one tuple of Python values; SchemaError if a value is not of its type.
-
-    Timestamps may be datetimes, ISO strings, or ints of microseconds."""
-    if len(values) != len(types):
-        raise SchemaError(f"a key of {len(types)} columns was given {len(values)} values: {values}")
-    return encode_key_prefix(values, types)
-
-
-def encode_key_prefix(values: Sequence[Any], types: Sequence[ColumnType]) -> bytes:
-    """The bytes with which every key starts whose first columns have these `values`.
-
-    `types` are those of the whole key: only its last column is encoded as last."""
-    encoders = _scalar_encoders(types if isinstance(types, tuple) else tuple(types))
-    if len(values) > len(encoders):
-        raise SchemaError(f"a key of {len(types)} columns was given {len(values)} values: {values}")
-    try:
-        return b"".join([encode(value) for encode, value in zip(encoders, values, strict=False)])
-    except (TypeError, ValueError, OverflowError, decimal.DecimalException) as error:
-        shown = ", ".join(map(str, types))
-        raise SchemaError(f"key {tuple(values)!r} does not fit ({shown}): {error}") from error
+    """The encoded key of one tuple of Python values, as `KeyEncoder` gives it."""
+    return KeyEncoder(types)(values)
 
 
 def decode_key(key: bytes, types: Sequence[ColumnType]) -> tuple:

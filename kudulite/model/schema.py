@@ -26,6 +26,7 @@ from kudulite.errors import (
     NotSupportedError,
     SchemaError,
 )
+from kudulite.model.encoded_key import KeyEncoder
 from kudulite.model.partial_row import PartialRow
 from kudulite.model.types import ColumnType, parse_type, type_from_arrow
 from kudulite.model.values import canonical_value, value_from_json, value_to_json
@@ -271,6 +272,11 @@ class Schema:
     def key_types(self) -> tuple[ColumnType, ...]:
         """Types of the primary key columns, in key order."""
         return tuple(column.type for column in self.key_columns)
+
+    @cached_property
+    def key_encoder(self) -> KeyEncoder:
+        """What encodes primary keys one by one."""
+        return KeyEncoder(self.key_types)
 
     @cached_property
     def _index_by_name(self) -> dict[str, int]:

@@ -15,7 +15,8 @@ Threads: any number may read; opened files are shared through the cache under th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,13 @@ import pyarrow as pa
 
 from kudulite.cfile.base_data import ROW_GROUP_ROWS, BaseDataFile
 from kudulite.cfile.block_cache import BlockCache
+from kudulite.cfile.mapped_file import kept_bytes
 from kudulite.model.schema import Column
 from kudulite.model.types import widened
 from kudulite.rowset.rowset import Block, cell_value, constant
 from kudulite.rowset.rowset_meta import BaseFileMeta, RowSetMeta
 
-# What an opened file costs in the cache beside what it has loaded: metadata and handles.
+# What an opened file costs in the cache beside its content or map: metadata and handles.
 _OPEN_FILE_BYTES = 16 << 10
 
 
@@ -40,7 +42,8 @@ class BaseColumns:
         self._meta = meta
         self._folder = folder
         self._cache = cache
-        self._files: dict[int, BaseDataFile | None] = {}
+        # By column id; weak, so that the cache alone decides how many files stay open.
+        self._files: dict[int, Callable[[], BaseDataFile | None]] = {}
 
     def row_groups(self) -> Iterator[Block]:
         """Yield all rows, a row group at a time."""
@@ -121,16 +124,25 @@ class BaseColumns:
 
     def _file(self, column_id: int) -> BaseDataFile | None:
         """Return the file with a column's base data; None for a column added after it."""
-        if column_id not in self._files:
-            base = next((b for b in self._meta.base if column_id in b.column_ids), None)
-            self._files[column_id] = None if base is None else self._open(base)
-        return self._files[column_id]
+        file = self._files.get(column_id, _no_file)()
+        return self._opened(column_id) if file is None else file
+
+    def _opened(self, column_id: int) -> BaseDataFile | None:
+        base = next((b for b in self._meta.base if column_id in b.column_ids), None)
+        if base is None:
+            return None
+        file = self._open(base)
+        self._files[column_id] = weakref.ref(file)
+        return file
 
     def _open(self, base: BaseFileMeta) -> BaseDataFile:
         path = self._folder / base.ref.name
-        return self._cache.get_or_load(
-            str(path), lambda: (BaseDataFile(path, base.ref), _OPEN_FILE_BYTES)
-        )
+        nbytes = _OPEN_FILE_BYTES + kept_bytes(base.ref)
+        return self._cache.get_or_load(str(path), lambda: (BaseDataFile(path, base.ref), nbytes))
+
+
+def _no_file() -> None:
+    """Stand for a reference to a file that is not open."""
 
 
 def _decode(file: BaseDataFile, group: int, column_id: int) -> tuple[pa.Array, int]:

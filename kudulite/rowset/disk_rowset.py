@@ -26,6 +26,7 @@ from kudulite.cfile.base_data import ROW_GROUP_ROWS
 from kudulite.cfile.block_cache import BlockCache
 from kudulite.cfile.bloom import BloomFilter
 from kudulite.cfile.key_index import KeyIndex
+from kudulite.cfile.mapped_file import kept_bytes
 from kudulite.delta.delta_mem_store import DeltaMemSnapshot
 from kudulite.delta.delta_overlay import DeltaOverlay, DeltaSource
 from kudulite.delta.scatter import select
@@ -299,7 +300,7 @@ class DiskRowSet:
 
     def _load_key_index(self) -> tuple[KeyIndex, int]:
         index = KeyIndex(Path(self._key_index_path), self.meta.key_index)
-        return index, _KEY_BYTES * self.meta.row_count
+        return index, _KEY_BYTES * self.meta.row_count + kept_bytes(self.meta.key_index)
 
     def _bloom(self) -> BloomFilter:
         return self._cache.get_or_load(self._bloom_path, self._load_bloom)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kudulite.cfile.block_cache import BlockCache
+from kudulite.cfile.mapped_file import kept_bytes
 from kudulite.delta.delta_file import DeltaFile, DeltaFileMeta, DeltaRows, create_delta_file
 from kudulite.delta.delta_history import stamped
 from kudulite.delta.delta_overlay import DeltaOverlay
@@ -46,8 +47,9 @@ class RowSetDeltas:
 
     def _file(self, meta: DeltaFileMeta) -> DeltaFile:
         path = self._folder / meta.ref.name
+        nbytes = 2 * meta.ref.length + kept_bytes(meta.ref)
         return self._cache.get_or_load(
-            str(path), lambda: (DeltaFile(path, meta, self._meta.row_count), 2 * meta.ref.length)
+            str(path), lambda: (DeltaFile(path, meta, self._meta.row_count), nbytes)
         )
 
 

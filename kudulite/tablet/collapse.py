@@ -49,6 +49,9 @@ class WriteCounts:
         )
 
 
+NO_COUNTS = WriteCounts()
+
+
 @dataclass(frozen=True)
 class KeyedOperations:
     """n operations in key order, those of one key in row order.

@@ -28,7 +28,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from kudulite.errors import RowError
 from kudulite.model.key_array import KeyArray
@@ -37,7 +36,13 @@ from kudulite.mvcc.hybrid_time import TIMESTAMP_MAX
 from kudulite.tablet.collapse import KeyedOperations
 from kudulite.tablet.operation import Operation
 from kudulite.tablet.tablet import RowLocations, Tablet
-from kudulite.tablet.total_order import compare, equals_previous, sort_keys
+from kudulite.tablet.total_order import (
+    compare,
+    equals_previous,
+    last_of_runs,
+    sort_keys,
+    sorted_positions,
+)
 
 
 @dataclass(frozen=True)
@@ -69,9 +74,9 @@ class Ordering:
             *sort_keys(values, exact=False),
             pa.array(is_delete.astype(np.uint8)),
         ]
-        order = _sorted(keys)
+        order = sorted_positions(keys)
         group = keyed.group[order]
-        last = _last_of_runs(group)
+        last = last_of_runs(group)
         newest = order[last]
         # A tie: the row before is of the same key, value and kind. Equal deletes are all the same.
         is_tied = equals_previous([key.take(pa.array(order)) for key in keys])
@@ -94,8 +99,8 @@ class Ordering:
         keys = [pa.array(groups)]
         for column in self.columns:
             keys += sort_keys(self._column_values(column, keyed.rows[among]), exact=True)
-        order = _sorted(keys)
-        return among[order[_last_of_runs(groups[order])]]
+        order = sorted_positions(keys)
+        return among[order[last_of_runs(groups[order])]]
 
     def is_outdated(
         self, newest: KeyedOperations, keys: KeyArray, found: RowLocations, tablet: Tablet
@@ -140,15 +145,3 @@ class Ordering:
     def _column_values(self, column: Column, numbers: np.ndarray) -> pa.Array:
         found = self.rows.column(column.name).take(pa.array(numbers))
         return found.chunk(0) if found.num_chunks == 1 else found.combine_chunks()
-
-
-def _sorted(keys: Sequence[pa.Array]) -> np.ndarray:
-    """Return the positions of rows in the order of sort keys, nulls anywhere."""
-    names = [str(number) for number in range(len(keys))]
-    table = pa.Table.from_arrays(list(keys), names=names)
-    return pc.sort_indices(table, [(name, "ascending") for name in names]).to_numpy().astype(int)
-
-
-def _last_of_runs(groups: np.ndarray) -> np.ndarray:
-    """Return the last position of each run of equal numbers."""
-    return np.flatnonzero(np.append(groups[1:] != groups[:-1], True)[: len(groups)])

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -56,8 +56,7 @@ class _Row:
     is_replaced: bool = False
 
 
-@dataclass(frozen=True)
-class RowEffects:
+class RowEffects(NamedTuple):
     """What a flush does to one tablet.
 
     `changes` has a (op, cells by name, position) per changed key, position being that of the key's

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from kudulite.errors import KuduliteError
 from kudulite.tablet.collapse import WriteCounts
@@ -36,8 +36,7 @@ class RowWriteFailure:
     error: KuduliteError | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RowWriteResult:
+class RowWriteResult(NamedTuple):
     """A write's outcome: all operations but the `failures` are applied and durable.
 
     `timestamp` is the highest of the tablets' timestamps, 0 when nothing was written.
@@ -45,4 +44,4 @@ class RowWriteResult:
 
     timestamp: int
     counts: WriteCounts
-    failures: list[RowWriteFailure] = field(default_factory=list)
+    failures: list[RowWriteFailure]

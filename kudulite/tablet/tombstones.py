@@ -32,7 +32,7 @@ from kudulite.tablet.tombstone_file import (
     read_tombstones,
     write_tombstones,
 )
-from kudulite.tablet.total_order import compare, sort_keys
+from kudulite.tablet.total_order import compare, last_of_runs, sort_keys, sorted_positions
 
 _STEP = 2
 
@@ -161,14 +161,7 @@ def _joined(parts: Sequence[TombstoneRows]) -> TombstoneRows:
         return rows.take(order)
     group = np.empty(len(order), np.int64)
     group[order] = np.cumsum(~repeats) - 1
-    columns = [
-        pa.array(group),
-        *sort_keys(rows.values, exact=False),
-        pa.array(np.arange(len(rows))),
-    ]
-    names = [str(number) for number in range(len(columns))]
-    by_value = pc.sort_indices(
-        pa.Table.from_arrays(columns, names=names), [(name, "ascending") for name in names]
-    ).to_numpy()
-    groups = group[by_value]
-    return rows.take(by_value[np.append(groups[1:] != groups[:-1], True)])
+    by_value = sorted_positions(
+        [pa.array(group), *sort_keys(rows.values, exact=False), pa.array(np.arange(len(rows)))]
+    )
+    return rows.take(by_value[last_of_runs(group[by_value])])

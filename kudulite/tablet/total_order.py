@@ -39,6 +39,18 @@ def sort_keys(values: pa.Array, *, exact: bool) -> list[pa.Array]:
     return [*keys, values]
 
 
+def sorted_positions(keys: Sequence[pa.Array]) -> np.ndarray:
+    """Return int64[n]: the positions of rows in the order of sort keys, which compare in turn."""
+    names = [str(number) for number in range(len(keys))]
+    table = pa.Table.from_arrays(list(keys), names=names)
+    return pc.sort_indices(table, [(name, "ascending") for name in names]).to_numpy().astype(int)
+
+
+def last_of_runs(groups: np.ndarray) -> np.ndarray:
+    """Return int64[m]: the last position of each run of equal numbers."""
+    return np.flatnonzero(np.append(groups[1:] != groups[:-1], True)[: len(groups)])
+
+
 def compare(left: Sequence[pa.Array], right: Sequence[pa.Array], *, exact: bool) -> np.ndarray:
     """Return int8[n]: -1, 0 or 1 where row i of the columns `left` is less than that of `right`,
     equal, or greater; the first column that differs decides.

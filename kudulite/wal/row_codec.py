@@ -19,6 +19,8 @@ is in the log always fits the columns.
 from __future__ import annotations
 
 import datetime
+import itertools
+import operator
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -48,14 +50,17 @@ Pack = Callable[[Any], bytes]
 Unpack = Callable[[memoryview, int], tuple[Any, int]]
 Row = tuple[int, Mapping[str, Any]]
 
+# What gets a step's values out of a row, what packs them, whether they are several.
+_Step = tuple[Callable[[Mapping[str, Any]], Any], Callable[..., bytes], bool]
+
 _NUMBERS: dict[str, tuple[str, type]] = {
-    "bool": ("<?", bool),
-    "int8": ("<b", int),
-    "int16": ("<h", int),
-    "int32": ("<i", int),
-    "int64": ("<q", int),
-    "float": ("<f", float),
-    "double": ("<d", float),
+    "bool": ("?", bool),
+    "int8": ("b", int),
+    "int16": ("h", int),
+    "int32": ("i", int),
+    "int64": ("q", int),
+    "float": ("f", float),
+    "double": ("d", float),
 }
 _LENGTH, _DAYS, _MICROS = struct.Struct("<I"), struct.Struct("<i"), struct.Struct("<q")
 _DECIMAL_BYTES = 16
@@ -66,14 +71,15 @@ _PLANS_MAX = 256
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _RowPlan:
-    """How rows of certain columns are encoded: `kinds` as the names come, `packs` as in the table.
+    """How rows of certain columns are encoded: `kinds` as the names come, `steps` as in the table.
 
-    A name that the table does not have, has no kind: such rows are none of the plan's.
+    A step packs the values of the columns that it gets from a row: one, or numbers that stand side
+    by side. A name that the table does not have, has no kind: such rows are none of the plan's.
     """
 
     masks: bytes
     kinds: tuple[type | None, ...]
-    packs: Sequence[tuple[str, Pack]]
+    steps: Sequence[_Step]
 
 
 class RowCodec:
@@ -85,6 +91,11 @@ class RowCodec:
             (column.name, 1 << at, *_cell_codec(column.type))
             for at, column in enumerate(schema.columns)
         ]
+        self._layouts = {
+            column.name: _NUMBERS[column.type.name][0]
+            for column in schema.columns
+            if column.type.name in _NUMBERS
+        }
         self._mask_bytes = (len(schema.columns) + 7) // 8
         self._key_count = schema.key_count
         self._types = {column.name: column.type.arrow for column in schema.columns}
@@ -114,7 +125,8 @@ class RowCodec:
             return False
         parts.append(plan.masks)
         try:
-            parts += [pack(cells[name]) for name, pack in plan.packs]
+            for get, pack, are_several in plan.steps:
+                parts.append(pack(*get(cells)) if are_several else pack(get(cells)))
         except (struct.error, OverflowError) as error:
             raise ValueError(f"{dict(cells)!r}: {error}") from error
         return True
@@ -125,11 +137,23 @@ class RowCodec:
         plan = _RowPlan(
             masks=is_set.to_bytes(self._mask_bytes, "little") + bytes(self._mask_bytes),
             kinds=tuple(known[name][1] if name in known else None for name in names),
-            packs=[(name, pack) for name, _, _, pack, _ in self._cells if name in names],
+            steps=self._steps_of(names),
         )
         if len(self._plans) < _PLANS_MAX:
             self._plans[names] = plan
         return plan
+
+    def _steps_of(self, names: Sequence[str]) -> list[_Step]:
+        packs = {name: pack for name, _, _, pack, _ in self._cells if name in names}
+        steps: list[_Step] = []
+        for is_number, group in itertools.groupby(packs, self._layouts.__contains__):
+            together = list(group)
+            if is_number and len(together) > 1:
+                row = struct.Struct("<" + "".join(self._layouts[name] for name in together))
+                steps.append((operator.itemgetter(*together), row.pack, True))
+            else:
+                steps += [(operator.itemgetter(name), packs[name], False) for name in together]
+        return steps
 
     def _add_any(self, parts: list[bytes], cells: Mapping[str, Any]) -> None:
         """Add a row cell by cell."""
@@ -194,18 +218,16 @@ class RowCodec:
 
         Raises pa.ArrowException for a value that does not fit its column.
         """
-        widest = max(cells, key=len)
-        used = set(widest).union(*cells) if len(cells) > 1 else widest
+        shapes = set(map(tuple, cells))  # programs write rows of few kinds
+        used = set().union(*shapes)
         names = tuple(name for name in self._types if name in used)
         if names not in self._structs:
             self._structs[names] = pa.struct([(name, self._types[name]) for name in names])
         arrays = pa.array(cells, self._structs[names]).flatten()
         is_set = {}
-        if any(len(row) < len(names) for row in cells):
-            for name in names[self._key_count :]:
-                mask = np.array([name in row for row in cells])
-                if not mask.all():
-                    is_set[self._ids[name]] = mask
+        for name in names[self._key_count :]:
+            if not all(name in shape for shape in shapes):
+                is_set[self._ids[name]] = np.array([name in row for row in cells])
         return {self._ids[n]: array for n, array in zip(names, arrays, strict=True)}, is_set
 
 
@@ -300,7 +322,7 @@ def _is_of(value: Any, kind: type) -> bool:
 
 
 def _number_codec(layout: str, kind: type) -> tuple[type, Pack, Unpack]:
-    number = struct.Struct(layout)
+    number = struct.Struct("<" + layout)
     read, width = number.unpack_from, number.size
 
     def unpack(content: memoryview, at: int) -> tuple[Any, int]:
@@ -346,11 +368,14 @@ def _text_codec(column_type: ColumnType) -> tuple[type, Pack, Unpack]:
     is_text, length_max = column_type.is_text, column_type.length
     kind = str if is_text else bytes
 
-    def pack(value: Any) -> bytes:
+    def pack_text(value: str) -> bytes:
         if length_max is not None and len(value) > length_max:
             raise ValueError(f"{value!r} does not fit {column_type}")
-        content: bytes = value.encode() if isinstance(value, str) else value
+        content = value.encode()
         return _LENGTH.pack(len(content)) + content
+
+    def pack_bytes(value: bytes) -> bytes:
+        return _LENGTH.pack(len(value)) + value
 
     def unpack(content: memoryview, at: int) -> tuple[Any, int]:
         begin = at + _LENGTH.size
@@ -360,4 +385,4 @@ def _text_codec(column_type: ColumnType) -> tuple[type, Pack, Unpack]:
         found = bytes(content[begin:end])
         return (found.decode() if is_text else found), end
 
-    return kind, pack, unpack
+    return kind, pack_text if is_text else pack_bytes, unpack

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from kudulite.errors import CorruptionError
 from kudulite.wal.format import SEGMENT_HEADER_BYTES
@@ -18,8 +17,7 @@ from kudulite.wal.format import SEGMENT_HEADER_BYTES
 _SEGMENT_NAME = re.compile(r"(\d{20})\.log")
 
 
-@dataclass(frozen=True, order=True)
-class WalPosition:
+class WalPosition(NamedTuple):
     """Byte `offset` in the file of `segment`: where a frame begins, or where the next one will."""
 
     segment: int

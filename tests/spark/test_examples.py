@@ -14,6 +14,6 @@ ROOT = Path(__file__).parents[2]
 def test_the_example_runs(script, tmp_path):
     """As a person starts it, in another folder than the project's."""
     completed = subprocess.run(
-        [sys.executable, script], capture_output=True, text=True, cwd=tmp_path, timeout=290
+        [sys.executable, script], capture_output=True, text=True, cwd=tmp_path, timeout=590
     )
     assert completed.returncode == 0, completed.stdout + completed.stderr

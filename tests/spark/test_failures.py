@@ -239,7 +239,7 @@ def test_a_task_is_retried_until_it_gives_up(spark, path):
         [sys.executable, "-c", textwrap.dedent(RETRIES), path, "4", "2"],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     assert run.stdout.split("\n")[:4] == ["failed 4 True", "rows 10", "committed 2", "rows 1000"], (
         run.stderr[-2000:]

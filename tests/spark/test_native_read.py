@@ -1,6 +1,8 @@
 """read_table: the rows of format("kudulite") and of the embedded scan, whoever reads them."""
 
 import datetime
+from functools import reduce
+from operator import eq, ge, gt, le, lt
 
 import pyarrow as pa
 import pytest
@@ -170,6 +172,40 @@ def test_days_that_java_s_old_calendar_lacks(spark, tmp_path, monkeypatch):
         assert frame.filter(f"t {op} TIMESTAMP '1582-10-10 12:00:00Z'").count() == 1
         where = f"d {op} DATE '1582-10-10' AND t {op} TIMESTAMP '1582-10-10 12:00:00Z'"
         assert kudulite_spark.read_table(spark, path, where=where).count() == 1
+
+
+@pytest.mark.parametrize("limits", [NATIVE, WHOLE], ids=["parquet", "tokens"])
+def test_where_at_and_beyond_the_years_of_python(spark, tmp_path, monkeypatch, limits):
+    """Moments outside the years 1 to 9999 are numbers to Python, and moments to Spark."""
+    monkeypatch.setattr(native_read, "LIMITS", limits)
+    year = 366 * 86_400_000_000
+    ends = [-(1 << 63), -(1 << 63) + 1, -60_000 * year - 7, 0, 60_000 * year + 7, (1 << 63) - 1]
+    edges = [-62_135_596_800_000_000, 253_402_300_799_999_999]
+    micros = sorted(ends + edges + [edges[0] - 1, edges[1] + 1])
+    types = {"utc": pa.timestamp("us", "UTC"), "plain": pa.timestamp("us")}
+    data = pa.table({"k": range(len(micros))} | {n: pa.array(micros, t) for n, t in types.items()})
+    table = kudulite.connect(tmp_path).create_table("t", data.schema, primary_key=["k"])
+    table.insert(data)
+    moments = {
+        "0001-01-01 00:00:00": edges[0],
+        "9999-12-31 23:59:59.999999": edges[1],
+        "2026-01-01 00:00:00": 1_767_225_600_000_000,
+    }
+    compare = {"<": lt, "<=": le, ">": gt, ">=": ge, "=": eq}
+    texts = {
+        f"{column} '{moment}{zone}'".replace("?", sign): [
+            key for key, value in enumerate(micros) if test(value, moments[moment])
+        ]
+        for column, zone in (("utc ? TIMESTAMP", "Z"), ("plain ? TIMESTAMP_NTZ", ""))
+        for sign, test in compare.items()
+        for moment in moments
+    }
+    frames = {t: kudulite_spark.read_table(spark, str(table.path), where=t) for t in texts}
+    parts = [frame.selectExpr(f'"{text}" AS text', "k") for text, frame in frames.items()]
+    found: dict[str, list[int]] = {text: [] for text in texts}
+    for row in reduce(DataFrame.union, parts).collect():
+        found[row.text] = sorted([*found[row.text], row.k])
+    assert found == texts
 
 
 def test_positions_hold_where_row_groups_are_skipped(spark, tmp_path):

@@ -100,3 +100,31 @@ def test_complete_mode_replaces_the_table_by_each_result(spark, tmp_path):
     last_batch_is_not_noted(tmp_path / "c")
     run(counts, target, tmp_path / "c", **options)
     assert table.version == 3
+
+
+def test_each_batch_adds_the_columns_that_the_table_lacks(spark, tmp_path):
+    """schemaEvolution: also those that were dropped between two batches, or that a query has only
+    since it was started anew; without the option the query ends with an error that names it."""
+    table = make_source(tmp_path, 1, "t")
+    frame = source_of(spark, tmp_path / "in", [(1, "a", "x")])
+    checkpoint = tmp_path / "c"
+    assert "option schemaEvolution adds" in error_of(start(frame, table.path, checkpoint))
+    run(frame, table.path, checkpoint, schemaEvolution="true")
+    assert stored(table.path) == [(0, "first", None), (1, "a", "x")]
+    table = kudulite.open_table(table.path)
+    alterer = kudulite.connect(tmp_path, background_maintenance=False).new_table_alterer(table)
+    alterer.drop_column("op").alter()
+    add(tmp_path / "in", [(2, "b", "y")])
+    run(frame, table.path, checkpoint, schemaEvolution="true")
+    assert stored(table.path) == [(0, "first", None), (1, "a", None), (2, "b", "y")]
+
+    # The same query, started anew with a column more; the last batch is not added to again.
+    version = kudulite.open_table(table.path).version
+    assert last_batch_is_not_noted(checkpoint) == 1
+    add(tmp_path / "in", [(3, "c", "z")])
+    wider = frame.selectExpr("*", "k * 0.5D AS half")
+    run(wider, table.path, checkpoint, schemaEvolution="true")
+    assert stored(table.path)[1:] == [
+        (1, "a", None, None), (2, "b", "y", None), (3, "c", "z", 1.5)
+    ]  # fmt: skip
+    assert kudulite.open_table(table.path).version == version + 2  # the column, and the batch

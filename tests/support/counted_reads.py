@@ -30,7 +30,7 @@ def counted_reads() -> Iterator[Counter[str]]:
     load = DeltaFile._open
 
     def loaded(file: DeltaFile) -> pa.Buffer:
-        if file._source is None:
+        if not file._is_checked:
             counts[file.path.name] += file.meta.ref.length
         return load(file)
 

@@ -120,7 +120,7 @@ def test_a_thread_waits_for_other_threads_no_longer_than_it_was_told(core: CoreT
     table = new_table(core.client())
     put(table, 0)
     store = store_of(table)
-    key = (str(store.folder), entry_of(table).id, os.getpid())
+    key = store.tablet_key(entry_of(table).id)
     with store.environment.row_queues[key].turn:
         result = RowWriter(store).write([op("insert", 1)], timeout_seconds=0.0)
     assert [type(failure.error) for failure in result.failures] == [LockTimeoutError]
@@ -172,7 +172,7 @@ def test_a_forked_child_has_a_queue_and_a_memory_of_its_own(core: CoreTables):
     table = new_table(core.client())
     put(table, 1)
     store, tablet_id = store_of(table), entry_of(table).id
-    key = str(store.folder), tablet_id, os.getpid()
+    key = store.tablet_key(tablet_id)
     queue, (_, memory) = store.environment.row_queues[key], store.environment.memories[key]
     waiting = object()
     with queue.turn, memory.mutex:

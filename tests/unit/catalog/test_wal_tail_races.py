@@ -101,7 +101,7 @@ def test_a_reader_of_an_older_version_follows_a_flush_in_another_thread(core, ta
 
     def found(store, *arguments):
         result = seen(store, *arguments)
-        store._newest = older._newest  # as another thread may leave it, which was slower
+        store._seen = older._seen  # as another thread may leave it, which was slower
         return result
 
     monkeypatch.setattr(wal_tail, "_known_memory", found)

@@ -113,7 +113,7 @@ def test_a_missing_file_is_a_storage_error(path: Path):
     """With its path."""
     meta = written(path)
     path.unlink()
-    with pytest.raises(StorageError, match=r"redo-1.arrow: delta file is missing"):
+    with pytest.raises(StorageError, match=r"redo-1.arrow: it does not exist"):
         DeltaFile(path, meta, 10).read()
 
 

@@ -1,5 +1,8 @@
 """The lock of a tablet: one holder among threads and processes, and `last` that only rises."""
 
+import os
+import signal
+import socket
 import subprocess
 import sys
 import time
@@ -25,6 +28,25 @@ with TabletLock(Path(sys.argv[1]), 5) as lock:
     print("held", flush=True)
     sys.stdin.readline()
 """
+
+FORKING = """
+import os, sys, time
+from pathlib import Path
+from kudulite.fs.lock import TabletLock
+kept = TabletLock(Path(sys.argv[1]), 5, stays_open=True)
+with kept:
+    pass
+read, write = os.pipe()
+child = os.fork()
+if not child:
+    os.write(write, b"x")
+    time.sleep(600)
+os.read(read, 1)
+with kept:
+    print(child, flush=True)
+    sys.stdin.readline()
+"""
+HERE = f" of process {os.getpid()} on {socket.gethostname()}"
 
 
 @pytest.fixture
@@ -69,6 +91,67 @@ def test_locks_exclude_each_other_within_a_process(path: Path):
     with TabletLock(path, 1), pytest.raises(LockTimeoutError), TabletLock(path, 0.02):
         pass
     assert time.monotonic() - begin < 1
+
+
+def test_a_lock_that_stays_open_sees_what_others_wrote(path: Path):
+    """What it knew of the file is from its last acquisition."""
+    kept = TabletLock(path, 1, stays_open=True)
+    with kept as lock:
+        lock.announce("first")
+        lock.set_wal_end(1, 64)
+        lock.lift_last_timestamp(5)
+    with TabletLock(path, 0) as other:
+        other.announce("second")
+        other.set_wal_end(1, 80)
+        other.lift_last_timestamp(7)
+    with kept as lock:
+        assert (lock.last_timestamp, lock.wal_end, lock.holder()) == (7, (1, 80), "second" + HERE)
+        lock.announce("first")
+        lock.lift_last_timestamp(6)
+        assert (lock.last_timestamp, lock.holder()) == (7, "first" + HERE)
+    assert read_lock_file(path) == (7, (1, 80))
+
+
+def test_a_lock_that_stays_open_excludes_others_only_while_it_is_taken(path: Path):
+    """The open file alone holds nothing."""
+    kept = TabletLock(path, 0.02, stays_open=True)
+    for _ in range(2):
+        with kept, pytest.raises(LockTimeoutError), TabletLock(path, 0.02):
+            pass
+        with TabletLock(path, 0), pytest.raises(LockTimeoutError), kept:
+            pass
+
+
+def test_a_lock_that_stays_open_finds_a_file_that_was_made_again(path: Path):
+    """A lock on a removed file would exclude nobody; without a file it is a storage error."""
+    kept = TabletLock(path, 0, stays_open=True)
+    with kept as lock:
+        lock.lift_last_timestamp(5)
+    path.unlink()
+    with pytest.raises(StorageError, match="cannot open"), kept:
+        pass
+    create_lock_file(path)
+    with kept as lock, pytest.raises(LockTimeoutError), TabletLock(path, 0):
+        assert lock.last_timestamp == 0
+
+
+def test_a_forked_child_does_not_keep_its_parents_lock(path: Path):
+    """The parent is killed while it has the lock; a child that lives on has nothing of it."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", FORKING, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    child = int(process.stdout.readline())
+    try:
+        with pytest.raises(LockTimeoutError), TabletLock(path, 0.02):
+            pass
+        process.kill()
+        process.wait()
+        with TabletLock(path, 5):
+            os.kill(child, 0)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        process.stdout.close()
 
 
 def test_last_only_rises(path: Path):

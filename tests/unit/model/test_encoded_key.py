@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from kudulite.errors import CorruptionError, RowError, SchemaError
 from kudulite.model import types as t
 from kudulite.model.encoded_key import (
+    KeyEncoder,
     decode_key,
     decode_keys,
     encode_key,
-    encode_key_prefix,
     encode_keys,
     key_successor,
     key_width,
@@ -128,7 +128,7 @@ def test_a_prefix_is_the_start_of_its_keys(case, count):
     """And prefix_successor is above all of them, and not above anything larger."""
     types, rows = case
     for row in rows:
-        key, prefix = encode_key(row, types), encode_key_prefix(row[:count], types)
+        key, prefix = encode_key(row, types), KeyEncoder(types).prefix(row[:count])
         assert key.startswith(prefix)
         above = prefix_successor(prefix)
         assert above is None or (above > key and not above.startswith(prefix))

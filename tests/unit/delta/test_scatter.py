@@ -1,0 +1,59 @@
+"""Replacing and selecting cells of a column block: as Python lists do it, for each kind of type."""
+
+import random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from kudulite.delta.scatter import scatter, select
+
+VALUES = {
+    pa.bool_(): (True, False),
+    pa.int16(): (0, -5, 7),
+    pa.float64(): (0.0, 1.5, float("inf")),
+    pa.decimal128(9, 2): (None,),
+    pa.string(): ("", "a", "𝄞 long enough to be no prefix", "ä"),
+    pa.binary(): (b"", b"\0", b"xyz" * 9),
+    pa.list_(pa.int32()): ([], [1, None], [2, 3, 4]),
+}
+
+
+def some(chance: random.Random, arrow_type: pa.DataType, count: int, nulls: bool) -> pa.Array:
+    """A slice from the middle of an array, so that offsets do not begin at 0."""
+    values = list(VALUES[arrow_type]) + [None] * nulls
+    before, after = chance.randrange(3), chance.randrange(3)
+    whole = pa.array(chance.choices(values, k=before + count + after), arrow_type)
+    return whole.slice(before, count)
+
+
+@pytest.mark.parametrize("arrow_type", VALUES, ids=str)
+@pytest.mark.parametrize("is_selected", [False, True])
+def test_cells_are_replaced_and_selected(arrow_type: pa.DataType, is_selected: bool):
+    """With nulls on either side, both, and none; of any number of rows."""
+    chance = random.Random(7)
+    for _ in range(60):
+        count = chance.choice([1, 2, 9, 70])
+        base = some(chance, arrow_type, count, chance.random() < 0.5)
+        where = sorted(chance.sample(range(count), chance.randint(1, count)))
+        values = some(chance, arrow_type, len(where), chance.random() < 0.5)
+        selected = sorted(chance.sample(range(count), chance.randint(0, count)))
+        expected = base.to_pylist()
+        for at, value in zip(where, values.to_pylist(), strict=True):
+            expected[at] = value
+        chosen = np.array(selected, np.int64) if is_selected else None
+        found = scatter(base, np.array(where), values, chosen)
+        found.validate(full=True)
+        if is_selected:
+            expected = [expected[at] for at in selected]
+            assert select(base, chosen).to_pylist() == [base[at].as_py() for at in selected]
+        assert found.type == arrow_type
+        assert found.to_pylist() == expected
+
+
+def test_text_that_is_all_null_replaces_text():
+    """Its array may have no bytes at all."""
+    base = pa.array(["a", "b", None, "d"])
+    found = scatter(base, np.array([1, 3]), pa.nulls(2, pa.string()))
+    found.validate(full=True)
+    assert found.to_pylist() == ["a", None, None, None]
