@@ -172,11 +172,10 @@ class RowWriter:
         self, manifest: Manifest, operations: Sequence[RowOperation], is_atomic: bool
     ) -> tuple[dict[str, Flush], list[RowWriteFailure]]:
         """Encode the keys and sort the operations by tablet, keeping their order."""
-        key_names = manifest.schema.key_names
+        required = set(manifest.schema.key_names)
         fitting, failures = list(range(len(operations))), []
-        if not all(name in o.values for o in operations for name in key_names):
+        if not all(required <= operation.values.keys() for operation in operations):
             # A key column was renamed since the operation was made.
-            required = set(key_names)
             fitting = [at for at in fitting if required <= operations[at].values.keys()]
             odd = sorted(set(range(len(operations))) - set(fitting))
             failures = [RowWriteFailure(at, RowError.REASON_INVALID) for at in odd]

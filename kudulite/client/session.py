@@ -34,9 +34,8 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from kudulite.client.mutation_buffer import FlushMode, MutationBuffer
 from kudulite.client.pending_errors import ErrorBuffer, FailureSummary, PendingError
@@ -52,8 +51,7 @@ FLUSH_MODES = {
 }
 
 
-@dataclass(frozen=True)
-class SessionCounters:
+class SessionCounters(NamedTuple):
     """What became of a session's operations so far, and how many flushes wrote them."""
 
     inserted: int = 0

@@ -62,7 +62,7 @@ def encode_record(changes: Record) -> bytes:
     """
     if isinstance(changes, RowList):
         body = changes.codec.encode(changes.rows)
-        entries = [column_id * 2 for column_id in changes.codec.column_ids]
+        entries = _without_masks(changes.codec.column_ids)
         return _framed(changes, entries, CODEC_ROWS, body, len(body))
     row_count = len(changes.ops)
     assert row_count > 0
@@ -71,7 +71,7 @@ def encode_record(changes: Record) -> bytes:
     ops = changes.ops.tobytes()
     assert len(ops) == row_count, "ops are uint8"
     raw_parts = [ops, _PADDING[row_count % ALIGNMENT_BYTES]]
-    entries = [column_id * 2 + (column_id in changes.is_set) for column_id in changes.columns]
+    entries = tuple(column_id * 2 + (column_id in changes.is_set) for column_id in changes.columns)
     if changes.is_set:
         masks = [changes.is_set[i] for i in changes.columns if i in changes.is_set]
         assert all(len(mask) == row_count for mask in masks)
@@ -91,14 +91,24 @@ def encode_record(changes: Record) -> bytes:
 
 
 def _framed(
-    changes: Record, entries: Sequence[int], codec: int, body: bytes, raw_length: int
+    changes: Record, entries: tuple[int, ...], codec: int, body: bytes, raw_length: int
 ) -> bytes:
     fixed = _FIXED.pack(
         changes.timestamp, changes.row_count, len(entries), codec, 0, len(body), raw_length
     )
+    return b"".join((fixed, _packed(entries), body, _PADDING[len(body) % ALIGNMENT_BYTES]))
+
+
+@functools.lru_cache
+def _without_masks(column_ids: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(column_id * 2 for column_id in column_ids)
+
+
+@functools.lru_cache
+def _packed(entries: tuple[int, ...]) -> bytes:
+    """Return the columns of a record as they follow its fixed part, padded."""
     layout = struct.pack(f"<{len(entries)}I", *entries)
-    pad = _PADDING[(len(fixed) + len(layout)) % ALIGNMENT_BYTES]
-    return b"".join((fixed, layout, pad, body, _PADDING[len(body) % ALIGNMENT_BYTES]))
+    return layout + _PADDING[(_FIXED.size + len(layout)) % ALIGNMENT_BYTES]
 
 
 def _encode_masks(masks: Sequence[np.ndarray]) -> bytes:

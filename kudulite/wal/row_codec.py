@@ -231,9 +231,12 @@ class RowCodec:
         return {self._ids[n]: array for n, array in zip(names, arrays, strict=True)}, is_set
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class RowList:
-    """What RowChanges is, row by row: (CHANGE_ constant, cells by column name)."""
+    """What RowChanges is, row by row: (CHANGE_ constant, cells by column name).
+
+    Nobody changes it; that it cannot be changed would cost as much as to encode a row.
+    """
 
     timestamp: int
     rows: Sequence[Row]
