@@ -36,6 +36,7 @@ from kudulite.backups.format import (
     PieceResult,
     PlannedPiece,
 )
+from kudulite.backups.locked_job import LockedJob
 from kudulite.backups.piece import BackupPiece
 from kudulite.catalog.planned_columns import planned_columns
 from kudulite.client.change_token import ChangeToken
@@ -51,19 +52,26 @@ from kudulite.fs.file_system import check_length
 THREAD_COUNT = min(4, os.cpu_count() or 1)
 
 
-class BackupJob:
+class BackupJob(LockedJob):
     """A backup that is being made; made by `begin_backup`, closed by leaving its `with`.
 
     `why_full` says why an automatic choice took a full backup, where there was one before it.
     """
 
     def __init__(
-        self, backups: BackupSet, table: Table, plan: BackupPlan, *, is_resumed: bool, why: str
+        self,
+        backups: BackupSet,
+        table: Table,
+        plan: BackupPlan,
+        held: ExitStack,
+        *,
+        is_resumed: bool,
+        why: str,
     ) -> None:
+        super().__init__(held)
         self._set = backups
         self._table = table
         self._plan = plan
-        self._stack = ExitStack()
         self.is_resumed = is_resumed
         self.why_full = why
 
@@ -118,16 +126,6 @@ class BackupJob:
             raise ConflictError(f"{folder}: somebody else has just finished this backup")
         clean_folder(self._set, backup)
         return Backup.decode(content, folder)
-
-    def close(self) -> None:
-        """Let go of the set's lock; what is not finished stays, to go on with."""
-        self._stack.close()
-
-    def __enter__(self) -> BackupJob:
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        self.close()
 
     def _piece(self, folder: str, index: int, piece: PlannedPiece) -> BackupPiece:
         head, plan = self._plan.head, self._plan
@@ -218,9 +216,8 @@ def begin_backup(
         if plan is None:
             plan = new_plan(table, parent, content_hash)
             _publish_plan(backups, plan)
-        job = BackupJob(backups, table, plan, is_resumed=is_resumed, why=why)
-        job._stack = stack.pop_all()
-        return job
+        held = stack.pop_all()
+        return BackupJob(backups, table, plan, held, is_resumed=is_resumed, why=why)
 
 
 def _token(table: Table, head: BackupHead, piece: PlannedPiece) -> ScanToken | ChangeToken:

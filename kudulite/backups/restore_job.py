@@ -32,6 +32,7 @@ from typing import Any
 from kudulite.backups.backup_set import Backup, BackupSet
 from kudulite.backups.content_hash import content_sum
 from kudulite.backups.format import FORMAT_VERSION, LOCK_NAME, ContentSum, decode_body
+from kudulite.backups.locked_job import LockedJob
 from kudulite.backups.restore_step import APPLICATION_ID, RestoreStep, restore_steps, step_numbers
 from kudulite.catalog.alter import TableDraft, alter_table
 from kudulite.catalog.partition import RangePartition
@@ -74,18 +75,18 @@ class ContentPiece:
         return content_sum(self.token.open())
 
 
-class RestoreJob:
+class RestoreJob(LockedJob):
     """A restore under way; made by `begin_restore`, closed by leaving its `with`."""
 
     def __init__(
         self, chain: Sequence[Backup], store: TableStore, folder: Path, *, overwrite: bool
     ) -> None:
+        super().__init__(ExitStack())
         self._chain = chain
         self._target = store
         self._folder = folder
         self._hidden = TableStore(folder / _TABLE_NAME, store.environment)
         self._overwrite = overwrite
-        self._stack = ExitStack()
         self.is_resumed = False
 
     @property
@@ -160,16 +161,6 @@ class RestoreJob:
                 f" {backup.content.hash:#018x}"
             )
 
-    def close(self) -> None:
-        """Let go of the restore; what is not finished stays hidden, to go on with."""
-        self._stack.close()
-
-    def __enter__(self) -> RestoreJob:
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        self.close()
-
     # -- the hidden table
 
     @staticmethod
@@ -182,10 +173,11 @@ class RestoreJob:
         folder = place.with_name(f".restore-{place.name}")
         job = RestoreJob(chain, store, folder, overwrite=overwrite)
         job._check_target(job._read_state())
-        with ExitStack() as stack:
-            stack.enter_context(_locked(folder, environment))
+        with ExitStack() as if_failed:
+            if_failed.callback(job.close)
+            job._held.enter_context(_locked(folder, environment))
             job._find_hidden()
-            job._stack = stack.pop_all()
+            if_failed.pop_all()
         return job
 
     def _find_hidden(self) -> None:
