@@ -17,6 +17,9 @@ ROOT = Path(__file__).parent
 hypothesis.settings.register_profile("kudulite", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("kudulite")
 
+# In runs as short as these, Java's optimising compiler costs more than it gives.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 # Processes that tests start, Spark's Python workers among them, import this checkout.
 _inherited = os.environ.get("PYTHONPATH")
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *([_inherited] if _inherited else [])])

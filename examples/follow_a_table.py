@@ -63,7 +63,6 @@ def follow(spark: SparkSession, folder: Path) -> None:
     changes = (
         spark.readStream.format("kudulite")
         .option("startTimestamp", "snapshot")
-        .option("maxRowsPerTrigger", 1000)
         .load(str(folder / "orders"))
     )
     run(
