@@ -55,12 +55,25 @@ class BackgroundWork:
                 self._pieces[key] = _Piece(work, due)
                 self._changed.notify_all()
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="kudulite", daemon=True)
-                self._thread.start()
+                self._thread = self._started()
+
+    def _started(self) -> threading.Thread | None:
+        """Start the thread, under the lock; where none is to be had the next piece starts it.
+
+        Whoever schedules has done his own work, which must not fail for that.
+        """
+        thread = threading.Thread(target=self._run, name="kudulite", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # the limit is reached, or the interpreter ends
+            _log.info("background work waits for a thread: %s", error)
+            return None
+        return thread
 
     def is_scheduled(self, key: Hashable) -> bool:
-        """Whether the piece waits for its time, as far as can be told without the lock."""
-        return key in self._pieces and self._process_id == os.getpid()
+        """Whether a thread waits for the piece's time, as far as can be told without the lock."""
+        is_waited_for = self._thread is not None and key in self._pieces
+        return is_waited_for and self._process_id == os.getpid()
 
     def run_now(self, is_wanted: Callable[[Hashable], bool]) -> None:
         """Do the pieces with such keys in the caller's thread; one that runs already is waited for.

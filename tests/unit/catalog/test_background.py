@@ -1,5 +1,6 @@
 """Work in the background: each piece once, when it is due, again after an error, in one thread."""
 
+import logging
 import os
 import signal
 import threading
@@ -121,6 +122,24 @@ def test_the_thread_ends_with_the_last_piece_and_comes_back():
 
 
 # -- now
+
+
+def test_a_thread_that_cannot_be_had_is_started_by_the_next_piece(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    """At the limit of threads, or as the interpreter ends: it is logged and nothing is lost."""
+    caplog.set_level(logging.INFO, background.__name__)
+    desk = Desk()
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        desk.schedule("early", delay_seconds=0)
+    assert "can't start new thread" in caplog.text
+    assert not desk.work.is_scheduled("early")
+    assert desk.look() == ["early"]
 
 
 def test_run_now_does_wanted_pieces_in_the_callers_thread():

@@ -1,6 +1,7 @@
 """Rows written one by one: what a flush writes, and which rows fail for what reason."""
 
 import errno
+import threading
 from collections.abc import Callable
 from dataclasses import astuple
 
@@ -97,6 +98,22 @@ def test_several_operations_on_one_key_apply_in_order(core: CoreTables):
     assert astuple(result.counts) == (3, 4, 3, 0)
     assert stored(table) == [(1, 3, 7), (2, None, 5), (4, 1, 2)]
     assert unflushed(table)[-1].row_count == 4
+
+
+def test_rows_are_written_where_no_thread_is_to_be_had_to_flush_them(
+    core: CoreTables, monkeypatch: pytest.MonkeyPatch
+):
+    """As at the end of the interpreter: those of all tablets are, and nobody is told otherwise."""
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    table = new_table(core.client(), tablets=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        result = write(table, op("insert", 1), op("insert", MIDDLE))
+    assert (result.failures, result.counts.inserted) == ([], 2)
+    assert [row[0] for row in stored(table)] == [1, MIDDLE]
 
 
 def test_what_changes_nothing_is_not_written(core: CoreTables):
