@@ -22,8 +22,9 @@ class RowQueue(Generic[T]):
     """What the threads of one process want written to one tablet."""
 
     def __init__(self) -> None:
-        self.turn = threading.Lock()
-        # Of this process's last write, its file still open; for whose turn it is.
+        # One that knows its thread: who was interrupted may let go of it without having it.
+        self.turn = threading.RLock()
+        # Of this process's last write, its file still open; taken away by whose turn it is.
         self.lock: TabletLock | None = None
         self._mutex = threading.Lock()
         self._waiting: list[T] = []

@@ -124,27 +124,38 @@ class RowWriter:
         queue.add(flush)
         try:
             self._wait_for_turn(queue, flush, timeout_seconds)
-            try:
-                if flush.is_done:
-                    return
-                lock = queue.lock or self.store.lock(tablet_id, stays_open=True)
-                lock.timeout_seconds = max(0.0, deadline - time.monotonic())
-                with lock:
-                    lock.announce("row write")
-                    flushes = queue.take_all()
-                    self._write_all(TabletWrite(self.store, tablet_id, lock), flushes)
-                # What is in memory now will be flushed, and the lock's file closed with the queue.
-                if queue.lock is None and any(flush.memory_bytes[1] for flush in flushes):
-                    queue.lock = lock
-            finally:
-                queue.turn.release()
+            if not flush.is_done:
+                self._write_waiting(queue, tablet_id, deadline)
         except KuduliteError as error:
             flush.error = error  # of the wait; the others wait as long as they were told to
             # Without a lock file the tablet is gone: its range was dropped, or the table.
             is_gone = isinstance(error, StorageError) and error.errno == errno.ENOENT
             flush.is_stale = is_gone and not flush.is_done
         finally:
+            # Whether it was this thread's only the turn knows: an interrupt may come right after.
+            try:
+                queue.turn.release()
+            except RuntimeError:
+                pass
             queue.discard(flush)
+
+    def _write_waiting(self, queue: RowQueue[Flush], tablet_id: str, deadline: float) -> None:
+        """Write all that waits, in this thread's turn. Raises LockTimeoutError, StorageError."""
+        lock = queue.lock or self.store.lock(tablet_id, stays_open=True)
+        is_kept = queue.lock is not None
+        queue.lock = None  # until all went well: an interrupt must not leave it taken
+        try:
+            lock.timeout_seconds = max(0.0, deadline - time.monotonic())
+            with lock:
+                lock.announce("row write")
+                flushes = queue.take_all()
+                self._write_all(TabletWrite(self.store, tablet_id, lock), flushes)
+        except BaseException:
+            lock.close()
+            raise
+        # What is in memory now will be flushed, and the lock's file closed with the queue.
+        if is_kept or any(flush.memory_bytes[1] for flush in flushes):
+            queue.lock = lock
 
     def _wait_for_turn(self, queue: RowQueue, flush: Flush, timeout_seconds: float) -> None:
         if queue.turn.acquire(timeout=min(timeout_seconds, threading.TIMEOUT_MAX)):

@@ -4,6 +4,7 @@ import errno
 import os
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple
 
 import pytest
@@ -26,6 +27,7 @@ from kudulite.catalog.row_write import RowWriter
 from kudulite.catalog.tablet_write import TabletWrite
 from kudulite.client.table import Table
 from kudulite.errors import LockTimeoutError, RetryableError, RowError, StorageError
+from kudulite.fs.lock import TabletLock
 from kudulite.tablet.row_operation import RowOperation, RowWriteResult
 
 WAIT_SECONDS = 60.0
@@ -121,8 +123,16 @@ def test_a_thread_waits_for_other_threads_no_longer_than_it_was_told(core: CoreT
     put(table, 0)
     store = store_of(table)
     key = store.tablet_key(entry_of(table).id)
+    results = []
+
+    def insert() -> None:
+        results.append(RowWriter(store).write([op("insert", 1)], timeout_seconds=0.0))
+
     with store.environment.row_queues[key].turn:
-        result = RowWriter(store).write([op("insert", 1)], timeout_seconds=0.0)
+        thread = threading.Thread(target=insert)
+        thread.start()
+        thread.join()
+    (result,) = results
     assert [type(failure.error) for failure in result.failures] == [LockTimeoutError]
     put(table, 2)
     assert [row[0] for row in stored(table)] == [0, 2]
@@ -164,6 +174,62 @@ def test_a_thread_that_fails_unexpectedly_acknowledges_nothing(core: CoreTables,
     assert "interrupted; read them to see" in str(told[0])
     assert stored(table) == []
     assert reasons(write(table, op("insert", 1))) == []
+
+
+class InterruptedTurn:
+    """A turn whose first acquisition is followed by Ctrl-C, before anybody is told of it."""
+
+    def __init__(self, turn: threading.RLock) -> None:
+        self._turn = turn
+        self.is_due = True
+
+    def acquire(self, timeout: float) -> bool:
+        """Acquire the turn, and be interrupted if that is due."""
+        found = self._turn.acquire(timeout=timeout)
+        if self.is_due:
+            self.is_due = False
+            raise KeyboardInterrupt
+        return found
+
+    def release(self) -> None:
+        """Let go of the turn."""
+        self._turn.release()
+
+
+def test_an_interrupt_right_after_the_wait_gives_the_turn_back(core: CoreTables):
+    """Other threads write on; the rows of the interrupted write are not written, then or later."""
+    table = new_table(core.client())
+    put(table, 0)
+    store = store_of(table)
+    queue = store.environment.row_queues[store.tablet_key(entry_of(table).id)]
+    queue.turn = InterruptedTurn(queue.turn)
+    with pytest.raises(KeyboardInterrupt):
+        put(table, 1)
+    assert not queue.turn.is_due
+    with ThreadPoolExecutor(1) as pool:
+        result = pool.submit(write, table, op("insert", 2), timeout_seconds=0.0).result()
+    assert result.failures == []
+    assert [row[0] for row in stored(table)] == [0, 2]
+
+
+@pytest.mark.parametrize(("owner", "name"), [(os, "fstat"), (TabletLock, "__exit__")])
+def test_an_interrupt_leaves_the_tablet_to_others(core: CoreTables, monkeypatch, owner, name: str):
+    """Right after its lock was taken, or right before it is given back, with the file kept open."""
+    table = new_table(core.client())
+    put(table, 0)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, interrupted)
+        # What the error refers to lives on, as in a notebook.
+        with pytest.raises(KeyboardInterrupt) as kept:
+            put(table, 1)
+    with TabletLock(store_of(table).lock_path(entry_of(table).id), 0.0):
+        assert kept.value is not None
+    put(table, 2)
+    assert {row[0] for row in stored(table)} >= {0, 2}
 
 
 def test_a_forked_child_has_a_queue_and_a_memory_of_its_own(core: CoreTables):
