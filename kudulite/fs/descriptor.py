@@ -16,9 +16,10 @@ class DescriptorOwner:
 
     def close(self) -> None:
         """Give the descriptor back; twice does no harm."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        # Forgotten first: it is given back whatever `close` raises, and may be another file's then.
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
     def __del__(self) -> None:
         self.close()
