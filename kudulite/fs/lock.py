@@ -68,7 +68,7 @@ def create_lock_file(path: Path) -> None:
     except FileExistsError:
         return
     except OSError as error:
-        raise StorageError(error.errno or 0, f"cannot create {path}: {error.strerror}") from error
+        raise _storage_error("create", path, error) from error
 
 
 def read_last_timestamp(path: str | Path) -> int:
@@ -80,18 +80,24 @@ def read_lock_file(path: str | Path) -> tuple[int, tuple[int, int] | None]:
     """Return `last` and the log's end (segment, offset) without taking the lock.
 
     The end is None where it is torn: whoever takes the lock finds it in the log itself. Both are 0
-    for a file that is not there.
+    for a file that is not there. StorageError where it cannot be read.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_descriptor(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            # Two reads, in this order: the holder writes the log's end first.
+            last = _unpack_last(path, os.pread(descriptor, _HEADER.size, 0))
+            return last, _read_wal_end(descriptor)
+        finally:
+            os.close(descriptor)
     except FileNotFoundError:
         return 0, (0, 0)
-    try:
-        # Two reads, in this order: the holder writes the log's end first.
-        last = _unpack_last(path, os.pread(descriptor, _HEADER.size, 0))
-        return last, _read_wal_end(descriptor)
-    finally:
-        os.close(descriptor)
+    except OSError as error:
+        raise _storage_error("read", path, error) from error
+
+
+def _storage_error(action: str, path: str | Path, error: OSError) -> StorageError:
+    return StorageError(error.errno or 0, f"cannot {action} {path}: {error.strerror}")
 
 
 def _pack_wal_end(segment: int, offset: int) -> bytes:
@@ -139,7 +145,7 @@ class TabletLock(DescriptorOwner):
 
     With `stays_open` the file is opened by the first acquisition and kept for the next ones. Raises
     LockTimeoutError after `timeout_seconds`, naming the holder, and StorageError where the file
-    cannot be opened for writing (a read-only directory).
+    cannot be opened for writing (a read-only directory), read or written.
     """
 
     def __init__(
@@ -210,9 +216,7 @@ class TabletLock(DescriptorOwner):
         except OSError as error:
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
                 return False
-            raise StorageError(
-                error.errno or 0, f"cannot lock {self._path}: {error.strerror}"
-            ) from error
+            raise _storage_error("lock", self._path, error) from error
         return True
 
     def announce(self, work: str) -> None:
@@ -258,7 +262,10 @@ class TabletLock(DescriptorOwner):
     @property
     def _cells(self) -> _Cells:
         if self._known is None:
-            content = os.pread(self._descriptor, _FILE_BYTES, 0)
+            try:
+                content = os.pread(self._descriptor, _FILE_BYTES, 0)
+            except OSError as error:
+                raise _storage_error("read", self._path, error) from error
             if self._read is None or content != self._read.content:
                 self._read = _Cells(
                     content=bytearray(content),
@@ -272,7 +279,10 @@ class TabletLock(DescriptorOwner):
     def _write(self, cell: bytes, offset: int) -> None:
         """Change a part of the file; the caller changes what the cell says."""
         self._cells.content[offset : offset + len(cell)] = cell
-        os.pwrite(self._descriptor, cell, offset)
+        try:
+            os.pwrite(self._descriptor, cell, offset)
+        except OSError as error:
+            raise _storage_error("write", self._path, error) from error
 
 
 @dataclass(slots=True)

@@ -1,6 +1,7 @@
 """Rows written one by one: what a flush writes, and which rows fail for what reason."""
 
 import errno
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import astuple
@@ -33,6 +34,7 @@ from kudulite.errors import (
     TableNotFoundError,
     TimestampError,
 )
+from kudulite.fs.lock import TabletLock
 from kudulite.mvcc.hybrid_time import TIMESTAMP_MAX
 from kudulite.tablet.row_operation import RowOperation
 
@@ -114,6 +116,31 @@ def test_rows_are_written_where_no_thread_is_to_be_had_to_flush_them(
         result = write(table, op("insert", 1), op("insert", MIDDLE))
     assert (result.failures, result.counts.inserted) == ([], 2)
     assert [row[0] for row in stored(table)] == [1, MIDDLE]
+
+
+def test_a_lock_file_that_cannot_be_written_fails_the_rows_of_its_tablet(
+    core: CoreTables, monkeypatch: pytest.MonkeyPatch
+):
+    """And no others: those of the tablet behind it are written and told so."""
+    table = new_table(core.client(), tablets=2)
+    put(table, 0, MIDDLE + 1)
+    announce = TabletLock.announce
+    refused = store_of(table).lock_path(min(entry_of(table, 0).id, entry_of(table, 1).id))
+    pwrite = os.pwrite
+
+    def refuse(descriptor: int, cell: bytes, offset: int) -> int:
+        if os.path.sameopenfile(descriptor, file.fileno()):
+            raise OSError(errno.EIO, "Input/output error")
+        return pwrite(descriptor, cell, offset)
+
+    with open(refused, "rb") as file, monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", refuse)
+        patch.setattr(TabletLock, "announce", lambda lock, work: announce(lock, f"{work} again"))
+        result = write(table, op("insert", 1), op("insert", MIDDLE))
+    assert result.counts.inserted == 1
+    assert [(type(f.error), f.error.errno) for f in result.failures] == [(StorageError, errno.EIO)]
+    written = {1, MIDDLE} - {[1, MIDDLE][failure.row] for failure in result.failures}
+    assert {row[0] for row in stored(table)} == {0, MIDDLE + 1} | written
 
 
 def test_what_changes_nothing_is_not_written(core: CoreTables):

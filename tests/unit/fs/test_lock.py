@@ -1,5 +1,6 @@
 """The lock of a tablet: one holder among threads and processes, and `last` that only rises."""
 
+import errno
 import os
 import signal
 import socket
@@ -174,6 +175,32 @@ def test_no_lock_file_means_nothing_is_settled(tmp_path: Path):
         TabletLock(tmp_path / "lock", 0),
     ):
         pass
+
+
+def test_a_lock_file_that_the_disk_refuses_is_a_storage_error(path: Path, monkeypatch):
+    """It names the file, and keeps the error's number; the lock is free again."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def use() -> None:
+        with TabletLock(path, 0) as lock:
+            lock.lift_last_timestamp(5)
+
+    for name, action, message in (
+        ("pwrite", use, f"cannot write {path}: Input/output error"),
+        ("pread", use, f"cannot read {path}: Input/output error"),
+        ("pread", lambda: read_lock_file(path), f"cannot read {path}: Input/output error"),
+        ("open", lambda: read_lock_file(path), f"cannot read {path}: Input/output error"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, name, refuse)
+            with pytest.raises(StorageError, match=message) as found:
+                action()
+        assert found.value.errno == errno.EIO
+        assert read_last_timestamp(path) == 0
+        with TabletLock(path, 0) as lock:
+            assert lock.last_timestamp == 0
 
 
 def test_a_lock_file_of_a_newer_format_is_refused(path: Path):
