@@ -124,10 +124,12 @@ class TableStore:
         if seen is not None and seen.manifest.version == version and seen.identity == identity:
             return seen.manifest
         known = self.at_version(version)
+        found = self._seen_as(known, identity)
         seen = self._seen
-        # Not back from what another thread has found meanwhile.
+        # Not back from what another thread has found meanwhile: from here on no call, in which
+        # Python might go on with that thread.
         if seen is before or seen is None or seen.manifest.version < version:
-            self._seen = self._seen_as(known, identity)
+            self._seen = found
         return known
 
     def _seen_as(self, manifest: Manifest, identity: tuple[int, int] | None) -> _Seen:
