@@ -60,7 +60,10 @@ def _is_below(key: Hashable, root: Path) -> bool:
 
 
 def _flush_if_there(store: TableStore, tablet_id: str) -> None:
-    if store.exists():  # the table may be deleted or renamed by now
-        flush_tablet(store, tablet_id)
-        maintain_soon(store, [tablet_id])
-        sweep_later(store)
+    # The table may be deleted or renamed by now, the tablet's range dropped: by another process.
+    if not store.exists() or store.newest().entry(tablet_id) is None:
+        store.forget(tablet_id)
+        return
+    flush_tablet(store, tablet_id)
+    maintain_soon(store, [tablet_id])
+    sweep_later(store)

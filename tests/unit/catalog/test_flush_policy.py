@@ -82,6 +82,23 @@ def test_a_table_that_is_gone_needs_no_flush(core: CoreTables):
     planned.pieces[0][1]()
 
 
+@pytest.mark.parametrize("is_made_again", [False, True])
+def test_what_is_in_memory_of_a_table_that_another_process_deleted_goes(
+    core: CoreTables, is_made_again: bool
+):
+    """With its open log and lock file, which would keep their space on disk."""
+    store, _, planned = new_store(core)
+    write(store, 1)
+    assert store.environment.memories and store.environment.row_queues
+    other = core.client()
+    other.delete_table("t")
+    if is_made_again:
+        other.create_table("t", SCHEMA, primary_key="k")
+    (_, work, _) = planned.pieces[0]
+    work()
+    assert (store.environment.memories, store.environment.row_queues) == ({}, {})
+
+
 def test_memory_far_too_large_is_flushed_by_the_writer(core: CoreTables):
     """It waits for the disk, so memory is bounded however fast rows come."""
     store, tablet_id, planned = new_store(core)
