@@ -4,7 +4,7 @@
     part       := column (= | == | <=> | < | <= | > | >=) literal, or the other way around
                 | column BETWEEN literal AND literal
                 | column IN (literal, …)
-                | column IS [NOT] NULL
+                | column IS [NOT] NULL | column <=> NULL
                 | column LIKE 'prefix%' | startswith(column, 'prefix')
     literal    := 12 | -1.5 | 1e3 | 10L | 1.5D | 1.5BD | 'text' | true | X'1CFF'
                 | DATE '2013-01-01' | TIMESTAMP '2013-01-01 10:00:00 Europe/Berlin'
@@ -37,7 +37,7 @@ from kudulite_spark.column_names import find_name
 _SPARK = Dialect.get_or_raise("spark")
 
 ALLOWED = (
-    "allowed, joined by AND: column = < <= > >= literal, BETWEEN, IN (…), IS [NOT] NULL,"
+    "allowed, joined by AND: column = <=> < <= > >= literal, BETWEEN, IN (…), IS [NOT] NULL,"
     " LIKE 'prefix%'"
 )
 
@@ -88,6 +88,12 @@ def _joined_quotes(text: str) -> str:
     return text
 
 
+def _bare(node: exp.Expression) -> exp.Expression:
+    while isinstance(node, exp.Paren):
+        node = node.this
+    return node
+
+
 def _refusal(node: exp.Expression, why: str = "is not supported") -> OptionError:
     return OptionError(f"option 'filter': {node.sql(dialect='spark')!r} {why}; {ALLOWED}")
 
@@ -122,6 +128,8 @@ class _Translator:
         if not isinstance(left, exp.Column):
             left, right, operator = right, left, _MIRRORED[operator]
         column = self._column(left, node)
+        if isinstance(node, exp.NullSafeEQ) and isinstance(_bare(right), exp.Null):
+            return Predicate(column.name, "is_null", None)
         return Predicate(column.name, operator, self._literal(right, column, node))
 
     def _in_list(self, node: exp.In) -> Predicate:
@@ -146,16 +154,14 @@ class _Translator:
 
     def _null_test(self, node: exp.Expression) -> Predicate:
         test = node.this if isinstance(node, exp.Not) else node
-        while isinstance(test, exp.Paren):
-            test = test.this
+        test = _bare(test)
         if not isinstance(test, exp.Is) or not isinstance(test.expression, exp.Null):
             raise _refusal(node)
         operator = "is_not_null" if isinstance(node, exp.Not) else "is_null"
         return Predicate(self._column(test.this, node).name, operator, None)
 
     def _column(self, node: exp.Expression, part: exp.Expression) -> Column:
-        while isinstance(node, exp.Paren):
-            node = node.this
+        node = _bare(node)
         if not isinstance(node, exp.Column) or node.table:
             raise _refusal(part)
         name = find_name(node.name, self._schema.names, "option 'filter'")
@@ -167,7 +173,7 @@ class _Translator:
         )
 
     def _literal(self, node: exp.Expression, column: Column, part: exp.Expression) -> Any:
-        if isinstance(node, exp.Null):
+        if isinstance(_bare(node), exp.Null):
             raise _refusal(part, "is never true; use IS NULL")
         try:
             return _fitted(_literal_value(node), column)
