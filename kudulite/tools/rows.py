@@ -35,10 +35,12 @@ def write_rows(reader: pa.RecordBatchReader, row_format: RowFormat, output: Path
         rows = reader.read_all()
         print_rows(rows.schema.names, zip(*(c.to_pylist() for c in rows.columns), strict=True))
         return
-    if row_format == RowFormat.CSV and any(
-        pa.types.is_nested(field.type) for field in reader.schema
-    ):
-        raise OptionError("CSV has no rows within rows; use --format json or parquet")
+    nested = [field.name for field in reader.schema if pa.types.is_nested(field.type)]
+    if row_format == RowFormat.CSV and nested:
+        raise OptionError(
+            f"CSV has no rows or arrays within rows: {', '.join(nested)}; leave them out with"
+            " --columns, or use --format json or parquet"
+        )
     if row_format == RowFormat.PARQUET and output is None:
         raise OptionError("--format parquet needs --output FILE")
     with _sink(output) as sink:
@@ -47,12 +49,24 @@ def write_rows(reader: pa.RecordBatchReader, row_format: RowFormat, output: Path
                 for batch in reader:
                     writer.write_batch(batch)
         elif row_format == RowFormat.CSV:
-            with pa.csv.CSVWriter(sink, reader.schema) as writer:
-                for batch in reader:
-                    writer.write_batch(batch)
+            _write_csv(reader, sink)
         else:
             for batch in reader:
                 sink.writelines(f"{json_text(row)}\n".encode() for row in batch.to_pylist())
+
+
+def _write_csv(reader: pa.RecordBatchReader, sink: BinaryIO) -> None:
+    try:
+        with pa.csv.CSVWriter(sink, reader.schema) as writer:
+            for batch in reader:
+                writer.write_batch(batch)
+    except pa.ArrowInvalid as error:
+        # Nothing but bytes fails here: every other flat value has a text.
+        binary = [field.name for field in reader.schema if pa.types.is_binary(field.type)]
+        raise OptionError(
+            f"CSV has no bytes that are not text, as in column {', '.join(binary)}; leave it out"
+            " with --columns, or use --format json or parquet"
+        ) from error
 
 
 def key_of_text(columns: Sequence[Column], texts: Sequence[str]) -> tuple[object, ...]:

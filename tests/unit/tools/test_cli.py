@@ -16,6 +16,7 @@ from command_line import output, value
 from typer.testing import CliRunner
 
 import kudulite
+from kudulite.errors import OptionError
 from kudulite.tools.cli import app, run
 from kudulite.tools.output import Progress, byte_text, json_text
 
@@ -79,6 +80,19 @@ def test_scan_prints_rows_in_four_forms(table, tmp_path):
         assert read(file).num_rows == 3000
 
 
+def test_scan_to_csv_names_the_column_of_bytes(tmp_path):
+    """Bytes that are text are written as such; others have no CSV."""
+    schema = pa.schema([("k", pa.int64()), ("raw", pa.binary())])
+    made = kudulite.connect(tmp_path).create_table("t", schema, primary_key="k")
+    made.insert([{"k": 1, "raw": b"a"}])
+    arguments = ["scan", made.path, "--format", "csv"]
+    assert output(*arguments).splitlines() == ['"k","raw"', '1,"a"']
+    made.insert([{"k": 2, "raw": b"\xff"}])
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert isinstance(result.exception, OptionError)
+    assert "CSV has no bytes that are not text, as in column raw;" in str(result.exception)
+
+
 def test_scan_reads_the_past(table):
     """At a moment as Python takes it."""
     moment = table.current_timestamp()
@@ -107,7 +121,8 @@ def test_changes_prints_one_row_per_key(table):
     both = output("changes", table.path, moment, "--before", "--json").splitlines()
     assert {"s1"} == {row["_before"]["s"] for row in map(json.loads, both) if row["_before"]}
     arguments = ["changes", str(table.path), str(moment), "--before", "--format", "csv"]
-    assert "CSV has no rows within rows" in str(CliRunner().invoke(app, arguments).exception)
+    refusal = str(CliRunner().invoke(app, arguments).exception)
+    assert "CSV has no rows or arrays within rows: _before;" in refusal
 
 
 def test_history_prints_the_versions_of_a_row(table):
