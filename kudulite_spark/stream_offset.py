@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kudulite import parse_timestamp
-from kudulite.errors import UsageError
+from kudulite.errors import TimestampError, UsageError
 
 SNAPSHOT, NOW = "snapshot", "now"
 
@@ -41,7 +41,14 @@ class StreamStart:
         """Return what the option `startTimestamp` says. Raises TimestampError."""
         if text is None or text.strip().lower() == SNAPSHOT:
             return StreamStart(SNAPSHOT)
-        return StreamStart(NOW if text.strip().lower() == NOW else parse_timestamp(text))
+        if text.strip().lower() == NOW:
+            return StreamStart(NOW)
+        try:
+            return StreamStart(parse_timestamp(text))
+        except TimestampError as error:
+            raise TimestampError(
+                f"option 'startTimestamp' of a stream is {SNAPSHOT}, {NOW} or a moment: {error}"
+            ) from error
 
     def to_json(self) -> dict[str, Any]:
         """Return the offset as Spark keeps it."""

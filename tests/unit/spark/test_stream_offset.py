@@ -31,7 +31,7 @@ def test_the_start_is_what_the_option_says():
     assert StreamStart.of_option(" Snapshot ") == StreamStart("snapshot")
     assert StreamStart.of_option("NOW") == StreamStart("now")
     assert StreamStart.of_option(str(1 << 60)) == StreamStart(1 << 60)
-    with pytest.raises(TimestampError, match="'yesterday' is not a moment"):
+    with pytest.raises(TimestampError, match="is snapshot, now or a moment: 'yesterday' is not"):
         StreamStart.of_option("yesterday")
 
 
