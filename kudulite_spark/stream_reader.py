@@ -242,9 +242,9 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         table = open_table(self._plan.path)
         if isinstance(offset, StreamOffset) and offset.table_id != table.id:
             raise ConflictError(
-                f"table {self._plan.path!r} was deleted and created again: the stream's checkpoint"
-                f" is of table {offset.table_id}, found {table.id}; start the query with a new"
-                " checkpoint"
+                f"table {self._plan.path!r} was deleted and created again, or the checkpoint is"
+                f" another stream's: it is of table {offset.table_id}, found {table.id}; start the"
+                " query with a new checkpoint"
             )
         return table
 
