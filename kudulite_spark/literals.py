@@ -20,6 +20,8 @@ from kudulite_spark.types import spark_type
 _MICROSECOND = datetime.timedelta(microseconds=1)
 _DAY_MICROS = 86_400_000_000
 _SECONDS = "decimal(18,6)"  # those of Spark's intervals
+# Values that Spark takes as literals of this type, or of a narrower one that it compares exactly.
+_PLAIN = frozenset({"bool", "int8", "int16", "int32", "int64", "string", "varchar"})
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
@@ -65,7 +67,7 @@ def condition(found: NativeCondition, column: SparkColumn) -> SparkColumn:
     if found.is_null:
         return column.isNull()
     if found.values is not None:
-        return column.isin([_bound(value, column_type) for value in found.values])
+        return column.isin([_member(value, column_type) for value in found.values])
     parts = [column.isNotNull()]
     if column_type.is_bytes:
         parts += _byte_bounds(found, column)
@@ -91,6 +93,12 @@ def _byte_bounds(found: NativeCondition, column: SparkColumn) -> list[SparkColum
                 one = column.cast("binary")
         parts.append(one >= other if is_lower else one < other)
     return parts
+
+
+def _member(value: Any, column_type: ColumnType) -> Any:
+    # A literal costs some twenty calls into the JVM, a plain value five; lists may be long.
+    is_plain = column_type.is_float or column_type.name in _PLAIN
+    return value if is_plain else _bound(value, column_type)
 
 
 def _bound(value: Any, column_type: ColumnType) -> SparkColumn:

@@ -12,14 +12,15 @@ from typed_tables import COLUMNS, TypedTable, random_table
 
 import kudulite
 import kudulite_spark
-from kudulite import NativeLimits
+from kudulite import NativeLimits, Predicate
 from kudulite.model.schema import encodings_of
-from kudulite_spark import native_read
+from kudulite_spark import literals, native_read
 from kudulite_spark.native_scan import FileReader
 
 # Nearly all rows from Parquet; and nearly none.
 NATIVE = NativeLimits(excluded_fraction_max=1)
 TOKENS = NativeLimits(excluded_fraction_max=1, handed_bytes_max=0)
+LIT = literals.literal
 WHOLE = NativeLimits(excluded_rows_max=0, handed_bytes_max=0)
 
 
@@ -155,6 +156,22 @@ def test_filters_mean_what_they_mean_to_spark_and_to_a_scan(spark, made, monkeyp
             assert content(native.filter(text), made.table.arrow_schema) == expected, text
     for text in ("f64 = double('NaN')", "f32 IN (double(0), 1.5)", "f64 <=> -0.0D", "f64 >= 0.0D"):
         assert frame.filter(text).count() == native.filter(text).count() > 0, text
+
+
+def test_lists_of_every_type(spark, made, monkeypatch):
+    """They give the rows of a scan; numbers and texts are handed to Spark as they are."""
+    monkeypatch.setattr(native_read, "LIMITS", NATIVE)
+    schema = made.table.arrow_schema
+    for name, _, given in COLUMNS:
+        kind = made.table.schema.column(name).type
+        if kind.element is not None:
+            continue
+        made_literals = []
+        monkeypatch.setattr(literals, "literal", lambda *a, m=made_literals: m.append(a) or LIT(*a))
+        listed = Predicate(name, "in", tuple(given[1:]))
+        found = kudulite_spark.read_table(spark, made.path, where=listed)
+        assert content(found, schema) == content(made.table.scan(where=[listed]).to_arrow(), schema)
+        assert not made_literals or kind.name not in ("int8", "int32", "int64", "string", "varchar")
 
 
 def test_days_that_java_s_old_calendar_lacks(spark, tmp_path, monkeypatch):
