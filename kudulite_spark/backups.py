@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from os import PathLike
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -27,8 +28,8 @@ _TASK_BYTES = 64 << 20
 
 def backup(
     spark: SparkSession,
-    path: str,
-    target: str,
+    path: str | PathLike[str],
+    target: str | PathLike[str],
     *,
     full: bool | None = None,
     content_hash: bool = False,
@@ -49,8 +50,8 @@ def backup(
 
 def restore(
     spark: SparkSession,
-    target: str,
-    path: str,
+    target: str | PathLike[str],
+    path: str | PathLike[str],
     *,
     at: Any = None,
     overwrite: bool = False,

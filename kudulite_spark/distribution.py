@@ -7,6 +7,7 @@ the table is the same either way, and compaction brings the rowsets together lat
 """
 
 from collections.abc import Callable, Sequence
+from os import PathLike
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +22,9 @@ from kudulite_spark.table_path import absolute_path, open_table
 from kudulite_spark.types import spark_type
 
 
-def repartition_for(df: DataFrame, path: str, task_count: int | None = None) -> DataFrame:
+def repartition_for(
+    df: DataFrame, path: str | PathLike[str], task_count: int | None = None
+) -> DataFrame:
     """Return the same rows, those of one tablet of the table at `path` in one partition.
 
     There are as many partitions as tablets by default; with fewer, each holds whole tablets.

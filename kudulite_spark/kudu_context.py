@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from os import PathLike
 from typing import Any
 
 from pyspark import RDD
@@ -155,7 +156,7 @@ class CreateTableOptions:
 class KuduContext:
     """Makes, reads and writes the tables in the directory `root`, by their names."""
 
-    def __init__(self, spark: SparkSession, root: str) -> None:
+    def __init__(self, spark: SparkSession, root: str | PathLike[str]) -> None:
         """`root` holds a folder for each table; it is made with the first table."""
         self.spark = spark
         self.root = absolute_path(root, start_directory(spark))
@@ -173,7 +174,7 @@ class KuduContext:
         """Delete a table with all its history. Raises TableNotFoundError."""
         self.syncClient.delete_table(tableName)
 
-    def createSchema(self, schema: StructType | str, keys: Sequence[str]) -> Schema:
+    def createSchema(self, schema: StructType | str, keys: str | Sequence[str]) -> Schema:
         """Return a table's schema for rows of a Spark schema: key columns first and NOT NULL."""
         struct = StructType.fromDDL(schema) if isinstance(schema, str) else schema
         assert isinstance(struct, StructType)
@@ -183,7 +184,7 @@ class KuduContext:
         self,
         tableName: str,
         schema: StructType | str | Schema,
-        keys: Sequence[str] | CreateTableOptions | None = None,
+        keys: str | Sequence[str] | CreateTableOptions | None = None,
         options: CreateTableOptions | None = None,
     ) -> Table:
         """Make an empty table. A Spark schema (or its DDL text) needs `keys`, the primary key.

@@ -10,6 +10,8 @@ is left to him, and a task that is started twice finds nothing to do.
 
 from __future__ import annotations
 
+from os import PathLike
+
 from pyspark.sql import SparkSession
 
 from kudulite import MaintenanceResult
@@ -20,7 +22,7 @@ from kudulite_spark.table_path import absolute_path, open_table
 
 def maintain(
     spark: SparkSession,
-    path: str,
+    path: str | PathLike[str],
     grace_seconds: float = 3600.0,
     staging_grace_seconds: float = 24 * 3600.0,
     *,

@@ -14,16 +14,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
+from os import PathLike
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from kudulite import NativeLimits, NativePlan, Predicate, Schema, Table
+from kudulite.errors import OptionError
 from kudulite_spark.column_names import find_all
 from kudulite_spark.filter_text import parse_filter
 from kudulite_spark.literals import condition
 from kudulite_spark.native_scan import FileReader, backquoted, quoted, scans
-from kudulite_spark.options import SCAN_TOKENS
+from kudulite_spark.options import SCAN_TOKENS, parse_names
 from kudulite_spark.reader import encoded_tokens
 from kudulite_spark.session import start_directory
 from kudulite_spark.table_path import absolute_path, open_table
@@ -37,16 +39,17 @@ COLUMNS_MANY = 32
 
 def read_table(
     spark: SparkSession,
-    path: str,
+    path: str | PathLike[str],
     snapshot: Any = None,
-    columns: Sequence[str] | None = None,
+    columns: str | Sequence[str] | None = None,
     where: str | Predicate | Sequence[Predicate] | None = None,
 ) -> DataFrame:
     """Return the rows of the table at `path` as a DataFrame, as of `snapshot` (inclusive) or now.
 
-    `snapshot` is a datetime, ISO text or a HybridTime. `columns` and `where` (text as in the option
-    `filter`, or predicates `table["host"] == "a"`) spare planning work on large tables; Spark
-    prunes and filters by itself as well. The rows are those of `format("kudulite")`.
+    `snapshot` is a datetime, ISO text or a HybridTime. `columns` (a sequence, or text
+    as in the option) and `where` (text as in the option `filter`, or predicates `table["host"] ==
+    "a"`) spare planning work on large tables; Spark prunes and filters by itself as well. The
+    rows are those of `format("kudulite")`.
 
     Raises as `Table.scan` does, and OptionError for text that is no filter."""
     table = open_table(absolute_path(path, start_directory(spark)))
@@ -54,7 +57,8 @@ def read_table(
     predicates = _predicates(where, schema)
     names = schema.names
     if columns is not None:
-        names = find_all(columns, names, f"table {str(table.path)!r}")
+        given = parse_names("columns", columns) if isinstance(columns, str) else columns
+        names = find_all(given, names, f"table {str(table.path)!r}")
     needed = list(dict.fromkeys([*names, *(predicate.column for predicate in predicates)]))
     reader = FileReader.of(spark)
     plan = table.native_plan(
@@ -101,7 +105,17 @@ def _predicates(
         return []
     if isinstance(where, str):
         return list(parse_filter(where, schema))
-    return [where] if isinstance(where, Predicate) else list(where)
+    given: list[Any] = [where]
+    if isinstance(where, Sequence) and not isinstance(where, Predicate):
+        given = list(where)
+    for predicate in given:
+        if not isinstance(predicate, Predicate):
+            raise OptionError(
+                f"where: {predicate!r} is no predicate; give text as in option 'filter', or"
+                " predicates as in table['host'] == 'a'. A condition of Spark goes into filter() of"
+                " the DataFrame"
+            )
+    return given
 
 
 def _frame(spark: SparkSession, table: Table, plan: NativePlan) -> DataFrame:

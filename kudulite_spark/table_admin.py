@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from os import PathLike
 from typing import Any
 
 import pyarrow as pa
@@ -17,9 +18,9 @@ from kudulite_spark.types import table_schema
 
 def create_table(
     spark: SparkSession,
-    path: str,
+    path: str | PathLike[str],
     schema: StructType | str | pa.Schema | Schema,
-    primary_key: Sequence[str] | None = None,
+    primary_key: str | Sequence[str] | None = None,
     hash_partitions: Sequence[tuple[Sequence[str], int]] | None = None,
     range_partitions: Mapping[str, Any] | None = None,
 ) -> Table:

@@ -17,9 +17,9 @@ from kudulite.errors import TableNotFoundError, UsageError
 from kudulite_spark.options import local_path
 
 
-def absolute_path(path: str, base: str | None = None) -> str:
+def absolute_path(path: str | os.PathLike[str], base: str | None = None) -> str:
     """Return the absolute form of a path or file: URL, seen from `base` (default: this process)."""
-    return os.path.abspath(os.path.join(base or os.getcwd(), local_path(path)))
+    return os.path.abspath(os.path.join(base or os.getcwd(), local_path(os.fspath(path))))
 
 
 def open_table(path: str) -> Table:

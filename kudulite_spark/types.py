@@ -165,13 +165,13 @@ def column_comment(field: StructField) -> str:
     return str((field.metadata or {}).get("comment", ""))
 
 
-def table_schema(struct: StructType, primary_key: Sequence[str], path: str) -> Schema:
+def table_schema(struct: StructType, primary_key: str | Sequence[str], path: str) -> Schema:
     """Return the schema of a new table for rows of `struct`: key columns first and NOT NULL.
 
     Nullability and comments of the other columns are kept. SchemaError or ColumnNotFoundError name
     the table's path and the column."""
     key = []
-    for name in primary_key:
+    for name in [primary_key] if isinstance(primary_key, str) else primary_key:
         own = find_name(name, struct.fieldNames(), f"table {path!r}: primary key")
         if own is None:
             raise ColumnNotFoundError(

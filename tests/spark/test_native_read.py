@@ -3,16 +3,19 @@
 import datetime
 from functools import reduce
 from operator import eq, ge, gt, le, lt
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
 from spark_tables import load, make_table, rows
 from typed_tables import COLUMNS, TypedTable, random_table
 
 import kudulite
 import kudulite_spark
 from kudulite import NativeLimits, Predicate
+from kudulite.errors import OptionError
 from kudulite.model.schema import encodings_of
 from kudulite_spark import literals, native_read
 from kudulite_spark.native_scan import FileReader
@@ -172,6 +175,15 @@ def test_lists_of_every_type(spark, made, monkeypatch):
         found = kudulite_spark.read_table(spark, made.path, where=listed)
         assert content(found, schema) == content(made.table.scan(where=[listed]).to_arrow(), schema)
         assert not made_literals or kind.name not in ("int8", "int32", "int64", "string", "varchar")
+
+
+def test_what_is_read_may_be_said_as_text(spark, made):
+    """Columns as in the option, a path as an object; what is no predicate is named."""
+    found = kudulite_spark.read_table(spark, Path(made.path), columns="I8, id", where="i8 > 100")
+    assert found.columns == ["i8", "id"]
+    for wrong in (sf.col("i8") > 100, ["i8 > 100"]):
+        with pytest.raises(OptionError, match=r"where: .*i8.* is no predicate; give text"):
+            kudulite_spark.read_table(spark, made.path, where=wrong)
 
 
 def test_days_that_java_s_old_calendar_lacks(spark, tmp_path, monkeypatch):

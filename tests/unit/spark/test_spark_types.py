@@ -113,6 +113,12 @@ def test_a_table_made_from_a_dataframe_has_its_key_first_and_not_null():
     )
 
 
+def test_a_key_given_as_text_is_one_column():
+    """As in `Client.create_table`, and not a column for each letter."""
+    struct = StructType([StructField("key", LongType())])
+    assert list(table_schema(struct, "key", "/t").key_names) == ["key"]
+
+
 def test_a_key_column_that_is_not_there_is_named():
     """Before anything is made."""
     struct = StructType([StructField("a", LongType())])

@@ -1,5 +1,7 @@
 """Paths: absolute, without `file:`, and never a table made amid other things."""
 
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 
@@ -13,6 +15,7 @@ def test_paths_become_absolute_and_lose_the_scheme():
     assert absolute_path("a/../t/", "/data") == "/data/t"
     assert absolute_path("file:///x/t%20u") == "/x/t u"
     assert absolute_path("/x/t", "/data") == "/x/t"
+    assert absolute_path(Path("a/t"), "/data") == "/data/a/t"
 
 
 def test_a_table_is_found_or_may_be_made(tmp_path):
