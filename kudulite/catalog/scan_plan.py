@@ -52,10 +52,12 @@ def scan_spec(
 ) -> ScanSpec:
     """Check names and predicates against the schema; bounds come from the key predicates.
 
-    Raises ColumnNotFoundError and SchemaError.
+    One text is one column's name. Raises ColumnNotFoundError and SchemaError.
     """
     schema = manifest.schema
-    names = tuple(schema.names if columns is None else columns)
+    if columns is None:
+        columns = schema.names
+    names = (columns,) if isinstance(columns, str) else tuple(columns)
     try:
         for name in names:
             schema.column(name)

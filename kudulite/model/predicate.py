@@ -64,8 +64,11 @@ class Predicate:
 
 
 def conjunction(where: Sequence[Predicate] | Predicate) -> list[Predicate]:
-    """Return what a user gives as a condition as a list: one predicate or several."""
-    return [where] if isinstance(where, Predicate) else list(where)
+    """Return what a user gives as a condition as a list: one predicate or several.
+
+    Text is none, and is refused as a whole when predicates are bound.
+    """
+    return [where] if isinstance(where, Predicate | str) else list(where)
 
 
 class ColumnExpression:

@@ -252,6 +252,16 @@ def test_a_bad_write_is_refused_and_changes_nothing(table: Table, case: str):
 
 
 READS: dict[str, tuple[Callable[[Table], object], type[KuduliteError], str]] = {
+    "unknown column as text": (
+        lambda t: t.scan(columns="host"),
+        ColumnNotFoundError,
+        "no column 'host'.*: k, n, s, d, ts, f",
+    ),
+    "text for a predicate": (
+        lambda t: t.scan(where="k = 1"),
+        SchemaError,
+        r"'k = 1' is no predicate; write table\['column'\] == value",
+    ),
     "unknown column": (
         lambda t: t.scan(columns=["k", "host"]),
         ColumnNotFoundError,
@@ -286,6 +296,12 @@ def test_a_bad_read_is_refused(table: Table, case: str):
     read, error, message = READS[case]
     with pytest.raises(error, match=message):
         read(table)
+
+
+def test_one_name_is_one_column(table: Table):
+    """Not its letters, which may be columns too."""
+    found = table.scan(columns="ts", limit=1).to_arrow()
+    assert (found.schema.names, found.num_rows) == (["ts"], 1)
 
 
 def test_row_errors_carry_reason_count_and_keys(table: Table):
