@@ -221,10 +221,13 @@ class Commit:
     def _fit(
         self, parts: list[StagedTablet], old: TabletEntry, new: TabletEntry, now: Manifest
     ) -> list[StagedTablet]:
-        stager = Stager(self.store, self.state, self.base)
         if self.state.is_resolved_at_commit:
             operations = self._operations(new.id)
-            return stager.resolve_operations(operations, now, new.id) if operations else parts
+            if not operations:
+                return parts
+            # A row that is deleted and inserted again loses what columns hold that were added since.
+            return Stager(self.store, self.state, now).resolve_operations(operations, new.id)
+        stager = Stager(self.store, self.state, self.base)
         if old.superblock == new.superblock and len(parts) == 1:
             return parts
         revalidator = Revalidator(stager.resolver, self.store.cache)

@@ -50,7 +50,7 @@ Batch: TypeAlias = pa.RecordBatch | pa.Table
 
 @dataclass(frozen=True)
 class Stager:
-    """Stages batches of one write; `manifest` is the version that the write pinned."""
+    """Stages batches of one write; `manifest` is the version that its rows are to fit."""
 
     store: TableStore
     state: WriteState
@@ -227,9 +227,9 @@ class Stager:
         return staged
 
     def resolve_operations(
-        self, operations: Iterable[StagedOperations], manifest: Manifest, tablet_id: str
+        self, operations: Iterable[StagedOperations], tablet_id: str
     ) -> list[StagedTablet]:
-        """Resolve a mixed write's rows of one tablet, in task order, against `manifest`."""
+        """Resolve a mixed write's rows of one tablet, in task order."""
         tables = []
         for staged in operations:
             with pa.memory_map(str(self.store.folder / staged.path)) as source:
@@ -244,7 +244,7 @@ class Stager:
             codes,
             set_masks(rows, self.state.spec),
         )
-        entry = next(tablet for tablet in manifest.tablets if tablet.id == tablet_id)
+        entry = next(tablet for tablet in self.manifest.tablets if tablet.id == tablet_id)
         staging = new_part_folder(self.store, self.state)
         return [self.resolver.resolve(batch, self.store.tablet(entry), staging)]
 

@@ -147,6 +147,21 @@ def test_a_write_to_a_tablet_that_was_dropped_and_made_again_is_refused(core: Co
     write.abort()
 
 
+def test_a_row_made_again_by_a_write_loses_what_a_column_added_meanwhile_holds(core: CoreTables):
+    """The write was staged without the column; the row that it inserts was never set in it."""
+    client = core.client()
+    table = make_table(client)
+    write = table.new_bulk_write(operation_column="op")
+    rows = [{"k": 1, "v": 2, "op": "delete"}, {"k": 1, "v": 3, "op": "insert"}]
+    staged = write.stage([pa.RecordBatch.from_pylist(rows)])
+    alterer = client.new_table_alterer(table)
+    alterer.add_column("x", "int32")
+    alterer.alter()
+    table.upsert([{"k": 1, "v": 1, "x": 9}, {"k": 6, "v": 1, "x": 8}])
+    write.commit([staged])
+    assert stored(table) == [(1, 3, None), (6, 1, 8)]
+
+
 def test_row_writes_to_a_tablet_that_was_dropped_and_made_again_find_the_new_one(
     core: CoreTables, monkeypatch
 ):
