@@ -225,7 +225,7 @@ class Commit:
             operations = self._operations(new.id)
             if not operations:
                 return parts
-            # A row that is deleted and inserted again loses what columns hold that were added since.
+            # A row that it deletes and inserts again loses what it holds in columns added since.
             return Stager(self.store, self.state, now).resolve_operations(operations, new.id)
         stager = Stager(self.store, self.state, self.base)
         if old.superblock == new.superblock and len(parts) == 1:
