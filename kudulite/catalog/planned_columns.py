@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from kudulite.errors import ConflictError
 from kudulite.model.predicate import Predicate
-from kudulite.model.schema import Schema
+from kudulite.model.schema import Column, Schema
 from kudulite.model.types import ColumnType
 
 
@@ -65,10 +65,19 @@ def schema_as_planned(table: str, columns: ColumnIds, now: Schema) -> Schema:
 
 
 def with_planned_types(now: Schema, columns: ColumnIds) -> Schema:
-    """Return the schema with the types that planned columns had; the others stay as they are."""
+    """Return the schema with the types that planned columns had; the others stay as they are.
+
+    It is for reading: a default of what is written may not fit the narrower type by now.
+    """
     planned = {column.id: column.type for column in columns}
-    found = tuple(replace(c, type=planned.get(c.id, c.type)) for c in now.columns)
+    found = tuple(_with_type(column, planned.get(column.id)) for column in now.columns)
     return now if found == now.columns else replace(now, columns=found)
+
+
+def _with_type(column: Column, planned: ColumnType | None) -> Column:
+    if planned is None or planned == column.type:
+        return column
+    return replace(column, type=planned, write_default=None)
 
 
 def in_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -59,6 +59,14 @@ def test_columns_that_were_widened_are_given_in_the_types_of_the_plan():
     assert in_schema(batch, now.arrow_schema()) is batch
 
 
+def test_a_widened_column_may_have_a_default_that_its_planned_type_cannot_hold():
+    """A default of what is written means nothing to a read."""
+    schema = Schema.build([Column(-1, "k", t.int32, nullable=False), Column(-1, "v", t.int8)], "k")
+    columns = planned_columns(schema, ["v"], [])
+    now = schema.with_changed("v", {"type": t.int64}).with_changed("v", {"write_default": 1 << 40})
+    assert with_planned_types(now, columns)["v"].type == t.int8
+
+
 def test_a_dropped_column_is_an_error():
     """Also when another one of its name was added."""
     columns = planned_columns(SCHEMA, ["b"], [])
