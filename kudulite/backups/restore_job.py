@@ -173,11 +173,9 @@ class RestoreJob(LockedJob):
         folder = place.with_name(f".restore-{place.name}")
         job = RestoreJob(chain, store, folder, overwrite=overwrite)
         job._check_target(job._read_state())
-        with ExitStack() as if_failed:
-            if_failed.callback(job.close)
-            job._held.enter_context(_locked(folder, environment))
+        with _locked(folder, environment) as held:
             job._find_hidden()
-            if_failed.pop_all()
+            job._held = held.pop_all()
         return job
 
     def _find_hidden(self) -> None:
