@@ -35,14 +35,12 @@ def scatter(
     if carrier is not None:
         return _scatter_fixed(base, positions, values, selected)
     if pa.types.is_boolean(base.type):
-        mask = np.zeros(len(base), dtype=bool)
-        mask[positions] = True
-        return select(pc.replace_with_mask(base, pa.array(mask), values), selected)
+        is_new = pa.array(_flags(positions, len(base)))
+        return select(pc.replace_with_mask(base, is_new, values), selected)
     if selected is None and (pa.types.is_string(base.type) or pa.types.is_binary(base.type)):
-        mask = np.zeros(len(base), dtype=bool)
-        mask[positions] = True
         # Quicker than `pa.array`.
-        is_new = pa.Array.from_buffers(pa.bool_(), len(base), [None, _bitmap(mask)])
+        bits = _bitmap(_flags(positions, len(base)))
+        is_new = pa.Array.from_buffers(pa.bool_(), len(base), [None, bits])
         return pc.if_else(is_new, _spread(values, positions, len(base)), base)
     source = np.arange(len(base), dtype=np.int64)
     source[positions] = len(base) + np.arange(len(positions))
@@ -80,6 +78,13 @@ def _spread(values: pa.Array, positions: np.ndarray, count: int) -> pa.Array:
         valid[positions] = _validity(values)
     buffers = [_bitmap(valid), pa.py_buffer(spread), data]
     return pa.Array.from_buffers(values.type, count, buffers)
+
+
+def _flags(positions: np.ndarray, count: int) -> np.ndarray:
+    """Return bool[count], true at `positions`."""
+    flags = np.zeros(count, dtype=bool)
+    flags[positions] = True
+    return flags
 
 
 def _bitmap(flags: np.ndarray | None) -> pa.Buffer | None:
