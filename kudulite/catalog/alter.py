@@ -223,10 +223,8 @@ def _publish(
     commit_id = uuid.uuid4().hex
 
     def build(manifest: Manifest) -> Manifest:
-        return replace(
-            manifest,
-            version=manifest.version + 1,
-            commit_id=commit_id,
+        return manifest.successor(
+            commit_id,
             schema=draft.schema,
             partition=partition,
             tablets=tablets,

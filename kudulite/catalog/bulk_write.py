@@ -11,6 +11,7 @@ at its next file, and nothing of it stays.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import uuid
 from dataclasses import dataclass
@@ -29,7 +30,8 @@ WRITE_FILE = "write.json"
 class WriteState:
     """What every task and the commit of one write agree on; picklable.
 
-    `base_version` is the version that all rows are resolved against. `operation_column` names the
+    `base_version` is the version that all rows are resolved against, whose file ends with
+    `base_crc32`. `operation_column` names the
     batch's column of operations in a mixed write.
     """
 
@@ -41,6 +43,7 @@ class WriteState:
     application_id: str | None = None
     application_version: int | None = None
     owner: str | None = None
+    base_crc32: int | None = None
 
     @property
     def folder(self) -> str:
@@ -80,8 +83,12 @@ class StagedTask:
         return tuple(sorted(found | {part.tablet_id for part in self.operations}))
 
 
-def begin_write(store: TableStore, state: WriteState) -> None:
-    """Make the staging folder of a write, pinning its base version; end others of its owner."""
+def begin_write(store: TableStore, state: WriteState) -> bool:
+    """Make the staging folder of a write, pinning its base version; end others of its owner.
+
+    False where the base version was removed before it was pinned: the write is ended, and may begin
+    again on the newest version.
+    """
     if state.owner is not None:
         end_writes_of(store, state.owner)
     folder = store.folder / state.folder
@@ -93,6 +100,34 @@ def begin_write(store: TableStore, state: WriteState) -> None:
     except StorageError:
         file_system.remove_tree(folder)
         raise
+    if store.has_version(state.base_version):
+        return True
+    end_write(store, state)
+    return False
+
+
+def base_of(store: TableStore, state: WriteState) -> Manifest:
+    """Return the version that a write is resolved against.
+
+    Raises ConflictError where the write is over or that version is gone, StorageError.
+    """
+    try:
+        base = store.at_version(state.base_version)
+    except StorageError as error:
+        check_write_is_open(store, state)
+        if error.errno == errno.ENOENT:
+            raise _base_is_gone(store, state) from error
+        raise
+    if base.file_crc32 != state.base_crc32:
+        raise _base_is_gone(store, state)
+    return base
+
+
+def _base_is_gone(store: TableStore, state: WriteState) -> ConflictError:
+    return ConflictError(
+        f"table {store.name!r}: version {state.base_version}, which write {state.write_id} was"
+        " begun on, was removed by a garbage collection without grace time; write again"
+    )
 
 
 def is_committed(state: WriteState, manifest: Manifest) -> bool:

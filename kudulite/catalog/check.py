@@ -123,6 +123,11 @@ class _Check:
     def run(self) -> None:
         """Check all tablets."""
         manifest = self.manifest
+        for version in range(manifest.version, 0, -1):
+            if not self.store.has_version(version):
+                break
+            with self.problems_of(f"version {version}"):
+                self.store.check_previous(self.store.at_version(version))
         ids = [entry.id for entry in manifest.readable_tablets]
         self.expect(len(set(ids)) == len(ids), f"{self.store.folder}: a tablet is listed twice")
         for partition, entries in manifest.partitions_at(0):

@@ -105,7 +105,8 @@ class Commit:
                 adopter.undo()
             raise
         if manifest is None:
-            adopter.undo()
+            if not self._may_be_published(after=newest.version):
+                adopter.undo()
             return _skipped(self.store.newest())
         # The version is published: from here nothing may fail. Who finds `last` too low settles
         # under the lock.
@@ -168,10 +169,8 @@ class Commit:
         applications = dict(newest.applications)
         if self.state.application_id is not None and self.state.application_version is not None:
             applications[self.state.application_id] = self.state.application_version
-        return replace(
-            newest,
-            version=newest.version + 1,
-            commit_id=self.state.write_id,
+        return newest.successor(
+            self.state.write_id,
             tablets=tuple(adopted.get(entry.id, entry) for entry in newest.tablets),
             applications=applications,
         )

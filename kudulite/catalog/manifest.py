@@ -3,9 +3,11 @@
     manifest/00000000000000000007.json := body line, then {"crc32": CRC of the body line} line
 
 The body names the schema, the partitioning, every tablet with its superblock (file, length, CRC),
-the highest commit timestamp, and per application id the highest version committed for it. Creating
-the file of number n + 1, if it is absent, is what a commit is. Format version 1 had no tags
-and no dropped ranges.
+the highest commit timestamp, and per application id the highest version committed for it. It also
+has its own version number and the CRC of the version before it, so that a file with another
+version's bytes is found out. Creating the file of number n + 1, if it is absent, is a commit.
+
+Format version 1 had no tags and no dropped ranges; version 2 did not name the version before.
 """
 
 from __future__ import annotations
@@ -17,12 +19,12 @@ from typing import Any
 
 from kudulite.catalog.partition import PartitionSchema, RangePartition, TabletPartition
 from kudulite.errors import CorruptionError, FormatVersionError, KuduliteError
-from kudulite.fs.checked_json import decode_checked_json, encode_checked_json
+from kudulite.fs.checked_json import decode_checked_json, encode_checked_json, stored_crc32
 from kudulite.fs.file_system import FileRef
 from kudulite.model.schema import Schema
 from kudulite.rowset.rowset_meta import RowSetMeta
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 HISTORY_SECONDS_DEFAULT = 7 * 24 * 3600
 NAME_DIGITS = 20
 
@@ -108,6 +110,10 @@ class Manifest:
     can be read even if the retention allows it: what was before is collected, or was too old when
     the history was made longer. `tags` are moments with a name that stay readable. `dropped` are
     ranges of the past; a key lies in one of `tablets` at most, and may lie in several of these.
+
+    `previous_crc32` is the CRC of the version before, None for the first version of a table and in
+    files of formats 1 and 2. `file_crc32` is the CRC of the file that this version was read from or
+    written to; a change made in memory keeps it, because it identifies what was changed.
     """
 
     table_id: str
@@ -122,6 +128,19 @@ class Manifest:
     history_start: int = 0
     tags: Mapping[str, int] = field(default_factory=dict)
     dropped: tuple[DroppedRange, ...] = ()
+    previous_crc32: int | None = None
+    file_crc32: int | None = field(default=None, compare=False)
+
+    def successor(self, commit_id: str, **changes: Any) -> Manifest:
+        """Return the version that follows this one, with `changes` of its fields."""
+        return replace(
+            self,
+            version=self.version + 1,
+            commit_id=commit_id,
+            previous_crc32=self.file_crc32,
+            file_crc32=None,
+            **changes,
+        )
 
     @property
     def timestamp(self) -> int:
@@ -183,6 +202,7 @@ class Manifest:
             "version": self.version,
             "created": self.created,
             "commit_id": self.commit_id,
+            "previous_crc32": self.previous_crc32,
             "schema": self.schema.to_json(),
             "partition": self.partition.to_json(),
             "tablets": [tablet.to_json() for tablet in self.tablets],
@@ -211,7 +231,7 @@ class Manifest:
         try:
             version = body["format_version"]
             if 1 <= version <= FORMAT_VERSION:
-                return _from_body(body)
+                return replace(_from_body(body), file_crc32=stored_crc32(content))
         except KuduliteError:
             raise
         except (ValueError, KeyError, TypeError) as error:
@@ -238,6 +258,7 @@ def _from_body(body: dict[str, Any]) -> Manifest:
         created=body["created"],
         commit_id=body["commit_id"],
         applications=body["applications"],
+        previous_crc32=body.get("previous_crc32"),  # absent in formats 1 and 2
         history_seconds=body["history_seconds"],
         history_start=body.get("history_start", 0),  # absent where it was never altered
         tags=body.get("tags", {}),  # absent in version 1, as `dropped`

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from kudulite.catalog.manifest import Manifest, TabletEntry
 from kudulite.catalog.table_store import TableStore
@@ -28,8 +27,12 @@ def publish_next(
     table_id = newest.table_id
     for attempt in range(PUBLISH_ATTEMPTS_MAX):
         manifest = build(newest)
-        if manifest is None or store.publish(manifest):
-            return manifest
+        if manifest is None:
+            return None
+        assert manifest.previous_crc32 == newest.file_crc32
+        published = store.publish(manifest)
+        if published is not None:
+            return published
         newest = store.newest()
         if newest.table_id != table_id:
             raise ConflictError(
@@ -48,23 +51,15 @@ def publish_alone(
 ) -> Manifest | None:
     """Publish `build(newest)`, which changes no tablet, as `publish_next` does.
 
-    The lock of one tablet, any of them, keeps the table from being deleted and created again in
-    between. Raises LockTimeoutError, TableNotFoundError, StorageError.
+    Raises ConflictError, LockTimeoutError, TableNotFoundError, StorageError.
     """
-    while True:
-        tablet_id = store.newest().tablets[0].id
-        with store.lock(tablet_id) as lock:
-            lock.announce(work)
-            newest = store.newest()
-            # An alteration that was waited for may have dropped it.
-            if newest.entry(tablet_id) is not None:
-                return publish_next(store, newest, build)
+    with store.lock_any(work) as (newest, _):
+        return publish_next(store, newest, build)
 
 
 def with_tablet(manifest: Manifest, new: TabletEntry, commit_id: str) -> Manifest:
     """Return the version after `manifest`, with another entry of one of its tablets."""
-    changed = manifest.with_entry(new)
-    return replace(changed, version=manifest.version + 1, commit_id=commit_id)
+    return manifest.with_entry(new).successor(commit_id)
 
 
 def are_there(rowsets: Sequence[RowSetMeta], base: Tablet) -> bool:

@@ -80,11 +80,7 @@ def forget_dropped_ranges(store: TableStore) -> int:
         count = len(manifest.dropped) - len(kept.dropped)
         if not count or not is_mark_still_valid(manifest, mark):
             return None
-        return replace(
-            kept,
-            version=manifest.version + 1,
-            commit_id=uuid.uuid4().hex,
-            history_start=max(manifest.history_start, mark),
-        )
+        start = max(manifest.history_start, mark)
+        return kept.successor(uuid.uuid4().hex, history_start=start)
 
     return count if publish_alone(store, "history collection", build) is not None else 0

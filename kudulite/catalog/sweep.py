@@ -16,6 +16,7 @@ Invariant: versions go from the oldest on, without gaps (table_store.py relies o
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import time
 from collections.abc import Iterator
@@ -30,6 +31,7 @@ from kudulite.catalog.table_store import (
     TABLET_FOLDER,
     TableStore,
 )
+from kudulite.errors import StorageError
 from kudulite.tablet.tablet import (
     LOCK_NAME,
     MAINTENANCE_LOCK_NAME,
@@ -117,14 +119,19 @@ def superseded_bytes(store: TableStore) -> int:
 def _sweep_versions(store: TableStore, grace_seconds: float) -> int:
     """Remove versions from the oldest on, up to one that is needed."""
     horizon = time.time() - grace_seconds
+    versions = store.versions()
+    # Read after the versions: a write that begins meanwhile pins one that is listed.
     pins = [read_pinned_version(folder) for folder in _entries(store.folder / STAGING_FOLDER)]
     oldest_pinned = min((pin for pin in pins if pin is not None), default=None)
-    versions = store.versions()
     count = 0
     for version, successor in itertools.pairwise(versions):
         is_pinned = oldest_pinned is not None and version >= oldest_pinned
         path = store.folder / MANIFEST_FOLDER / manifest_name(successor)
-        if is_pinned or path.stat().st_mtime >= horizon:
+        try:
+            is_young = path.stat().st_mtime >= horizon
+        except FileNotFoundError:
+            break  # removed by another sweep
+        if is_pinned or is_young:
             break
         store.environment.file_system.remove(path.with_name(manifest_name(version)))
         count += 1
@@ -132,10 +139,23 @@ def _sweep_versions(store: TableStore, grace_seconds: float) -> int:
 
 
 def _read_versions(store: TableStore, manifests: dict[int, Manifest]) -> None:
-    """Add the versions that are new to `manifests`; those that are gone only keep files longer."""
-    for version in store.versions():
-        if version not in manifests:
-            manifests[version] = store.at_version(version)
+    """Add the versions that are new to `manifests`; those that are gone only keep files longer.
+
+    They are followed from the newest one down, so that stray files (table_store.py) are left out.
+    """
+    newest = store.newest()
+    version, expected = newest.version, newest.file_crc32
+    while version > 0:
+        try:
+            manifest = manifests.get(version) or store.at_version(version)
+        except StorageError as error:
+            if error.errno == errno.ENOENT:
+                return
+            raise
+        if expected is not None and manifest.file_crc32 != expected:
+            return
+        manifests[version] = manifest
+        version, expected = version - 1, manifest.previous_crc32
 
 
 def _referenced(store: TableStore, tablet_id: str, manifests: dict[int, Manifest]) -> set[Path]:
@@ -168,12 +188,24 @@ def _unreferenced(folder: Path, kept: set[Path], grace_seconds: float) -> Iterat
 
 
 def _sweep_tablets(store: TableStore, manifests: dict[int, Manifest], grace_seconds: float) -> None:
-    """Remove the folders of tablets that no version has."""
+    """Remove the folders of tablets that no version has.
+
+    Under the lock of a tablet: an alteration, which holds all of them, may have made a tablet whose
+    version it is about to publish.
+    """
     horizon = time.time() - grace_seconds
+    if not _unknown_tablets(store, manifests):
+        return
+    with store.lock_any("sweep"):
+        _read_versions(store, manifests)
+        for folder in _unknown_tablets(store, manifests):
+            if _is_older(folder, horizon):
+                store.environment.file_system.remove_tree(folder)
+
+
+def _unknown_tablets(store: TableStore, manifests: dict[int, Manifest]) -> list[Path]:
     known = {entry.id for manifest in manifests.values() for entry in manifest.readable_tablets}
-    for folder in _entries(store.folder / TABLET_FOLDER):
-        if folder.name not in known and _is_older(folder, horizon):
-            store.environment.file_system.remove_tree(folder)
+    return [folder for folder in _entries(store.folder / TABLET_FOLDER) if folder.name not in known]
 
 
 def _remove_empty_folders(folder: Path, grace_seconds: float) -> None:
@@ -206,8 +238,11 @@ def _is_older(folder: Path, horizon: float) -> bool:
 
 
 def _sweep_temporaries(store: TableStore, grace_seconds: float) -> None:
-    """Remove what a publication that was killed has left beside the versions."""
-    horizon = time.time() - grace_seconds
+    """Remove what a publication that was killed has left beside the versions.
+
+    Never sooner than the usual grace time: one that is under way needs its file.
+    """
+    horizon = time.time() - max(grace_seconds, GRACE_SECONDS)
     for path in _entries(store.folder / MANIFEST_FOLDER):
         if path.name.startswith(".") and _is_older(path, horizon):
             store.environment.file_system.remove(path)

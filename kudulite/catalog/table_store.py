@@ -1,21 +1,35 @@
 """One table's folder: finding its newest version, opening its tablets, publishing the next version.
 
-    <table>/manifest/<n>.json    versions; `hint` holds a number that is near the newest
+    <table>/manifest/<n>.json    versions; `hint` holds the number of one that was published
     <table>/tablet/<id>/         superblock-….json, lock, rowset/
     <table>/staging/<write id>/  what uncommitted writes have prepared
 
-Invariants: (1) versions are numbered without gaps and swept from the oldest on, so while version n
-exists and n + 1 does not, n is the newest; (2) a manifest refers only to durable files.
+Invariants: (1) versions are numbered without gaps and removed from the oldest on, so version n + 1
+has never been removed while version n is there; (2) a manifest refers only to durable files.
+
+A name of a removed version can be created again: by a publication that was built on version n,
+stood still, and went on after n and n + 1 were removed. Such a stray file is not a version. Three
+rules follow from invariant 1:
+
+    publishing   version n + 1 is published if n is still there after n + 1 was created; otherwise
+                 the new file is taken back and the writer looks for the newest version again
+    finding      a walk upwards from version n counts if n is still there at its end; otherwise the
+                 folder is listed, and the highest number is the newest version
+    reading      a file names its own version and the CRC of the version before, and both are
+                 compared; the hint names a version that was published, so the newest version is
+                 never below it
 
 Threads: any. `_seen` is replaced, never changed; two threads that find the same version agree.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import uuid
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -32,6 +46,7 @@ from kudulite.errors import (
     TableNotFoundError,
     TimestampError,
 )
+from kudulite.fs.checked_json import TRAILER_BYTES_MAX, stored_crc32
 from kudulite.fs.file_system import FileRef, FileSystem, read_file
 from kudulite.fs.lock import TabletLock, create_lock_file, read_last_timestamp
 from kudulite.model.schema import Schema
@@ -78,7 +93,7 @@ class _Seen(NamedTuple):
     """The newest version that was found: its file, what tells that from any other, the next."""
 
     manifest: Manifest
-    identity: tuple[int, int] | None
+    identity: tuple[int, int]
     path: str
     next_path: str
 
@@ -113,26 +128,89 @@ class TableStore:
         return self._look_for_newest(seen)
 
     def _look_for_newest(self, before: _Seen | None) -> Manifest:
-        version = self._hinted_version() if before is None else before.manifest.version
-        while version >= 0 and os.access(self._version_path(version + 1), os.F_OK):
-            version += 1
-        identity = self._identity(self._version_path(version))
-        if identity is None:
-            version = self._listed_version()
+        start = before
+        while True:
+            version = None if start is None else self._walked_version(start)
+            if version is None:
+                version = self._listed_version()
             identity = self._identity(self._version_path(version))
-        seen = self._seen
-        if seen is not None and seen.manifest.version == version and seen.identity == identity:
-            return seen.manifest
-        known = self.at_version(version)
+            seen = self._seen
+            if seen is not None and (seen.manifest.version, seen.identity) == (version, identity):
+                return seen.manifest
+            known = None if identity is None else self._read_unchanged(version, identity)
+            if known is not None and identity is not None:
+                break
+            start = None  # superseded and removed meanwhile
+        self.check_previous(known)
+        if before is not None:
+            self._check_not_behind(known, before.manifest)
         found = self._seen_as(known, identity)
         seen = self._seen
-        # Not back from what another thread has found meanwhile: from here on no call, in which
-        # Python might go on with that thread.
+        # A newer version that another thread found is never replaced by an older one. No function
+        # call may stand between this check and the assignment: a call could switch threads.
         if seen is before or seen is None or seen.manifest.version < version:
             self._seen = found
         return known
 
-    def _seen_as(self, manifest: Manifest, identity: tuple[int, int] | None) -> _Seen:
+    def _read_unchanged(self, version: int, identity: tuple[int, int]) -> Manifest | None:
+        """Read a version, None where its file was removed since it was identified."""
+        try:
+            manifest = self.at_version(version)
+        except StorageError as error:
+            if error.errno == errno.ENOENT:
+                return None
+            raise
+        return manifest if self._identity(self._version_path(version)) == identity else None
+
+    def _walked_version(self, before: _Seen) -> int | None:
+        """Return the highest version above `before`, None where `before` is not there any more."""
+        version = before.manifest.version
+        while self.has_version(version + 1):
+            version += 1
+        return version if self._identity(before.path) == before.identity else None
+
+    def check_previous(self, manifest: Manifest) -> None:
+        """Raise CorruptionError where the version before is not the one that `manifest` names.
+
+        A stray file (see the head) at that number is no damage. It is always the lowest number, or
+        its own predecessor is not the one that it names.
+        """
+        version, expected = manifest.version, manifest.previous_crc32
+        found = None if expected is None else self._crc32_of(version - 1)
+        if found is None or found == expected:
+            return
+        with suppress(StorageError):
+            earlier = self.at_version(version - 1)
+            named = earlier.previous_crc32
+            if named is not None and named == self._crc32_of(version - 2):
+                raise CorruptionError(
+                    f"{self._version_path(version)}: follows a version {version - 1} with CRC"
+                    f" {expected:#010x}, but {manifest_name(version - 1)} has CRC {found:#010x};"
+                    " files of two tables or of two copies were mixed: restore the manifest folder"
+                )
+
+    def _check_not_behind(self, manifest: Manifest, before: Manifest) -> None:
+        """Raise CorruptionError where this process has seen a newer version of the same table."""
+        if manifest.table_id == before.table_id and manifest.version < before.version:
+            raise self._missing_version(manifest.version, before.version)
+
+    def _missing_version(self, newest: int, published: int) -> CorruptionError:
+        return CorruptionError(
+            f"{self.folder}: the newest version is {newest}, but version {published} was published:"
+            f" {self._version_path(published)} or a later version is missing; restore it from a"
+            " copy of the table"
+        )
+
+    def _crc32_of(self, version: int) -> int | None:
+        """Return the CRC that a version's file ends with, None where there is no such file."""
+        try:
+            with open(self._version_path(version), "rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - TRAILER_BYTES_MAX))
+                return stored_crc32(file.read())
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def _seen_as(self, manifest: Manifest, identity: tuple[int, int]) -> _Seen:
         version = manifest.version
         path, next_path = self._version_path(version), self._version_path(version + 1)
         return _Seen(manifest, identity, path, next_path)
@@ -142,12 +220,22 @@ class TableStore:
         return self.newest() if self._seen is None else self._seen.manifest
 
     def at_version(self, version: int) -> Manifest:
-        """Read one version. Raises CorruptionError or StorageError."""
+        """Read one version. Raises StorageError; CorruptionError, also for another version."""
         path = self._manifest_path(version)
-        return Manifest.decode(read_file(path), str(path))
+        manifest = Manifest.decode(read_file(path), str(path))
+        if manifest.version != version:
+            raise CorruptionError(
+                f"{path}: holds version {manifest.version}, expected version {version}; files were"
+                " swapped or an older one was copied over it: restore the manifest folder"
+            )
+        return manifest
+
+    def has_version(self, version: int) -> bool:
+        """Whether there is a file of this number."""
+        return os.access(self._version_path(version), os.F_OK)
 
     def versions(self) -> list[int]:
-        """Return the numbers of the versions that are on disk, ascending."""
+        """Return the numbers in the names of manifest files, ascending; see the head on strays."""
         try:
             names = [path.name for path in (self.folder / MANIFEST_FOLDER).iterdir()]
         except (FileNotFoundError, NotADirectoryError):
@@ -185,9 +273,12 @@ class TableStore:
             return -1
 
     def _listed_version(self) -> int:
+        published = self._hinted_version()  # first, because versions only rise
         versions = self.versions()
         if not versions:
             raise TableNotFoundError(f"{self.folder} is not a kudulite table: {self._found()}")
+        if versions[-1] < published:
+            raise self._missing_version(versions[-1], published)
         return versions[-1]
 
     def _found(self) -> str:
@@ -258,6 +349,23 @@ class TableStore:
                     stack.enter_context(taken.pop_all())
                     return locks
 
+    @contextmanager
+    def lock_any(self, work: str) -> Iterator[tuple[Manifest, TabletLock]]:
+        """Hold the lock of one tablet, any of them; give the newest version under it.
+
+        Meanwhile nobody alters the table, deletes it, or creates it again. Raises LockTimeoutError,
+        TableNotFoundError, StorageError.
+        """
+        while True:
+            tablet_id = self.newest().tablets[0].id
+            with self.lock(tablet_id) as lock:
+                lock.announce(work)
+                newest = self.newest()
+                # An alteration that was waited for may have dropped the tablet.
+                if newest.entry(tablet_id) is not None:
+                    yield newest, lock
+                    return
+
     def last_timestamp(self, tablet_id: str) -> int:
         """Return the highest timestamp used or settled in a tablet, read without its lock."""
         return read_last_timestamp(self.lock_path(tablet_id))
@@ -324,11 +432,12 @@ class TableStore:
             created=self.environment.clock.now(),
             commit_id=uuid.uuid4().hex,
         )
-        if not self.publish(manifest):
+        published = self.publish(manifest)
+        if published is None:
             for entry in entries:
                 file_system.remove_tree(self.tablet_folder(entry.id))
             raise TableExistsError(f"table {self.name!r} was just created by another process")
-        return manifest
+        return published
 
     def create_tablet(self, place: TabletPartition) -> TabletEntry:
         """Make an empty tablet, durable but for its folder's name; seen by nobody yet."""
@@ -347,17 +456,34 @@ class TableStore:
         path = self.tablet_folder(superblock.tablet_id) / name
         return self.environment.file_system.write_file(path, superblock.encode())
 
-    def publish(self, manifest: Manifest) -> bool:
-        """Make `manifest` the newest version; False when its number is taken."""
+    def publish(self, manifest: Manifest) -> Manifest | None:
+        """Make `manifest` the newest version and return it; None where another version is newer."""
         file_system, before = self.environment.file_system, self._seen
         path = self._manifest_path(manifest.version)
-        if not file_system.publish(path, manifest.encode()):
-            return False
+        content = manifest.encode()
+        manifest = replace(manifest, file_crc32=stored_crc32(content))
+        if not file_system.publish(path, content):
+            return None
+        if not self._is_published(manifest):
+            file_system.remove(path)
+            return None
         identity = self._identity(self._version_path(manifest.version))
-        self._seen = self._seen_as(manifest, identity)
+        # It may have been superseded and removed already.
+        self._seen = None if identity is None else self._seen_as(manifest, identity)
         self._forget_superseded(manifest, manifest if before is None else before.manifest)
         try:
             file_system.replace_file(path.with_name(HINT_NAME), b"%d" % manifest.version)
         except StorageError:
-            pass  # a hint: without it the newest version is found by listing
-        return True
+            pass  # without the hint a missing newest version may stay unnoticed
+        return manifest
+
+    def _is_published(self, manifest: Manifest) -> bool:
+        """Whether the file that was just created is a version, and not a stray; see the head."""
+        before = self._crc32_of(manifest.version - 1)
+        if before is not None:
+            return before == manifest.previous_crc32
+        # The version before is gone: removed after this one was created, or long before that.
+        try:
+            return self.at_version(manifest.version + 1).previous_crc32 == manifest.file_crc32
+        except StorageError:
+            return self.versions()[-1:] == [manifest.version]

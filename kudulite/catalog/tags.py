@@ -11,7 +11,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 from kudulite.catalog.history import check_not_ancient
@@ -78,4 +77,4 @@ def delete_tag(store: TableStore, name: str) -> None:
 
 
 def _with_tags(manifest: Manifest, tags: Mapping[str, int]) -> Manifest:
-    return replace(manifest, version=manifest.version + 1, commit_id=uuid.uuid4().hex, tags=tags)
+    return manifest.successor(uuid.uuid4().hex, tags=tags)

@@ -21,7 +21,7 @@ import pyarrow as pa
 from kudulite.catalog.bulk_write import (
     StagedTask,
     WriteState,
-    check_write_is_open,
+    base_of,
     end_write,
     is_committed,
 )
@@ -69,13 +69,7 @@ class BulkWrite:
 
     def _stager(self) -> Stager:
         store = TableStore(self._folder, self._environment)
-        try:
-            base = store.at_version(self._state.base_version)
-        except StorageError:
-            # Without the staging folder nothing keeps the base version from being swept.
-            check_write_is_open(store, self._state)
-            raise
-        return Stager(store, self._state, base)
+        return Stager(store, self._state, base_of(store, self._state))
 
     @property
     def schema(self) -> Schema:

@@ -210,30 +210,32 @@ class Table(
         has staged and not committed goes. Raises OptionError and SchemaError before anything is
         written.
         """
-        flush_table(self._store)  # so that the pinned version has all rows
-        manifest = self._store.newest()
-        spec = WriteSpec.build(
-            manifest.schema,
-            list(manifest.schema.names if columns is None else columns),
-            table=self.name,
-            operation=None if operation_column is not None else parse_operation(operation),
-            ignore_null=ignore_null,
-            ordering_column=ordering_column,
-            is_overwrite=overwrite,
-        )
-        state = WriteState(
-            table_id=manifest.table_id,
-            base_version=manifest.version,
-            write_id=uuid.uuid4().hex,
-            spec=spec,
-            operation_column=operation_column,
-            application_id=application_id,
-            application_version=application_version,
-            owner=owner,
-        )
         sweep_staging(self._store)
-        begin_write(self._store, state)
-        return BulkWrite(self.path, state, self._store.environment)
+        while True:
+            flush_table(self._store)  # so that the pinned version has all rows
+            manifest = self._store.newest()
+            spec = WriteSpec.build(
+                manifest.schema,
+                list(manifest.schema.names if columns is None else columns),
+                table=self.name,
+                operation=None if operation_column is not None else parse_operation(operation),
+                ignore_null=ignore_null,
+                ordering_column=ordering_column,
+                is_overwrite=overwrite,
+            )
+            state = WriteState(
+                table_id=manifest.table_id,
+                base_version=manifest.version,
+                base_crc32=manifest.file_crc32,
+                write_id=uuid.uuid4().hex,
+                spec=spec,
+                operation_column=operation_column,
+                application_id=application_id,
+                application_version=application_version,
+                owner=owner,
+            )
+            if begin_write(self._store, state):
+                return BulkWrite(self.path, state, self._store.environment)
 
     def _write(self, operation: str, data: Any, options: dict[str, Any]) -> WriteResult:
         _check_options(self.name, options)

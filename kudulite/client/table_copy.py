@@ -48,10 +48,8 @@ def copy_with_past(source: TableStore, path: Path) -> int:
     hidden, target = _places(source, path)
     flush_table(source)  # most of it, ahead of the locks
     settled = choose_snapshot(source, None)
-    # A version without any change: all logs are flushed into it while no commit is under way.
-    manifest = alter_table(source, [])
+    manifest, pin = _pinned_version(source)
     moment = max(manifest.timestamp, settled)
-    pin = _pin(source, manifest)
     try:
         _make_folders(hidden)
         copied = {e.id: _copy_tablet(source, hidden, e, moment) for e in manifest.readable_tablets}
@@ -61,6 +59,7 @@ def copy_with_past(source: TableStore, path: Path) -> int:
         manifest,
         table_id=uuid.uuid4().hex,
         version=1,
+        previous_crc32=None,
         commit_id=uuid.uuid4().hex,
         tablets=tuple(copied[entry.id] for entry in manifest.tablets),
         dropped=tuple(
@@ -104,12 +103,15 @@ def _places(source: TableStore, path: Path) -> tuple[TableStore, TableStore]:
     return hidden, target
 
 
-def _pin(store: TableStore, manifest: Manifest) -> WriteState:
-    schema = manifest.schema
-    spec = WriteSpec.build(schema, schema.names, table=store.name, operation=Operation.UPSERT)
-    state = WriteState(manifest.table_id, manifest.version, uuid.uuid4().hex, spec)
-    begin_write(store, state)
-    return state
+def _pinned_version(store: TableStore) -> tuple[Manifest, WriteState]:
+    """Publish a version with all logs flushed into it, and pin it as a write does."""
+    while True:
+        manifest = alter_table(store, [])  # flushes the logs while no commit is under way
+        schema = manifest.schema
+        spec = WriteSpec.build(schema, schema.names, table=store.name, operation=Operation.UPSERT)
+        pin = WriteState(manifest.table_id, manifest.version, uuid.uuid4().hex, spec)
+        if begin_write(store, pin):
+            return manifest, pin
 
 
 def _make_folders(store: TableStore) -> None:

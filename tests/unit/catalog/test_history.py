@@ -40,7 +40,7 @@ def publish(store: TableStore, **changes) -> Manifest:
     """The next version with some fields set, as a collection would publish it."""
 
     def build(manifest: Manifest) -> Manifest:
-        return replace(manifest, version=manifest.version + 1, **changes)
+        return manifest.successor("changes", **changes)
 
     published = publish_next(store, store.newest(), build)
     assert published is not None

@@ -63,7 +63,7 @@ def test_a_manifest_of_format_version_1_is_read(table):
 
     def as_version_1(body: dict) -> None:
         body["format_version"] = 1
-        del body["tags"], body["dropped"], body["history_start"]
+        del body["tags"], body["dropped"], body["history_start"], body["previous_crc32"]
 
     path = table.path / "manifest" / manifest_name(table.version)
     content = with_body(path.read_bytes(), as_version_1)
@@ -75,7 +75,8 @@ def test_a_manifest_of_format_version_1_is_read(table):
     old.insert([{"k": 1}])
     old.flush()
     assert newest(old)[1].version == Manifest.decode(content, "x").version + 1
-    assert b'"format_version":2' in newest(old)[1].encode()
+    assert b'"format_version":3' in newest(old)[1].encode()
+    assert old.check().problems == ()
 
 
 def test_a_superblock_survives_its_file(table):
@@ -94,8 +95,8 @@ def test_a_newer_manifest_is_refused(table):
     path = table.path / "manifest" / manifest_name(table.version)
     content = path.read_bytes()
     path.unlink()
-    path.write_bytes(with_body(content, lambda body: body.update(format_version=3)))
-    expected = rf"{path}: table of format version 3, known: 1 to 2; upgrade"
+    path.write_bytes(with_body(content, lambda body: body.update(format_version=4)))
+    expected = rf"{path}: table of format version 4, known: 1 to 3; upgrade"
     with pytest.raises(FormatVersionError, match=expected):
         newest(table)
     with pytest.raises(FormatVersionError, match=expected):

@@ -300,7 +300,7 @@ def test_a_lost_race_drops_nothing_that_a_tag_needs(core: CoreTables, monkeypatc
         monkeypatch.undo()
         other = TableStore(table.path, environment())
         newest = other.newest()
-        tagged = replace(newest, version=newest.version + 1, tags={"x": moment})
+        tagged = newest.successor("tag", tags={"x": moment})
         assert original(other, tagged)
         return original(store, manifest)
 
@@ -452,10 +452,10 @@ def test_the_check_reads_dropped_tablets(client: Client):
     (dropped,) = manifest.dropped
 
     def problems(**changes) -> str:
-        other = replace(manifest, version=table.version + 1, **changes)
-        assert store.publish(other)
+        assert store.publish(store.newest().successor("bad", **changes))
         found = "\n".join(table.check().problems)
-        assert store.publish(replace(manifest, version=table.version + 1))
+        before = {name: getattr(manifest, name) for name in changes}
+        assert store.publish(store.newest().successor("good", **before))
         return found
 
     earlier = replace(dropped, timestamp=dropped.timestamp - 1)
