@@ -3,7 +3,7 @@
     python benchmarks/column_compaction.py [--rows 1000000] [--fraction 0.05] [--seed 1]
 
 Ends with an error if a row is wrong after it, now or before the update, or if more is read or
-written than the column takes. What is counted: tests/support/column_costs.py.
+written than the column takes. What is counted: tests/support/machines/column_costs.py.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from column_costs import COLUMN, ColumnCosts, measured
+from tests.support.machines.column_costs import COLUMN, ColumnCosts, measured
 
 
 def show(costs: ColumnCosts, rows: int, fraction: float) -> None:

@@ -14,9 +14,9 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from killed_backups import HOWS, kill_backups, kill_copies, kill_restores
+from tests.support.machines.killed_backups import HOWS, kill_backups, kill_copies, kill_restores
 
 KINDS = (("full", kill_backups), ("overwrite", kill_restores), ("with_past", kill_copies))
 

@@ -6,7 +6,7 @@ The source is written all the while. Kills hit the driver with its children, one
 it, or the writer of the source; most of them while a batch runs, some just between its commit and
 its note in the checkpoint. Ends with an error when the target is not the source, now or as of any
 batch, or when a row arrived more than once. What is written and checked:
-tests/support/killed_stream.py.
+tests/support/spark/killed_stream.py.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from killed_stream import StreamReport, kill_again_and_again
+from tests.support.spark.killed_stream import StreamReport, kill_again_and_again
 
 
 def show(report: StreamReport, told: str) -> None:

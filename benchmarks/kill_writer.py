@@ -3,7 +3,7 @@
     python benchmarks/kill_writer.py [--kills 500] [--seed 1] [--folder /dev/shm]
 
 Ends with an error at the first acknowledged flush that is not there, and at the first that is half
-there. What is written and checked: tests/support/killed_writer.py.
+there. What is written and checked: tests/support/machines/killed_writer.py.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from killed_writer import KillReport, kill_again_and_again
+from tests.support.machines.killed_writer import KillReport, kill_again_and_again
 
 SHOWN_EVERY = 50
 

@@ -4,7 +4,8 @@
         [--scanners 6] [--maintainers 0] [--pause 1.0] [--folder …]
 
 Ends with an error when an acknowledged row is missing or doubled, when any scan saw a part of a
-batch, or when any process had an error. What is written and checked: tests/support/crowd.py.
+batch, or when any process had an error. What is written and checked:
+tests/support/machines/crowd.py.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import pyarrow as pa
-from crowd import (
+
+from tests.support.machines.crowd import (
     BULK_ROWS,
     RACE,
     RING,

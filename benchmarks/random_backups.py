@@ -13,9 +13,9 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from random_backups import check_random_chain
+from tests.support.machines.backup_chain import check_random_chain
 
 
 def main() -> None:

@@ -5,7 +5,8 @@
 
 Each seed is a set of changes on few keys; each delivery permutes it, cuts it into batches, replays
 some, and lets upkeep run between. Ends with an error and what was done at the first table that is
-not what the newest change of each key says. The deliveries: tests/support/change_capture.py.
+not what the newest change of each key says. The deliveries:
+tests/support/machines/change_capture.py.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from change_capture import Capture
-from core_tables import CoreTables
+from tests.support.machines.change_capture import Capture
+from tests.support.tables.core_tables import CoreTables
 
 
 def main() -> None:

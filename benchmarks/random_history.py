@@ -5,8 +5,8 @@
 
 Each seed is a table of its own that is compared with a dictionary model: now, at every legal moment
 of the past, over random windows of changes, and after every kind of upkeep. Ends with an error and
-the few steps that are needed for it at the first difference. The steps: tests/support/
-history_machine.py.
+the few steps that are needed for it at the first difference. The steps:
+tests/support/machines/history_machine.py.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import time
 from collections import Counter
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from history_machine import HistoryMachine
-from history_steps import Steps, setup_of, shrunk, take
+from tests.support.machines.history_machine import HistoryMachine
+from tests.support.machines.history_steps import Steps, setup_of, shrunk, take
 
 Told = tuple[int, int, float, Counter, str]
 

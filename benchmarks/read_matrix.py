@@ -5,7 +5,7 @@
 Each seed is a random table of its own, read as of now and of a moment of its past by
 format("kudulite") with and without the front and with the options `filter` and `columns`, by
 read_table filtered by Spark and by `where`, by a scan and by scan tokens. Ends with an error at the
-first difference. The tables and filters: tests/support/read_matrix.py.
+first difference. The tables and filters: tests/support/spark/read_matrix.py.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ import time
 from collections import Counter
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
-
-from read_matrix import run
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from kudulite_spark import local_session
+from tests.support.spark.read_matrix import run
 
 
 def main() -> None:

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from core_tables import CoreTables
+
+from tests.support.tables.core_tables import CoreTables
 
 # A file system in memory, where there is one: thousands of small commits pay for every fsync.
 _MEMORY = "/dev/shm"

@@ -7,16 +7,16 @@ import threading
 from pathlib import Path
 
 import pytest
-from core_tables import CoreTables, environment, stored
 
 import kudulite
 from kudulite.catalog.table_store import TableStore
 from kudulite.client.table import Table
+from tests.support.tables.core_tables import CoreTables, environment, stored
 
 PROCESSES = 4
 WRITES = 10
 ROWS = 10
-SCRIPT = Path(__file__).parents[1] / "support" / "upsert_process.py"
+WRITER = "tests.support.machines.upsert_process"
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ class Reader(threading.Thread):
 def run_writers(table: Table, operation: str, keys: str) -> tuple[list[dict], Reader]:
     """Run four processes beside a reader; returns their results and the reader, stopped."""
     commands = [
-        [sys.executable, str(SCRIPT), str(table.path), str(writer), operation, keys]
+        [sys.executable, "-m", WRITER, str(table.path), str(writer), operation, keys]
         for writer in range(PROCESSES)
     ]
     processes = [

@@ -2,8 +2,16 @@
 
 import pyarrow as pa
 import pytest
-from core_tables import CoreTables
-from crowd import SESSION_ROWS, Crowd, batch_rows, create, problems_at_end, problems_of
+
+from tests.support.machines.crowd import (
+    SESSION_ROWS,
+    Crowd,
+    batch_rows,
+    create,
+    problems_at_end,
+    problems_of,
+)
+from tests.support.tables.core_tables import CoreTables
 
 TURNS = 30
 

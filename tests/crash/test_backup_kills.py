@@ -1,8 +1,9 @@
 """Backups, restores, copies killed at some durable steps; benchmarks/kill_backups.py: at all."""
 
 import pytest
-from core_tables import CoreTables
-from killed_backups import HOWS, kill_backups, kill_copies, kill_restores
+
+from tests.support.machines.killed_backups import HOWS, kill_backups, kill_copies, kill_restores
+from tests.support.tables.core_tables import CoreTables
 
 # Both ways to die, at different steps.
 EACH = 18

@@ -8,14 +8,14 @@ import shutil
 from pathlib import Path
 
 import pytest
-from core_tables import CoreTables, environment, stored
-from killing_file_system import FailingFileSystem, KillingFileSystem
 
 import kudulite
 from kudulite.catalog.sweep import sweep
 from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.errors import StorageError
+from tests.support.doubles.killing_file_system import FailingFileSystem, KillingFileSystem
+from tests.support.tables.core_tables import CoreTables, environment, stored
 
 CHANGES = [
     {"op": "delete", "k": 0, "v": None},

@@ -11,14 +11,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from core_tables import CoreTables, environment, stored
-from killing_file_system import KillingFileSystem, ran_to_its_end
-from leftovers import expect_clean
 
 import kudulite
 from kudulite.catalog.sweep import sweep
 from kudulite.client.client import Client
 from kudulite.client.table import Table
+from tests.support.doubles.killing_file_system import KillingFileSystem, ran_to_its_end
+from tests.support.tables.core_tables import CoreTables, environment, expect_clean, stored
 
 Rows = list[tuple]
 

@@ -14,9 +14,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from core_tables import CoreTables, ManualClock, environment, stored
-from killing_file_system import KillingFileSystem, ran_to_its_end
-from leftovers import expect_clean
 
 import kudulite
 from kudulite.catalog.compaction import run_operation
@@ -32,6 +29,14 @@ from kudulite.tablet.maintenance_policy import (
     CompactDeltas,
     CompactRowSets,
     Operation,
+)
+from tests.support.doubles.killing_file_system import KillingFileSystem, ran_to_its_end
+from tests.support.tables.core_tables import (
+    CoreTables,
+    ManualClock,
+    environment,
+    expect_clean,
+    stored,
 )
 
 MIDDLE = 100  # the first key of the second tablet

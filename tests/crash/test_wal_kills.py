@@ -13,14 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from core_tables import CoreTables, environment, in_order, stored, tuples
-from killed_writer import kill_again_and_again
-from killing_file_system import (
-    KilledError,
-    KillingFileSystem,
-    TearingFileSystem,
-    ran_to_its_end,
-)
 
 import kudulite
 from kudulite.catalog.sweep import sweep
@@ -28,6 +20,14 @@ from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.fs.file_system import FileSystem
 from kudulite.fs.lock import TabletLock
+from tests.support.doubles.killing_file_system import (
+    KilledError,
+    KillingFileSystem,
+    TearingFileSystem,
+    ran_to_its_end,
+)
+from tests.support.machines.killed_writer import kill_again_and_again
+from tests.support.tables.core_tables import CoreTables, environment, in_order, stored, tuples
 
 Rows = list[tuple]
 

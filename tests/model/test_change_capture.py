@@ -6,8 +6,9 @@ A failure prints the seed and what was done. benchmarks/random_changes.py runs m
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from change_capture import Capture
-from core_tables import CoreTables
+
+from tests.support.machines.change_capture import Capture
+from tests.support.tables.core_tables import CoreTables
 
 SEEDS = range(30)
 

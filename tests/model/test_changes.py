@@ -11,8 +11,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from change_model import ChangeModel, Row, difference, version_difference
-from core_tables import CoreTables, ManualClock, in_order, stored, tuples
 
 import kudulite
 from kudulite.catalog.compaction import run_operation
@@ -26,6 +24,8 @@ from kudulite.tablet.maintenance_policy import (
     CompactRowSets,
     Operation,
 )
+from tests.support.oracle.change_model import ChangeModel, Row, difference, version_difference
+from tests.support.tables.core_tables import CoreTables, ManualClock, in_order, stored, tuples
 
 SEEDS = range(10)
 MICROSECONDS_A_DAY = 24 * 3600 * 1_000_000

@@ -5,10 +5,11 @@ the table must equal the model now and at every legal moment, and check as good.
 """
 
 import pytest
-from core_tables import CoreTables
-from history_compactions import GAPS
-from history_setup import Setup
-from history_steps import Step, replay
+
+from tests.support.machines.history_machine import GAPS
+from tests.support.machines.history_setup import Setup
+from tests.support.machines.history_steps import Step, replay
+from tests.support.tables.core_tables import CoreTables
 
 KEYS = range(12)
 ALL = 0xFFFF  # the bits of all rowsets, or of all columns

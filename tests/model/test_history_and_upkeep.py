@@ -6,8 +6,9 @@ to paste into a test. benchmarks/random_history.py runs many more seeds of the s
 """
 
 import pytest
-from core_tables import CoreTables
-from history_steps import Steps, expect_equal, setup_of
+
+from tests.support.machines.history_steps import Steps, expect_equal, setup_of
+from tests.support.tables.core_tables import CoreTables
 
 SEEDS = range(20)
 OPERATIONS_EACH = 1_000

@@ -5,9 +5,10 @@ the seed and every write before it.
 """
 
 import pytest
-from core_tables import CoreTables
-from model_table import ModelTable
-from random_tables import RandomTable, Write
+
+from tests.support.machines.random_tables import RandomTable, Write
+from tests.support.oracle.table_model import ModelTable
+from tests.support.tables.core_tables import CoreTables
 
 SEEDS = range(50)
 WRITES_EACH = 9

@@ -14,13 +14,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from core_tables import CoreTables
-from model_table import DELETES, OPERATIONS, UPDATES, Row
-from row_machine import CLIENTS, LOOKS, SESSIONS, RowMachine, Step
-from row_model import KEY_COUNT, LAYOUTS, Setup
-from shrinking import shrink
 
 from kudulite.errors import KuduliteError
+from tests.support.machines.row_machine import (
+    CLIENTS,
+    KEY_COUNT,
+    LAYOUTS,
+    LOOKS,
+    SESSIONS,
+    RowMachine,
+    Setup,
+    Step,
+)
+from tests.support.machines.shrinking import shrink
+from tests.support.oracle.table_model import DELETES, OPERATIONS, UPDATES, Row
+from tests.support.tables.core_tables import CoreTables
 
 OPERATIONS_TOTAL = 100_000
 SEEDS = range(100)

@@ -3,7 +3,8 @@
 import random
 
 import pytest
-from shrinking import shrink
+
+from tests.support.machines.shrinking import shrink
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -12,12 +12,12 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from core_tables import CoreTables
-from model_table import OPERATIONS, Counts, ModelTable, Row
-from random_tables import RandomTable, Write
 
 import kudulite
 from kudulite.errors import RowError
+from tests.support.machines.random_tables import RandomTable, Write
+from tests.support.oracle.table_model import OPERATIONS, Counts, ModelTable, Row
+from tests.support.tables.core_tables import CoreTables
 
 Rows = list[tuple[str, Row]]
 

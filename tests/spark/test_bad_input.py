@@ -6,9 +6,9 @@ import zlib
 from pathlib import Path
 
 import pytest
-from spark_tables import load, save, staged_files, stored
 
 from kudulite_spark.options import KNOWN_NAMES, OPERATIONS
+from tests.support.spark.spark_tables import load, save, staged_files, stored
 
 OLD = [("a", 1, 10, "x"), ("b", 2, 20, None)]
 SCHEMA = "host string, day int, n int, s string"

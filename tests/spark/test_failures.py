@@ -15,12 +15,12 @@ import pytest
 from pyspark import TaskContext, cloudpickle
 from pyspark.sql.datasource import DataSource, WriterCommitMessage
 from pyspark.sql.types import StructType
-from spark_tables import load, make_table, rows, save, staged_files, stored
 
 import kudulite
 from kudulite.errors import ConflictError
 from kudulite_spark.datasource import KuduliteDataSource
 from kudulite_spark.writer import StagedMessage, TableWriter
+from tests.support.spark.spark_tables import load, make_table, rows, save, staged_files, stored
 
 OLD = [(k, "old") for k in range(10)]
 # Spark's workers cannot import a test module: its classes travel whole.

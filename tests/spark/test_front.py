@@ -9,12 +9,12 @@ import sys
 import zipfile
 from collections.abc import Iterator
 
-import front_build
 import pyarrow as pa
 import pytest
-from spark_tables import load, make_table, rows, save
 
 from kudulite_spark import front
+from tests.support import front_build
+from tests.support.spark.spark_tables import load, make_table, rows, save
 
 ROWS = [(k, f"s{k % 3}", k / 2) for k in range(50)]
 

@@ -4,7 +4,6 @@ import datetime
 
 import pytest
 from pyspark.errors import PySparkException
-from spark_tables import in_order, rows, stored
 
 import kudulite
 import kudulite_spark
@@ -15,6 +14,7 @@ from kudulite.errors import (
     TableNotFoundError,
 )
 from kudulite_spark import CreateTableOptions, KuduContext, KuduReadOptions, KuduWriteOptions
+from tests.support.spark.spark_tables import in_order, rows, stored
 
 TABLE = "impala::db.metrics"
 FIELDS = "id BIGINT, day INT, value DOUBLE, note STRING"

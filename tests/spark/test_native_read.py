@@ -9,8 +9,6 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
-from spark_tables import load, make_table, rows
-from typed_tables import COLUMNS, TypedTable, random_table
 
 import kudulite
 import kudulite_spark
@@ -19,6 +17,8 @@ from kudulite.errors import OptionError
 from kudulite.model.schema import encodings_of
 from kudulite_spark import literals, native_read
 from kudulite_spark.native_scan import FileReader
+from tests.support.spark.spark_tables import load, make_table, rows
+from tests.support.tables.typed_tables import COLUMNS, TypedTable, random_table
 
 # Nearly all rows from Parquet; and nearly none.
 NATIVE = NativeLimits(excluded_fraction_max=1)

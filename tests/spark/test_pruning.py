@@ -3,11 +3,11 @@
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
-from spark_tables import load, save
 
 from kudulite import ScanToken
 from kudulite_spark.datasource import KuduliteDataSource
 from kudulite_spark.reader import BATCH_ROWS_MAX, fitted_batches
+from tests.support.spark.spark_tables import load, save
 
 DAYS = 10
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from spark_tables import in_order, load, rows, save, staged_files, stored
 
 import kudulite
+from tests.support.spark.spark_tables import in_order, load, rows, save, staged_files, stored
 
 SEQUENCE_COUNT, PART_COUNT = 200, 50  # the parts share the processes
 OPERATIONS = (

@@ -5,9 +5,9 @@ import datetime
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
-from spark_tables import in_order, load, make_table, rows, save, stored
 
 import kudulite
+from tests.support.spark.spark_tables import in_order, load, make_table, rows, save, stored
 
 ROWS = [(k, None if k % 4 == 3 else f"s{k % 3}", k / 2) for k in range(50)]
 

@@ -4,9 +4,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from spark_tables import load, make_table, rows, save, stored
 
 import kudulite
+from tests.support.spark.spark_tables import load, make_table, rows, save, stored
 
 
 @pytest.fixture(scope="module")

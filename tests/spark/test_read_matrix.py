@@ -3,7 +3,7 @@
 The expected rows are those of a dictionary, and what a filter means is said in plain Python.
 """
 
-from read_matrix import run
+from tests.support.spark.read_matrix import run
 
 
 def test_every_way_of_reading_gives_the_same_rows(spark, tmp_path):

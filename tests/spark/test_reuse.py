@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pytest
-from more_reuse_patterns import MORE_PATTERNS
 from pyspark.sql import SparkSession
-from reuse_patterns import PATTERNS, ROWS, Row, Table, where
-from spark_tables import load, make_table, rows, save
 
 from kudulite_spark.front import install_front
+from tests.support.spark.reuse_patterns import MORE_PATTERNS, PATTERNS, ROWS, Row, Table, where
+from tests.support.spark.spark_tables import load, make_table, rows, save
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from spark_tables import in_order, load, make_table, rows, save, stored
 
 import kudulite
+from tests.support.spark.spark_tables import in_order, load, make_table, rows, save, stored
 
 TYPES = {"k": pa.int32(), "s": pa.string(), "x": pa.int64()}
 LAYOUT = {"primary_key": ["k"], "hash_partitions": [(["k"], 3)]}

@@ -2,10 +2,10 @@
 
 import pyarrow as pa
 import pytest
-from spark_tables import load, make_table, rows, save, stored
 
 import kudulite
 import kudulite_spark
+from tests.support.spark.spark_tables import load, make_table, rows, save, stored
 
 
 @pytest.fixture

@@ -1,12 +1,12 @@
 """backup and restore as Spark jobs: what the functions of the core do, spread over tasks."""
 
 import pytest
-from backup_chain import CHANGES, NAME, make_table, state_of
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import kudulite
 import kudulite_spark
+from tests.support.machines.backup_chain import CHANGES, NAME, make_table, state_of
 
 
 def test_backups_and_restores_in_tasks(spark: SparkSession, tmp_path):

@@ -3,10 +3,10 @@
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
-from spark_tables import load, make_table, rows, stored
 
 import kudulite
 import kudulite_spark
+from tests.support.spark.spark_tables import load, make_table, rows, stored
 
 TYPES = {"k": pa.int64(), "v": pa.int64()}
 LAYOUT = {"primary_key": ["k"], "hash_partitions": [(["k"], 3)]}

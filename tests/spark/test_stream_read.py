@@ -1,7 +1,6 @@
 """spark.readStream: snapshot, changes, restarts, bounded batches, and what may happen meanwhile."""
 
 import pytest
-from streams import error_of, given, last_batch_is_not_noted, make_source, run, same, start, stream
 
 import kudulite
 from kudulite_spark.options import ReadOptions
@@ -9,6 +8,16 @@ from kudulite_spark.reader import NO_NAMES
 from kudulite_spark.stream_offset import StreamStart
 from kudulite_spark.stream_reader import HAS_READ_LIMITS, StreamPlan, TableStreamReader
 from kudulite_spark.types import arrow_schema
+from tests.support.spark.spark_tables import (
+    error_of,
+    given,
+    last_batch_is_not_noted,
+    make_source,
+    run,
+    same,
+    start,
+    stream,
+)
 
 COPY = {"primaryKey": "k", "operationColumn": "_change_type"}
 

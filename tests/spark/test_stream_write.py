@@ -3,10 +3,17 @@
 import json
 import os
 
-from spark_tables import staged_files, stored
-from streams import error_of, given, last_batch_is_not_noted, make_source, run, start
-
 import kudulite
+from tests.support.spark.spark_tables import (
+    error_of,
+    given,
+    last_batch_is_not_noted,
+    make_source,
+    run,
+    staged_files,
+    start,
+    stored,
+)
 
 FIRST_FILE_SECONDS = 1_700_000_000
 

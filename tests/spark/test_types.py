@@ -6,11 +6,11 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
-from spark_tables import load, save
 
 import kudulite
 import kudulite_spark
 from kudulite_spark.types import spark_schema
+from tests.support.spark.spark_tables import load, save
 
 SECOND = 1_000_000
 # 0001-01-01, before and after the calendars' gap in 1582, a gap and a fold of New York's clocks.

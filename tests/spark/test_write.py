@@ -7,10 +7,10 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 from pyspark.sql import functions as sf
-from spark_tables import load, make_table, rows, save, staged_files, stored
 
 import kudulite
 import kudulite_spark
+from tests.support.spark.spark_tables import load, make_table, rows, save, staged_files, stored
 
 OLD = [(1, "a", 1.0), (2, "b", 2.0), (3, "c", 3.0)]
 

@@ -10,7 +10,8 @@ import re
 from pathlib import Path
 
 import pytest
-from source_tree import SourceTree
+
+from tests.support.source_tree import SourceTree
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -14,7 +14,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from source_tree import Import, SourceTree
+
+from tests.support.source_tree import Import, SourceTree
 
 ROOT = Path(__file__).parents[2]
 

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from source_tree import Source, SourceTree
+
+from tests.support.source_tree import Source, SourceTree
 
 ROOT = Path(__file__).parents[2]
 

@@ -11,9 +11,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from backup_chain import CHANGES, NAME, make_chain, make_table, rows, state_of
-from core_tables import CoreTables, ManualClock, altered, files_below, stored
-from random_backups import check_random_chain
 
 import kudulite
 from kudulite.backups.backup_job import begin_backup
@@ -31,6 +28,16 @@ from kudulite.errors import (
     UsageError,
 )
 from kudulite.fs.checked_json import decode_checked_json, encode_checked_json
+from tests.support.machines.backup_chain import (
+    CHANGES,
+    NAME,
+    check_random_chain,
+    make_chain,
+    make_table,
+    rows,
+    state_of,
+)
+from tests.support.tables.core_tables import CoreTables, ManualClock, altered, files_below, stored
 
 
 def test_a_full_backup_and_three_increments_restore_exactly(core: CoreTables):

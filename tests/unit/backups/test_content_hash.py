@@ -6,11 +6,11 @@ import random
 import numpy as np
 import pyarrow as pa
 import pytest
-from typed_tables import COLUMNS
 
 import kudulite
 from kudulite.backups.content_hash import batch_sum, content_sum
 from kudulite.backups.format import ContentSum
+from tests.support.tables.typed_tables import COLUMNS
 
 TYPES = {
     name: (kudulite.parse_type(kind) if isinstance(kind, str) else kind).arrow

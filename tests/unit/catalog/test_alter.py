@@ -5,7 +5,6 @@ import threading
 
 import pyarrow as pa
 import pytest
-from core_tables import CoreTables, ManualClock, environment, stored
 
 import kudulite as kudu
 from kudulite.catalog.alter import TableDraft, alter_table
@@ -17,6 +16,7 @@ from kudulite.client.table import Table
 from kudulite.errors import ConflictError, LockTimeoutError
 from kudulite.tablet.operation import Operation
 from kudulite.tablet.row_operation import RowOperation
+from tests.support.tables.core_tables import CoreTables, ManualClock, environment, stored
 
 
 def make_table(client: Client) -> Table:

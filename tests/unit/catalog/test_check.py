@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from core_tables import environment
 
 import kudulite
 from kudulite.catalog.manifest import Manifest, manifest_name
@@ -14,6 +13,7 @@ from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.errors import CorruptionError
 from kudulite.tablet.superblock import Superblock
+from tests.support.tables.core_tables import environment
 
 
 @pytest.fixture

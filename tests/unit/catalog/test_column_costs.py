@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from column_costs import measured
+from tests.support.machines.column_costs import measured
 
 
 def test_only_the_column_and_its_deltas_are_read_and_written(tmp_path: Path):

@@ -4,8 +4,6 @@ from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
-from core_tables import CoreTables, ManualClock, environment, files_below, stored
-from row_writes import entry_of, op, store_of, write
 
 from kudulite.catalog.compaction import OperationResult, run_operation
 from kudulite.catalog.sweep import sweep
@@ -20,6 +18,14 @@ from kudulite.tablet.maintenance_policy import (
     CompactRowSets,
     Operation,
 )
+from tests.support.tables.core_tables import (
+    CoreTables,
+    ManualClock,
+    environment,
+    files_below,
+    stored,
+)
+from tests.support.tables.row_writes import entry_of, op, store_of, write
 
 Versions = dict[int, list[tuple]]
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.int64()), ("w", pa.string())])

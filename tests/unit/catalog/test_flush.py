@@ -6,9 +6,23 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from core_tables import CoreTables, environment, files_below, stored
-from killing_file_system import FailingFileSystem, KilledError, KillingFileSystem
-from row_writes import (
+
+from kudulite.catalog import flush
+from kudulite.catalog.flush import flush_table, flush_tablet
+from kudulite.catalog.manifest import manifest_name
+from kudulite.catalog.sweep import sweep
+from kudulite.catalog.table_store import TableStore
+from kudulite.client.table import Table
+from kudulite.errors import StorageError
+from kudulite.tablet.superblock import Superblock
+from kudulite.wal.wal_position import list_segments, segment_path
+from tests.support.doubles.killing_file_system import (
+    FailingFileSystem,
+    KilledError,
+    KillingFileSystem,
+)
+from tests.support.tables.core_tables import CoreTables, environment, files_below, stored
+from tests.support.tables.row_writes import (
     MIDDLE,
     NotingFileSystem,
     entry_of,
@@ -20,16 +34,6 @@ from row_writes import (
     wal_folder,
     write,
 )
-
-from kudulite.catalog import flush
-from kudulite.catalog.flush import flush_table, flush_tablet
-from kudulite.catalog.manifest import manifest_name
-from kudulite.catalog.sweep import sweep
-from kudulite.catalog.table_store import TableStore
-from kudulite.client.table import Table
-from kudulite.errors import StorageError
-from kudulite.tablet.superblock import Superblock
-from kudulite.wal.wal_position import list_segments, segment_path
 
 Versions = dict[int, list[tuple]]
 

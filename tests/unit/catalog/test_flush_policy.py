@@ -4,9 +4,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from core_tables import CoreTables, environment, stored
-from killing_file_system import FailingFileSystem
-from planned_work import Planned
 
 from kudulite.catalog.background import RETRY_SECONDS
 from kudulite.catalog.flush_policy import FLUSH_AGE_SECONDS, flush_below, flush_when_needed
@@ -18,6 +15,9 @@ from kudulite.client.table import Table
 from kudulite.errors import LockTimeoutError
 from kudulite.tablet.operation import Operation
 from kudulite.tablet.row_operation import RowOperation
+from tests.support.doubles.killing_file_system import FailingFileSystem
+from tests.support.doubles.planned_work import Planned
+from tests.support.tables.core_tables import CoreTables, environment, stored
 
 SCHEMA = pa.schema([("k", pa.int32()), ("v", pa.int32())])
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from core_tables import CoreTables, ManualClock, environment, stored
 
 from kudulite.catalog.history import ancient_history_mark, is_mark_still_valid, tablet_at
 from kudulite.catalog.manifest import Manifest
@@ -14,6 +13,7 @@ from kudulite.catalog.table_store import TableStore
 from kudulite.client.table import Table
 from kudulite.errors import TimestampError
 from kudulite.mvcc.hybrid_time import TIMESTAMP_MAX
+from tests.support.tables.core_tables import CoreTables, ManualClock, environment, stored
 
 SECOND = 1_000_000 << 12
 

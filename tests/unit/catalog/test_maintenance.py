@@ -7,8 +7,6 @@ import random
 import threading
 
 import pytest
-from paper_table import PaperTable
-from simulated_upkeep import delta_file, random_tablet, rowset
 
 from kudulite.catalog.maintenance import (
     OPERATIONS_PER_TABLET_MAX,
@@ -24,6 +22,7 @@ from kudulite.tablet.maintenance_policy import (
     CompactRowSets,
     scored_operations,
 )
+from tests.support.doubles.simulated_upkeep import PaperTable, delta_file, random_tablet, rowset
 
 MEGABYTE = 1 << 20
 

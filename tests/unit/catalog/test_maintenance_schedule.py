@@ -4,8 +4,6 @@ import logging
 
 import pyarrow as pa
 import pytest
-from core_tables import CoreTables, environment
-from planned_work import Planned
 
 from kudulite.catalog import maintenance_schedule
 from kudulite.catalog.flush_policy import flush_when_needed
@@ -16,6 +14,8 @@ from kudulite.client.client import Client, connect
 from kudulite.client.table import Table
 from kudulite.errors import StorageError
 from kudulite.tablet.maintenance_policy import CollectHistory
+from tests.support.doubles.planned_work import Planned
+from tests.support.tables.core_tables import CoreTables, environment
 
 SCHEMA = pa.schema([("k", pa.int32()), ("v", pa.int32())])
 

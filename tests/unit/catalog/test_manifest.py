@@ -6,7 +6,6 @@ from dataclasses import replace
 from decimal import Decimal
 
 import pytest
-from core_tables import CoreTables, environment
 
 import kudulite
 from kudulite.catalog.manifest import Manifest, manifest_name
@@ -15,6 +14,7 @@ from kudulite.client.table import Table
 from kudulite.errors import CorruptionError, FormatVersionError
 from kudulite.tablet.superblock import Superblock
 from kudulite.wal.wal_position import WAL_BEGIN
+from tests.support.tables.core_tables import CoreTables, environment
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from core_tables import CoreTables, environment
 
 import kudulite
 from kudulite.catalog import publish
@@ -17,6 +16,7 @@ from kudulite.catalog.sweep import sweep
 from kudulite.catalog.table_store import TableStore
 from kudulite.client.table import Table
 from kudulite.errors import ConflictError, CorruptionError
+from tests.support.tables.core_tables import CoreTables, environment
 
 SCHEMA = pa.schema([("k", pa.int32()), ("v", pa.int32())])
 

@@ -2,8 +2,6 @@
 
 import pyarrow as pa
 import pytest
-from core_tables import CoreTables, files_below, stored
-from row_writes import write
 
 import kudulite
 from kudulite.catalog import purge
@@ -11,6 +9,8 @@ from kudulite.client.table import Table
 from kudulite.errors import SchemaError
 from kudulite.tablet.operation import Operation
 from kudulite.tablet.row_operation import RowOperation
+from tests.support.tables.core_tables import CoreTables, files_below, stored
+from tests.support.tables.row_writes import write
 
 SECRET = "K9-whom-nobody-shall-find-again-7f3a"
 PAST = "Q4-what-was-there-before-the-other-b81c"

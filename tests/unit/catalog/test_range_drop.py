@@ -7,8 +7,6 @@ from functools import partial
 
 import pyarrow as pa
 import pytest
-from core_tables import CoreTables, ManualClock, environment, stored
-from readings import every_reading, rows_of_tokens
 
 import kudulite as kudu
 from kudulite.catalog import maintenance
@@ -22,6 +20,8 @@ from kudulite.catalog.table_store import TableStore
 from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.errors import ConflictError, RowError, SchemaError, TimestampError
+from tests.support.tables.core_tables import CoreTables, ManualClock, environment, stored
+from tests.support.tables.readings import every_reading, rows_of_tokens
 
 ROWS = [{"a": i % 3, "b": i, "v": i} for i in range(0, 100, 7)]
 

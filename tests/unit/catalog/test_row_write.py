@@ -7,21 +7,6 @@ from collections.abc import Callable
 from dataclasses import astuple
 
 import pytest
-from core_tables import CoreTables, ManualClock, environment, stored
-from killing_file_system import HalfFileSystem
-from row_writes import (
-    MIDDLE,
-    NotingFileSystem,
-    entry_of,
-    log_bytes,
-    new_table,
-    op,
-    put,
-    reasons,
-    store_of,
-    unflushed,
-    write,
-)
 
 import kudulite as kudu
 from kudulite.catalog.row_queue import RowQueue
@@ -37,6 +22,21 @@ from kudulite.errors import (
 from kudulite.fs.lock import TabletLock
 from kudulite.mvcc.hybrid_time import TIMESTAMP_MAX
 from kudulite.tablet.row_operation import RowOperation
+from tests.support.doubles.killing_file_system import HalfFileSystem
+from tests.support.tables.core_tables import CoreTables, ManualClock, environment, stored
+from tests.support.tables.row_writes import (
+    MIDDLE,
+    NotingFileSystem,
+    entry_of,
+    log_bytes,
+    new_table,
+    op,
+    put,
+    reasons,
+    store_of,
+    unflushed,
+    write,
+)
 
 PRESENT, NOT_FOUND = RowError.REASON_ALREADY_PRESENT, RowError.REASON_NOT_FOUND
 

@@ -8,9 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple
 
 import pytest
-from core_tables import CoreTables, stored
-from killing_file_system import HalfFileSystem
-from row_writes import (
+
+from kudulite.catalog.row_queue import RowQueue
+from kudulite.catalog.row_write import RowWriter
+from kudulite.catalog.tablet_write import TabletWrite
+from kudulite.client.table import Table
+from kudulite.errors import LockTimeoutError, RetryableError, RowError, StorageError
+from kudulite.fs.lock import TabletLock
+from kudulite.tablet.row_operation import RowOperation, RowWriteResult
+from tests.support.doubles.killing_file_system import HalfFileSystem
+from tests.support.tables.core_tables import CoreTables, stored
+from tests.support.tables.row_writes import (
     NotingFileSystem,
     entry_of,
     new_table,
@@ -21,14 +29,6 @@ from row_writes import (
     unflushed,
     write,
 )
-
-from kudulite.catalog.row_queue import RowQueue
-from kudulite.catalog.row_write import RowWriter
-from kudulite.catalog.tablet_write import TabletWrite
-from kudulite.client.table import Table
-from kudulite.errors import LockTimeoutError, RetryableError, RowError, StorageError
-from kudulite.fs.lock import TabletLock
-from kudulite.tablet.row_operation import RowOperation, RowWriteResult
 
 WAIT_SECONDS = 60.0
 PRESENT = RowError.REASON_ALREADY_PRESENT

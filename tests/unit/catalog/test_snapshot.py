@@ -4,13 +4,13 @@ import datetime
 import errno
 
 import pytest
-from core_tables import CoreTables, ManualClock, stored
 
 import kudulite
 from kudulite.client.table import Table
 from kudulite.errors import LockTimeoutError, StorageError, TimestampError
 from kudulite.fs import lock as lock_module
 from kudulite.fs.lock import TabletLock
+from tests.support.tables.core_tables import CoreTables, ManualClock, stored
 
 DAY = 24 * 3600 * 1_000_000
 

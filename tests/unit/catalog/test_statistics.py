@@ -2,7 +2,8 @@
 
 import pyarrow as pa
 import pytest
-from core_tables import CoreTables, ManualClock, files_below
+
+from tests.support.tables.core_tables import CoreTables, ManualClock, files_below
 
 SCHEMA = pa.schema([("k", pa.int32()), ("v", pa.int32())])
 

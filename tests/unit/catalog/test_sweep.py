@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from core_tables import CoreTables, files_below, stored
 
 import kudulite
 from kudulite.catalog import flush
@@ -14,6 +13,7 @@ from kudulite.catalog.sweep import sweep, sweep_staging
 from kudulite.catalog.table_store import TableStore
 from kudulite.client.table import Table
 from kudulite.errors import ConflictError
+from tests.support.tables.core_tables import CoreTables, files_below, stored
 
 HOUR = 3600.0
 

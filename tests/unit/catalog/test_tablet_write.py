@@ -3,14 +3,22 @@
 from dataclasses import astuple, replace
 
 import pytest
-from core_tables import CoreTables, stored
-from row_writes import NotingFileSystem, entry_of, new_table, op, put, store_of, unflushed
 
 from kudulite.catalog.tablet_write import Flush, TabletWrite, groups_of
 from kudulite.client.table import Table
 from kudulite.errors import ConflictError, RetryableError, RowError
 from kudulite.model.encoded_key import encode_key
 from kudulite.tablet.row_operation import RowOperation
+from tests.support.tables.core_tables import CoreTables, stored
+from tests.support.tables.row_writes import (
+    NotingFileSystem,
+    entry_of,
+    new_table,
+    op,
+    put,
+    store_of,
+    unflushed,
+)
 
 UNWRITTEN = RetryableError("not written")
 

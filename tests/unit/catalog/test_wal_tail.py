@@ -6,20 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from core_tables import CoreTables, environment, stored, tuples
-from row_writes import (
-    NotingFileSystem,
-    entry_of,
-    log_bytes,
-    new_table,
-    op,
-    put,
-    store_of,
-    unflushed,
-    wal_folder,
-    write,
-)
-from wal_changes import damage
 
 from kudulite.catalog.table_store import TableStore
 from kudulite.catalog.wal_tail import caught_up_memory, make_durable, read_tablet, recover
@@ -38,6 +24,20 @@ from kudulite.wal.wal_position import (
     segment_path,
 )
 from kudulite.wal.wal_writer import WalWriter
+from tests.support.tables.core_tables import CoreTables, environment, stored, tuples
+from tests.support.tables.row_writes import (
+    NotingFileSystem,
+    entry_of,
+    log_bytes,
+    new_table,
+    op,
+    put,
+    store_of,
+    unflushed,
+    wal_folder,
+    write,
+)
+from tests.support.tables.wal_changes import damage
 
 CELL_OFFSET = 220  # of the log's end in a lock file
 

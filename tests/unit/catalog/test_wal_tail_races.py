@@ -8,7 +8,6 @@ import gc
 import os
 
 import pytest
-from core_tables import CoreTables, stored
 
 import kudulite
 from kudulite.catalog import wal_tail
@@ -23,6 +22,7 @@ from kudulite.model.encoded_key import encode_key
 from kudulite.rowset.memrowset import MemRowSet
 from kudulite.tablet.mem_stores import IN_MEMROWSET, MemStores
 from kudulite.tablet.tablet import WAL_FOLDER
+from tests.support.tables.core_tables import CoreTables, stored
 
 
 def create(client: Client) -> Table:

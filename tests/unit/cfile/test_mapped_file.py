@@ -4,11 +4,11 @@ import os
 from pathlib import Path
 
 import pytest
-from open_files import descriptors_below, maps_below
 
 from kudulite.cfile.mapped_file import MAPPED_BYTES_MIN, kept_bytes, open_mapped
 from kudulite.errors import CorruptionError
 from kudulite.fs.file_system import FileRef
+from tests.support.tables.core_tables import descriptors_below, maps_below
 
 
 @pytest.mark.parametrize(

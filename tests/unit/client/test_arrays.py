@@ -3,12 +3,12 @@
 import numpy as np
 import pyarrow as pa
 import pytest
-from core_tables import CoreTables
-from readings import every_reading
 
 import kudulite as kudu
 from kudulite.client.client import Client
 from kudulite.errors import KuduliteError, OptionError, RowError, SchemaError
+from tests.support.tables.core_tables import CoreTables
+from tests.support.tables.readings import every_reading
 
 
 @pytest.fixture

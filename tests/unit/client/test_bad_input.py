@@ -8,7 +8,6 @@ from pathlib import Path
 import pandas as pd
 import pyarrow as pa
 import pytest
-from core_tables import CoreTables, files_below, stored
 
 import kudulite
 from kudulite.client.client import Client
@@ -24,6 +23,7 @@ from kudulite.errors import (
     TableNotFoundError,
     UsageError,
 )
+from tests.support.tables.core_tables import CoreTables, files_below, stored
 
 
 @pytest.fixture

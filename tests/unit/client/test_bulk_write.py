@@ -6,11 +6,11 @@ import sys
 
 import pyarrow as pa
 import pytest
-from core_tables import CoreTables, files_below, stored
 
 import kudulite
 from kudulite.client.table import Table
 from kudulite.errors import ConflictError, RowError, StorageError
+from tests.support.tables.core_tables import CoreTables, files_below, stored
 
 
 @pytest.fixture

@@ -5,12 +5,12 @@ import pickle
 import numpy as np
 import pyarrow as pa
 import pytest
-from core_tables import CoreTables, altered, in_order, tuples
 
 import kudulite
 from kudulite.cfile.base_data import ROW_GROUP_ROWS
 from kudulite.client.table import Table
 from kudulite.errors import ConflictError
+from tests.support.tables.core_tables import CoreTables, altered, in_order, tuples
 
 LARGE_ROWS = 300_000
 

@@ -2,7 +2,6 @@
 
 import pyarrow as pa
 import pytest
-from core_tables import CoreTables, ManualClock, altered, in_order, tuples
 
 import kudulite
 from kudulite.client.client import Client
@@ -14,6 +13,7 @@ from kudulite.errors import (
     SchemaError,
     TimestampError,
 )
+from tests.support.tables.core_tables import CoreTables, ManualClock, altered, in_order, tuples
 
 MICROSECONDS_A_DAY = 24 * 3600 * 1_000_000
 

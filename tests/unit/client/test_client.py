@@ -5,11 +5,11 @@ import datetime
 import pandas as pd
 import pyarrow as pa
 import pytest
-from core_tables import CoreTables, ManualClock, environment, stored
 
 import kudulite
 from kudulite.client.client import Client
 from kudulite.errors import ConflictError, KuduliteError, LockTimeoutError, TableNotFoundError
+from tests.support.tables.core_tables import CoreTables, ManualClock, environment, stored
 
 SCHEMA = pa.schema([("v", pa.string()), ("k", pa.int32())])
 

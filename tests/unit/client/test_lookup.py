@@ -5,10 +5,10 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
-from core_tables import CoreTables
 
 import kudulite
 from kudulite.client.table import Table
+from tests.support.tables.core_tables import CoreTables
 
 MOMENT = datetime.datetime(2020, 1, 1, 12, tzinfo=datetime.UTC)
 

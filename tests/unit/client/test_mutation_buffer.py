@@ -3,11 +3,11 @@
 import threading
 
 import pytest
-from memory_rows import WAIT_SECONDS, MemoryTable
 
 from kudulite.client import mutation_buffer
 from kudulite.client.mutation_buffer import FlushMode, MutationBuffer
 from kudulite.errors import UsageError
+from tests.support.doubles.memory_table import WAIT_SECONDS, MemoryTable
 
 TABLE = MemoryTable()
 

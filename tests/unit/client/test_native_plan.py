@@ -1,12 +1,12 @@
 """Native plans: base files without the excluded rows, and the rest, are the snapshot."""
 
 import pytest
-from native_rows import native_readings, rows_of_plan
-from typed_tables import TypedTable, random_table
 
 import kudulite
 from kudulite import NativeLimits
 from kudulite.errors import ColumnNotFoundError, ConflictError, TimestampError
+from tests.support.tables.readings import native_readings, rows_of_plan
+from tests.support.tables.typed_tables import TypedTable, random_table
 
 
 def multiset(rows: list[dict]) -> list[str]:

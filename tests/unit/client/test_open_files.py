@@ -10,14 +10,19 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from core_tables import CoreTables, altered, stored
-from open_files import descriptors_below, maps_below
 
 import kudulite
 from kudulite.catalog.table_store import TableStore
 from kudulite.cfile.block_cache import BlockCache
 from kudulite.client.client import Client
 from kudulite.client.table import Table
+from tests.support.tables.core_tables import (
+    CoreTables,
+    altered,
+    descriptors_below,
+    maps_below,
+    stored,
+)
 
 TABLES = 25
 

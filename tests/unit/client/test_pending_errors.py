@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import pytest
-from memory_rows import MemoryTable
 
 from kudulite.client import pending_errors
 from kudulite.client.session import Session, SessionCounters
@@ -15,6 +14,7 @@ from kudulite.errors import (
     TableNotFoundError,
     UsageError,
 )
+from tests.support.doubles.memory_table import MemoryTable
 
 
 def test_failed_rows_leave_the_others_of_their_flush_applied():

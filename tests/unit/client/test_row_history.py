@@ -2,9 +2,9 @@
 
 import pyarrow as pa
 import pytest
-from core_tables import CoreTables, ManualClock
 
 from kudulite.errors import SchemaError
+from tests.support.tables.core_tables import CoreTables, ManualClock
 
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
 MICROSECONDS_A_DAY = 24 * 3600 * 1_000_000

@@ -4,11 +4,11 @@ import datetime
 
 import pyarrow as pa
 import pytest
-from memory_rows import SCHEMA, MemoryTable
 
 from kudulite.errors import ColumnNotFoundError, SchemaError, UsageError
 from kudulite.model.schema import schema_from_arrow
 from kudulite.tablet.operation import OPERATION_NAMES, Operation
+from tests.support.doubles.memory_table import SCHEMA, MemoryTable
 
 WIDER = schema_from_arrow(
     pa.schema([("k", pa.int32()), ("v", pa.int64()), ("s", pa.string()), ("w", pa.int8())]), ["k"]

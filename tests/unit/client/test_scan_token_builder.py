@@ -2,10 +2,10 @@
 
 import pyarrow as pa
 import pytest
-from core_tables import CoreTables
 
 import kudulite as kudu
 from kudulite.client.table import Table
+from tests.support.tables.core_tables import CoreTables
 
 
 @pytest.fixture

@@ -5,11 +5,11 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
-from core_tables import CoreTables
 
 import kudulite as kudu
 from kudulite.client.table import Table
 from kudulite.errors import ColumnNotFoundError, OptionError, SchemaError, UsageError
+from tests.support.tables.core_tables import CoreTables
 
 UTC = datetime.UTC
 T0 = datetime.datetime(2016, 10, 30, 10, 12, tzinfo=UTC)

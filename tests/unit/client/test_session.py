@@ -6,13 +6,13 @@ from dataclasses import astuple
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from memory_rows import WAIT_SECONDS, MemoryRows, MemoryTable
 
 from kudulite.client.mutation_buffer import FlushMode
 from kudulite.client.session import Session, SessionCounters
 from kudulite.errors import OptionError, RowError, SchemaError, UsageError
 from kudulite.tablet.collapse import WriteCounts
 from kudulite.tablet.operation import OPERATION_NAMES
+from tests.support.doubles.memory_table import WAIT_SECONDS, MemoryRows, MemoryTable
 
 # -- manual
 

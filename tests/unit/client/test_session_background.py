@@ -1,23 +1,20 @@
 """The thread of a background session, threads that share a session, processes that end."""
 
-import os
 import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
-from memory_rows import WAIT_SECONDS, Gate, MemoryTable
 
 from kudulite.client import mutation_buffer
 from kudulite.client.session import Session
 from kudulite.errors import (
     RowError,
 )
+from tests.support.doubles.memory_table import WAIT_SECONDS, Gate, MemoryTable
 
 NEVER_MS = 3_600_000.0
-SUPPORT = Path(__file__).parents[2] / "support"
 
 
 def background(**options) -> Session:
@@ -30,7 +27,6 @@ def run_python(script: str) -> list[str]:
     """Run a script with the test doubles in another process; its lines of output."""
     done = subprocess.run(
         [sys.executable, "-c", script],
-        env={**os.environ, "PYTHONPATH": f"{SUPPORT}:{os.environ.get('PYTHONPATH', '')}"},
         capture_output=True,
         text=True,
         timeout=WAIT_SECONDS,
@@ -183,7 +179,7 @@ def test_threads_share_a_session(mode):
 def test_the_end_of_the_interpreter_writes_what_a_background_session_holds():
     """Its thread is a daemon, which alone would lose the rows; a manual session's are dropped."""
     script = """
-from memory_rows import MemoryTable
+from tests.support.doubles.memory_table import MemoryTable
 from kudulite.client.session import Session
 table = MemoryTable()
 table.rows.before_write = lambda rows: print([row.values["k"] for row in rows], flush=True)
@@ -199,7 +195,7 @@ def test_a_forked_child_writes_nothing_of_its_parent():
     """It is told to make its own session, and ends like any process."""
     script = """
 import os, sys
-from memory_rows import MemoryTable
+from tests.support.doubles.memory_table import MemoryTable
 from kudulite.client.session import Session
 from kudulite.errors import UsageError
 table = MemoryTable()

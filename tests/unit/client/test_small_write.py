@@ -7,15 +7,23 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from core_tables import CoreTables, stored
-from killing_file_system import FailingFileSystem
-from row_writes import MIDDLE, NotingFileSystem, entry_of, new_table, put, store_of, unflushed
 
 import kudulite
 from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.errors import KuduliteError, LockTimeoutError, RowError, StorageError
 from kudulite.tablet.operation import OPERATION_NAMES
+from tests.support.doubles.killing_file_system import FailingFileSystem
+from tests.support.tables.core_tables import CoreTables, stored
+from tests.support.tables.row_writes import (
+    MIDDLE,
+    NotingFileSystem,
+    entry_of,
+    new_table,
+    put,
+    store_of,
+    unflushed,
+)
 
 LIMIT = 20
 UTC = datetime.UTC

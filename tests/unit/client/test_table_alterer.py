@@ -5,8 +5,6 @@ import random
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from core_tables import CoreTables, ManualClock
-from readings import every_reading
 
 import kudulite as kudu
 from kudulite.client.client import Client
@@ -21,6 +19,8 @@ from kudulite.errors import (
     TimestampError,
     UsageError,
 )
+from tests.support.tables.core_tables import CoreTables, ManualClock
+from tests.support.tables.readings import every_reading
 
 
 @pytest.fixture

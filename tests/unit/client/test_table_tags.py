@@ -4,8 +4,6 @@ import threading
 
 import pyarrow as pa
 import pytest
-from core_tables import CoreTables, ManualClock, stored
-from readings import every_reading
 
 from kudulite.catalog.history import ancient_history_mark
 from kudulite.catalog.manifest import Manifest
@@ -13,6 +11,8 @@ from kudulite.catalog.range_drop import forget_dropped_ranges
 from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.errors import NotFoundError, TimestampError, UsageError
+from tests.support.tables.core_tables import CoreTables, ManualClock, stored
+from tests.support.tables.readings import every_reading
 
 SECOND = 10**6
 

@@ -4,10 +4,10 @@ import threading
 
 import pyarrow as pa
 import pytest
-from core_tables import CoreTables, ManualClock, in_order, stored
-from planned_work import Planned
 
 from kudulite.errors import UsageError
+from tests.support.doubles.planned_work import Planned
+from tests.support.tables.core_tables import CoreTables, ManualClock, in_order, stored
 
 SCHEMA = pa.schema([("k", pa.int32()), ("v", pa.int32()), ("w", pa.int32())])
 DAY = 24 * 3600 * 1_000_000

@@ -5,14 +5,14 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
-from core_tables import CoreTables, stored
-from readings import every_reading, rows_of_tokens
 
 import kudulite as kudu
 from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.errors import ConflictError, NotSupportedError
 from kudulite.model.types import ColumnType, is_widened, parse_type, widened
+from tests.support.tables.core_tables import CoreTables, stored
+from tests.support.tables.readings import every_reading, rows_of_tokens
 
 # (old type, new type, values of the old one, values of the new one alone)
 WIDENINGS = [

@@ -5,10 +5,10 @@ import zlib
 from pathlib import Path
 
 import pytest
-from killing_file_system import HalfFileSystem, KilledError, KillingFileSystem
 
 from kudulite.errors import CorruptionError, StorageError
 from kudulite.fs.file_system import FileRef, FileSystem, read_ranges, verify_file
+from tests.support.doubles.killing_file_system import HalfFileSystem, KilledError, KillingFileSystem
 
 
 def test_a_finished_sink_describes_its_file(tmp_path: Path):

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from killing_file_system import KilledError, KillingFileSystem
-from small_rowsets import SmallRowSet, schema_of
 
 from kudulite.delta.delta_file import OP_DELETE, OP_UPDATE
 from kudulite.fs.file_system import FileSystem
@@ -15,6 +13,8 @@ from kudulite.model.schema import Column
 from kudulite.model.types import parse_type
 from kudulite.rowset.column_compaction import compact_columns
 from kudulite.rowset.redo_compaction import merge_undo_files
+from tests.support.doubles.killing_file_system import KilledError, KillingFileSystem
+from tests.support.tables.small_rowsets import SmallRowSet, schema_of
 
 MOMENTS = (9, 10, 19, 20, 29, 30, 39, 40, 41, 49, 50, 54, 55)
 K, A, B, S = range(4)  # column ids

@@ -4,7 +4,8 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from delta_machine import DeltaMachine, small_row_groups
+
+from tests.support.machines.delta_machine import DeltaMachine, small_row_groups
 
 
 @pytest.mark.parametrize("seed", range(25))

@@ -6,19 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from flushed_rows import flushed, in_memory, opened
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from row_histories import (
-    Change,
-    Versions,
-    check_reads,
-    columns_of,
-    extend,
-    in_batches,
-    make_schema,
-    new_versions,
-)
 
 from kudulite.delta.delta_file import (
     OP_DELETE,
@@ -40,6 +29,19 @@ from kudulite.rowset.memrowset import MemRowSet
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.rowset.rowset_writer import RowHistory, write_rowsets
 from kudulite.wal.row_changes import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
+from tests.support.machines.row_histories import (
+    Change,
+    Versions,
+    check_reads,
+    columns_of,
+    extend,
+    flushed,
+    in_batches,
+    in_memory,
+    make_schema,
+    new_versions,
+    opened,
+)
 
 _OP_OF_CHANGE = {CHANGE_UPDATE: OP_UPDATE, CHANGE_DELETE: OP_DELETE}
 

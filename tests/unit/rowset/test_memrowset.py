@@ -7,7 +7,14 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from row_histories import (
+
+from kudulite.delta import chunk_log
+from kudulite.model.predicate import bind_predicates
+from kudulite.rowset import memrowset_snapshot
+from kudulite.rowset.memrowset import MemRowSet
+from kudulite.rowset.scan_spec import ScanSpec
+from kudulite.wal.row_changes import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
+from tests.support.machines.row_histories import (
     Change,
     Versions,
     apply_changes,
@@ -17,13 +24,6 @@ from row_histories import (
     make_schema,
     new_versions,
 )
-
-from kudulite.delta import chunk_log
-from kudulite.model.predicate import bind_predicates
-from kudulite.rowset import memrowset_snapshot
-from kudulite.rowset.memrowset import MemRowSet
-from kudulite.rowset.scan_spec import ScanSpec
-from kudulite.wal.row_changes import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
 
 
 @settings(max_examples=40, deadline=None)

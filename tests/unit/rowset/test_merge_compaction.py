@@ -5,8 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from merge_machine import MergeMachine
-from random_rowsets import RandomRowSets
 
 from kudulite.delta.delta_file import OP_DELETE, OP_REINSERT, OP_UPDATE, DeltaFile, DeltaRows
 from kudulite.delta.delta_history import merge_undo, stamped
@@ -16,6 +14,8 @@ from kudulite.rowset import merge_compaction, rowset_writer
 from kudulite.rowset.merge_compaction import MergedRowSets, merge_rowsets
 from kudulite.rowset.row_lives import RowLives, read_lives
 from kudulite.rowset.rowset_meta import RowSetMeta
+from tests.support.machines.merge_machine import MergeMachine
+from tests.support.machines.random_rowsets import RandomRowSets
 
 NAMES = {OP_UPDATE: "set", OP_DELETE: "delete", OP_REINSERT: "reinsert"}
 

@@ -5,10 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from flushed_rows import flushed, in_memory, opened
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from row_histories import VALUES, Change, Row, Versions, make_schema, new_versions
 
 from kudulite.model.encoded_key import encode_key
 from kudulite.model.predicate import bind_predicates
@@ -17,6 +15,17 @@ from kudulite.rowset.row_life import find_row
 from kudulite.rowset.rowset import RowSet
 from kudulite.rowset.rowset_diff import IMAGE_START, diff_blocks, may_have_changed
 from kudulite.wal.row_changes import CHANGE_DELETE, CHANGE_INSERT
+from tests.support.machines.row_histories import (
+    VALUES,
+    Change,
+    Row,
+    Versions,
+    flushed,
+    in_memory,
+    make_schema,
+    new_versions,
+    opened,
+)
 
 NAMES = tuple(VALUES)
 

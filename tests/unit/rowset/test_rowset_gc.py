@@ -4,12 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from delta_machine import DeltaMachine
-from small_rowsets import SmallRowSet, schema_of
 
 from kudulite.delta.delta_file import DeltaFileMeta
 from kudulite.fs.file_system import FileRef
 from kudulite.rowset.rowset_gc import is_dead_for_ever, without_ancient_undo
+from tests.support.machines.delta_machine import DeltaMachine
+from tests.support.tables.small_rowsets import SmallRowSet, schema_of
 
 
 def undo(name: str, oldest: int, newest: int) -> DeltaFileMeta:

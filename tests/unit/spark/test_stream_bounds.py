@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 import pytest
-from core_tables import CoreTables
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +17,7 @@ from kudulite_spark.stream_bounds import (
     snapshot_end,
     snapshot_tokens,
 )
+from tests.support.tables.core_tables import CoreTables
 
 
 @pytest.fixture

@@ -4,15 +4,6 @@ import random
 from dataclasses import replace
 
 import pytest
-from simulated_upkeep import (
-    COLUMN_IDS,
-    delta_file,
-    file_ref,
-    performed,
-    random_tablet,
-    rowset,
-    tablet,
-)
 
 from kudulite.cfile.base_data import ROW_GROUP_ROWS
 from kudulite.rowset.rowset_meta import BaseFileMeta
@@ -25,6 +16,15 @@ from kudulite.tablet.maintenance_policy import (
     extents_of,
     full_compaction,
     scored_operations,
+)
+from tests.support.doubles.simulated_upkeep import (
+    COLUMN_IDS,
+    delta_file,
+    file_ref,
+    performed,
+    random_tablet,
+    rowset,
+    tablet,
 )
 
 MARK = 1000

@@ -6,10 +6,8 @@ from functools import cached_property
 from pathlib import Path
 
 import pytest
-from core_tables import environment
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from row_writes import new_table, op, wal_folder
 
 from kudulite.catalog.table_store import TableStore
 from kudulite.client.client import Client
@@ -22,6 +20,8 @@ from kudulite.tablet.row_operation import RowOperation
 from kudulite.tablet.tablet import Tablet
 from kudulite.wal.row_changes import RowChanges
 from kudulite.wal.wal_position import WalPosition
+from tests.support.tables.core_tables import environment
+from tests.support.tables.row_writes import new_table, op, wal_folder
 
 KEYS = range(16)
 ON_DISK = {k: (k, 7) for k in range(0, 16, 2)}  # in two rowsets; more keys than LOCATE_ARRAY_MIN

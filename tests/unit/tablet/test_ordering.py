@@ -4,9 +4,9 @@ import datetime
 from decimal import Decimal
 
 import pytest
-from core_tables import CoreTables
 
 import kudulite
+from tests.support.tables.core_tables import CoreTables
 
 NAN = float("nan")
 LOW_AND_HIGH = {

@@ -2,10 +2,10 @@
 
 import pyarrow as pa
 import pytest
-from core_tables import CoreTables, stored
 
 import kudulite
 from kudulite.errors import RowError
+from tests.support.tables.core_tables import CoreTables, stored
 
 
 @pytest.fixture

@@ -4,13 +4,13 @@ import shutil
 
 import pyarrow as pa
 import pytest
-from core_tables import CoreTables, ManualClock, altered, files_below, stored
 
 import kudulite
 from kudulite.client.table import Table
 from kudulite.errors import CorruptionError
 from kudulite.tablet.superblock import Superblock
 from kudulite.wal.wal_position import WAL_BEGIN
+from tests.support.tables.core_tables import CoreTables, ManualClock, altered, files_below, stored
 
 DAY = 24 * 3600
 WEEK = 7 * DAY

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
-from command_line import output, value
 from typer.testing import CliRunner
 
 import kudulite
 from kudulite.errors import OptionError
 from kudulite.tools.cli import app, run
 from kudulite.tools.output import Progress, byte_text, json_text
+from tests.support.command_line import output, value
 
 SCHEMA = pa.schema(
     [("k", pa.int64()), ("s", pa.string()), ("v", pa.float64()), ("d", pa.decimal128(9, 2))]

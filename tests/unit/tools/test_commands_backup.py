@@ -2,10 +2,10 @@
 
 import pyarrow as pa
 import pytest
-from command_line import error, output, value
-from core_tables import stored
 
 import kudulite
+from tests.support.command_line import error, output, value
+from tests.support.tables.core_tables import stored
 
 
 @pytest.fixture

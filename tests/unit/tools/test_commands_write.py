@@ -5,11 +5,11 @@ import json
 
 import pyarrow as pa
 import pytest
-from command_line import error, output, value
-from core_tables import stored
-from typed_tables import ARRAYS, COLUMNS
 
 import kudulite
+from tests.support.command_line import error, output, value
+from tests.support.tables.core_tables import stored
+from tests.support.tables.typed_tables import ARRAYS, COLUMNS
 
 UTC = datetime.UTC
 

@@ -4,9 +4,9 @@ import fcntl
 import os
 
 import pytest
-from command_line import output, value
 
 from kudulite.tools import doctor
+from tests.support.command_line import output, value
 
 
 def test_this_file_system_is_safe_and_left_as_it_was(tmp_path):

@@ -2,9 +2,9 @@
 
 import pyarrow as pa
 import pytest
-from command_line import error, output, value
 
 import kudulite
+from tests.support.command_line import error, output, value
 
 
 @pytest.fixture

@@ -4,10 +4,10 @@ import struct
 import zlib
 
 import numpy as np
-from simulated_upkeep import delta_file, rowset
 
 from kudulite.tools.layout import layout_png, layout_text, tablet_layout
 from kudulite.tools.png import encode_png
+from tests.support.doubles.simulated_upkeep import delta_file, rowset
 
 
 def drawn(*metas, width=20):

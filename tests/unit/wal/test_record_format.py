@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from wal_changes import ALL_TYPES, TWO_COLUMNS, all_types, inserts, same
 
 from kudulite.errors import CorruptionError
 from kudulite.wal import record_format
@@ -21,6 +20,7 @@ from kudulite.wal.record_format import (
     encode_record,
 )
 from kudulite.wal.row_changes import CHANGE_DELETE, CHANGE_UPDATE, RowChanges
+from tests.support.tables.wal_changes import ALL_TYPES, TWO_COLUMNS, all_types, inserts, same
 
 CODEC_BYTE = 14
 DELETE_ONE = RowChanges(5, np.array([CHANGE_DELETE], np.uint8), {0: pa.array([7], pa.int64())}, {})

@@ -5,7 +5,6 @@ import zlib
 from pathlib import Path
 
 import pytest
-from wal_changes import TWO_COLUMNS, damage, inserts, same
 
 from kudulite.errors import CorruptionError, FormatVersionError
 from kudulite.fs.file_system import FileSystem
@@ -20,6 +19,7 @@ from kudulite.wal.record_format import RecordDecoder, encode_record
 from kudulite.wal.wal_position import WAL_BEGIN, WalPosition, list_segments, segment_path
 from kudulite.wal.wal_reader import read_wal
 from kudulite.wal.wal_writer import WalWriter
+from tests.support.tables.wal_changes import TWO_COLUMNS, damage, inserts, same
 
 HEAD = SEGMENT_HEADER_BYTES
 

@@ -6,13 +6,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from killing_file_system import (
-    FailingFileSystem,
-    HalfFileSystem,
-    KilledError,
-    KillingFileSystem,
-)
-from wal_changes import TWO_COLUMNS, inserts
 
 from kudulite.errors import CorruptionError, StorageError
 from kudulite.fs.file_system import FileSystem
@@ -21,6 +14,13 @@ from kudulite.wal.format import SEGMENT_HEADER_BYTES
 from kudulite.wal.wal_position import WAL_BEGIN, WalPosition, list_segments, segment_path
 from kudulite.wal.wal_reader import read_wal
 from kudulite.wal.wal_writer import WalWriter
+from tests.support.doubles.killing_file_system import (
+    FailingFileSystem,
+    HalfFileSystem,
+    KilledError,
+    KillingFileSystem,
+)
+from tests.support.tables.wal_changes import TWO_COLUMNS, inserts
 
 HEAD = SEGMENT_HEADER_BYTES
 

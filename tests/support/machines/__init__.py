@@ -1,0 +1,1 @@
+"""Random steps and killed processes, compared with a model."""

@@ -1,0 +1,358 @@
+"""Processes that write to and read from one table at the same time, and check what they see.
+
+The key is (writer, number); a writer's rows are in one tablet. A writer's batch b, counted from 1,
+adds `size` rows (writer, (b - 1) * size …) and sets its RING rows, whose numbers are below 0, to b.
+So a snapshot that shows b in one of a writer's ring rows shows it in all of them, and exactly the
+b * size rows of its first b batches: anything else is a torn, lost or doubled batch. A bulk writer
+writes the same batch for two writers in different tablets, which must be level in every snapshot.
+Now and then a session also inserts a row of the writer RACE, which another one may have inserted:
+of each such row one session must have been told that it is its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import random
+import time
+import traceback
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+import kudulite
+from kudulite.client.client import Client
+from kudulite.client.table import Table
+from kudulite.errors import RowError
+from tests.support.tables.core_tables import environment
+
+RING = 4  # rows that each batch of a writer sets
+RACE = -1  # the "writer" whose rows every session tries to insert
+RACE_EVERY = 4
+TABLETS = 4
+SECOND = 500  # the second writer number of a bulk writer is the first and this
+SESSION_ROWS, BULK_ROWS = 4, 500
+FLUSH_EVERY = 100
+GRACE_SECONDS = 60.0  # far longer than a scan here
+# pyarrow imports pandas, where it is, at the first conversion of Python objects.
+PRELOADED = ["kudulite", "pandas", "tests.support.machines.crowd"]
+ROLES = ("session", "bulk", "scanner", "maintainer")
+
+
+@dataclass(frozen=True)
+class Member:
+    """One process: `role` of ROLES; it ends after `turns`, or after `seconds`.
+
+    `sessions` is how many session writers the crowd has: it says how large a batch of a writer is.
+    A bulk writer and a scanner rest for `pause_seconds` after each turn.
+    """
+
+    role: str
+    number: int
+    folder: str
+    turns: int | None
+    seconds: float | None
+    sessions: int
+    pause_seconds: float = 0.0
+
+
+@dataclass
+class Told:
+    """What a member says at its end."""
+
+    role: str
+    number: int
+    batches: int = 0
+    rows: int = 0
+    seconds: float = 0.0
+    waits: list[float] = field(default_factory=list)
+    won: list[int] = field(default_factory=list)
+    problem: str = ""
+
+
+def create(folder: Path) -> Table:
+    """The empty table, hashed by writer to four tablets."""
+    builder = kudulite.schema_builder()
+    builder.add_column("writer", kudulite.int32, nullable=False)
+    builder.add_column("number", kudulite.int64, nullable=False)
+    builder.add_column("batch", kudulite.int64)
+    builder.add_column("text", kudulite.string)
+    builder.set_primary_keys(["writer", "number"])
+    return Client(folder, environment()).create_table(
+        "t", builder.build(), hash_partitions=[(["writer"], TABLETS)]
+    )
+
+
+def batch_rows(writer: int, batch: int, size: int) -> dict[str, list]:
+    """The rows of a batch, by column."""
+    first = (batch - 1) * size
+    numbers = [*range(first, first + size), *range(-RING, 0)]
+    count = len(numbers)
+    texts = [f"row {number} of writer {writer}" for number in numbers]
+    return {"writer": [writer] * count, "number": numbers, "batch": [batch] * count, "text": texts}
+
+
+def batch_size(writer: int, sessions: int) -> int:
+    """New rows of each batch of a writer."""
+    return SESSION_ROWS if writer < sessions else BULK_ROWS
+
+
+def problems_of(rows: pa.Table, sessions: int) -> list[str]:
+    """What is wrong with a snapshot of the columns writer, number, batch."""
+    writers, numbers, batches = (rows.column(i).to_numpy() for i in range(3))
+    problems = []
+    reached: dict[int, int] = {}
+    for writer in np.unique(writers).tolist():
+        mine = writers == writer
+        found = np.sort(numbers[mine])
+        if np.any(found[1:] == found[:-1]):
+            problems.append(f"writer {writer}: a key twice")
+        if writer == RACE:
+            continue
+        ring = batches[mine & (numbers < 0)]
+        if len(ring) != RING or len(np.unique(ring)) != 1:
+            problems.append(f"writer {writer}: ring rows {ring.tolist()}")
+            continue
+        batch = reached[writer] = int(ring[0])
+        expected = np.arange(-RING, batch * batch_size(writer, sessions))
+        if not np.array_equal(found, expected):
+            problems.append(
+                f"writer {writer}: {len(found)} rows from {found[0]} to {found[-1]},"
+                f" expected {len(expected)} at batch {batch}"
+            )
+    for writer, batch in reached.items():
+        if writer >= SECOND and reached.get(writer - SECOND) != batch:
+            problems.append(f"writer {writer} is at batch {batch}, its twin is not: {reached}")
+    return problems
+
+
+def write_sessions(member: Member, table: Table, client: Client, told: Told) -> None:
+    """Flush batch after batch through a session."""
+    session = client.new_session()
+    for batch in _turns(member):
+        rows = batch_rows(member.number, batch, SESSION_ROWS)
+        for row in zip(*rows.values(), strict=True):
+            session.apply(table.new_upsert(dict(zip(rows, row, strict=True))))
+        has_race = batch % RACE_EVERY == 0
+        if has_race:
+            race = {"writer": RACE, "number": batch, "batch": member.number}
+            session.apply(table.new_insert(race))
+        begin = time.perf_counter()
+        has_lost = _flush(session)
+        told.waits.append(time.perf_counter() - begin)
+        if has_race and not has_lost:
+            told.won.append(batch)
+        told.batches, told.rows = batch, told.rows + len(rows["number"])
+        if batch % FLUSH_EVERY == 0 and member.number == 0:
+            table.flush()
+
+
+def _flush(session: Any) -> bool:
+    """Flush; returns whether the inserted row was there already, which is the one error allowed."""
+    try:
+        session.flush()
+    except RowError:
+        errors, _ = session.get_pending_errors()
+        assert [error.reason for error in errors] == [RowError.REASON_ALREADY_PRESENT]
+        return True
+    return False
+
+
+def write_bulk(member: Member, table: Table, told: Told) -> None:
+    """Commit batch after batch, each for two writers, in one write."""
+    for batch in _turns(member):
+        parts = [
+            pa.table(batch_rows(writer, batch, BULK_ROWS), schema=table.arrow_schema)
+            for writer in (member.number, member.number + SECOND)
+        ]
+        begin = time.perf_counter()
+        table.upsert(pa.concat_tables(parts))
+        told.waits.append(time.perf_counter() - begin)
+        told.batches, told.rows = batch, told.rows + sum(part.num_rows for part in parts)
+
+
+def scan(member: Member, table: Table, told: Told) -> None:
+    """Read in one way after the other; what was read once is read again at its time."""
+    chance = random.Random(member.number)
+    names = ["writer", "number", "batch"]
+    for turn in _turns(member):
+        begin = time.perf_counter()
+        how = ("scan", "ordered", "tokens", "get")[turn % 4]
+        tokens = table.scan_tokens(names, split_size_bytes=1 << 16) if how == "tokens" else []
+        if tokens:  # none before the first row
+            batches = [batch for token in tokens for batch in token.open()]
+            rows = pa.Table.from_batches(batches, table.scan(names).schema)
+            timestamp = tokens[0].timestamp
+        else:
+            planned = table.scan(names, ordered=how == "ordered")
+            rows, timestamp = planned.to_arrow(), planned.timestamp
+        if how == "get":
+            _look_up(table, rows, timestamp, chance)
+        problems = problems_of(rows, member.sessions)
+        assert not problems, f"{how} at {timestamp}: {problems}"
+        again = table.scan(names, at=timestamp)
+        assert again.count() == rows.num_rows, f"another count at {timestamp} than by {how}"
+        told.waits.append(time.perf_counter() - begin)
+        told.batches, told.rows = turn, told.rows + rows.num_rows
+
+
+def _look_up(table: Table, rows: pa.Table, timestamp: int, chance: random.Random) -> None:
+    """Find some rows of a snapshot by their keys, then and now."""
+    if not rows.num_rows:
+        return
+    some = rows.take([chance.randrange(rows.num_rows) for _ in range(20)])
+    keys = some.select(["writer", "number"])
+    found = table.get_many(keys, timestamp).select(rows.column_names)
+    assert found.to_pylist() == some.to_pylist(), f"get_many at {timestamp}"
+    row = some.slice(0, 1).to_pylist()[0]
+    now = table.get((row["writer"], row["number"]))
+    assert now is not None and now["batch"] >= (row["batch"] if row["writer"] != RACE else 0)
+
+
+def maintain(member: Member, table: Table, told: Told) -> None:
+    """Look after the table in one way after the other; files stay long enough for who reads."""
+    for turn in _turns(member):
+        begin = time.perf_counter()
+        if turn % 3:
+            table.maintain(GRACE_SECONDS)
+        else:
+            table.compact()
+        told.waits.append(time.perf_counter() - begin)
+        told.batches = turn
+
+
+def _turns(member: Member) -> Iterator[int]:
+    """Number the turns of a member, from 1 to its end."""
+    end = time.monotonic() + member.seconds if member.seconds is not None else None
+    turn = 1
+    while (member.turns is None or turn <= member.turns) and (
+        end is None or time.monotonic() < end
+    ):
+        yield turn
+        turn += 1
+        if member.role != "session" and member.pause_seconds:
+            time.sleep(member.pause_seconds)
+
+
+def run_member(member: Member, shared: Client | None = None) -> Told:
+    """Work until the end, with a client of its own or a shared one; what went wrong is told."""
+    told = Told(member.role, member.number)
+    begin = time.perf_counter()
+    try:
+        client = shared or Client(Path(member.folder), environment())
+        table = client.table("t")
+        if member.role == "session":
+            write_sessions(member, table, client, told)
+        elif member.role == "bulk":
+            write_bulk(member, table, told)
+        elif member.role == "maintainer":
+            maintain(member, table, told)
+        else:
+            scan(member, table, told)
+        if shared is None:
+            client.close()
+    except BaseException:
+        told.problem = traceback.format_exc()
+    told.seconds = time.perf_counter() - begin
+    return told
+
+
+def _process(member: Member, pipe: Any) -> None:
+    told = run_member(member)
+    with contextlib.suppress(BrokenPipeError):
+        pipe.send(told)
+
+
+class Crowd:
+    """The processes of a run; `start`, then `join` for what they tell."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        sessions: int,
+        bulks: int,
+        scanners: int,
+        maintainers: int = 0,
+        turns: int | None = None,
+        seconds: float | None = None,
+        pause_seconds: float = 0.0,
+    ) -> None:
+        self.sessions = sessions
+        roles = ["session"] * sessions + ["bulk"] * bulks + ["scanner"] * scanners
+        roles += ["maintainer"] * maintainers
+        self._members = [
+            Member(role, number, str(folder), turns, seconds, sessions, pause_seconds)
+            for number, role in enumerate(roles)
+        ]
+        self._folder = folder
+        self._running: list[tuple[Any, Any]] = []
+
+    def run_in_threads(self) -> list[Told]:
+        """Run all as threads of this process that share one client."""
+        client = Client(self._folder, environment())
+        with ThreadPoolExecutor(len(self._members)) as pool:
+            results = list(pool.map(lambda member: run_member(member, client), self._members))
+        client.close()
+        return results
+
+    def start(self) -> None:
+        """Start all."""
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(PRELOADED)
+        for member in self._members:
+            reader, writer = context.Pipe(duplex=False)
+            process = context.Process(target=_process, args=(member, writer), daemon=True)
+            process.start()
+            writer.close()
+            self._running.append((process, reader))
+
+    def join(self, timeout_seconds: float) -> list[Told]:
+        """Wait for all; one that ends without a word, or not at all, is a problem, too."""
+        deadline = time.monotonic() + timeout_seconds
+        results = []
+        for member, (process, reader) in zip(self._members, self._running, strict=True):
+            told = Told(member.role, member.number, problem="it did not end")
+            try:
+                if reader.poll(max(0.0, deadline - time.monotonic())):
+                    told = reader.recv()
+            except EOFError:
+                told.problem = "it died without a word"
+            if told.problem == "it did not end":
+                process.kill()
+            process.join()
+            results.append(told)
+        return results
+
+
+def problems_at_end(folder: Path, results: list[Told], sessions: int) -> list[str]:
+    """What is wrong with the table when all are done, read by a client that has seen nothing."""
+    problems = [f"{told.role} {told.number}: {told.problem}" for told in results if told.problem]
+    table = Client(folder, environment()).table("t")
+    rows = table.scan(["writer", "number", "batch"]).to_arrow()
+    problems += problems_of(rows, sessions)
+    found: dict[int, int] = {}
+    owners: dict[int, int] = {}
+    for row in rows.filter(pc.field("number") < 0).to_pylist():
+        found[row["writer"]] = row["batch"]
+    for row in rows.filter(pc.field("writer") == RACE).to_pylist():
+        owners[row["number"]] = row["batch"]
+    for told in results:
+        writers = [told.number, told.number + SECOND] if told.role == "bulk" else [told.number]
+        for writer in writers if told.role in ("session", "bulk") else []:
+            if found.get(writer, 0) != told.batches:
+                problems.append(
+                    f"writer {writer}: {told.batches} batches acknowledged,"
+                    f" {found.get(writer, 0)} in the table"
+                )
+    won = sorted((number, told.number) for told in results for number in told.won)
+    if won != sorted(owners.items()):
+        problems.append(f"rows raced for: told {won}, found {sorted(owners.items())}")
+    problems += [str(problem) for problem in table.check().problems]
+    return problems

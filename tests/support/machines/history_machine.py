@@ -1,0 +1,598 @@
+"""Runs a list of steps against a small table with a history, and the model of every version.
+
+    ("rows", client, [(operation, key, values), …])        a session and its flush
+    ("batch", client, operation, [(key, values), …], ignore_null)
+    ("mixed", client, [(operation, key, values), …])       Table.apply
+    ("overwrite", client, [(key, values), …])
+    ("stage", client, slot, operation, [[(operation, key, values), …], …])    tasks of a bulk write
+    ("commit", slot), ("abort", slot)
+    ("look", client, how, at), ("peek", client, how, at)   peek: where no lock is to be had
+    ("where", client, [(column, comparison, value), …], at)
+    ("past", client)             every legal moment
+    ("changes", client, how, start, end, images), ("history", client, key)
+    ("refused", client, how, distance)         a moment before the mark
+    ("plan", client, slot, how, at), ("read", slot)        a scan that is read later
+    ("compact", client, kind, picks, {gap: [step, …]})     minor, minor_undo, major, merge, collect
+    ("compact_all", client), ("purge", client, [key, …])
+    ("flush", client), ("maintain", client), ("reopen", client), ("check", client), ("copy",)
+    ("advance", milliseconds)    the clock
+    ("add", client, name, type, nullable, default), ("drop", client, name)
+    ("rename", client, name, name), ("widen", client, name, choice)
+    ("default", client, name, value)
+    ("retain", client, seconds)
+    ("drop_range", client, place), ("add_range", client, place), ("forget", client)
+    ("tag", client, name, at), ("untag", client, name), ("bad_tag", client)
+
+Keys are numbers of the setup's keys, values small integers (history_setup.py); `at` is None or
+stands for one of the moments that are legal then. Steps whose column, range, tag or slot is not
+there do nothing, so any part of a list is a list that can be run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+import kudulite
+from kudulite.catalog.compaction import run_operation
+from kudulite.catalog.manifest import TabletEntry
+from kudulite.catalog.range_drop import forget_dropped_ranges
+from kudulite.client.table_alterer import TableAlterer
+from kudulite.errors import ConflictError, KuduliteError, RowError, StorageError, TimestampError
+from kudulite.mvcc.hybrid_time import LOGICAL_BITS
+from kudulite.rowset.rowset_meta import RowSetMeta
+from kudulite.tablet.maintenance_policy import (
+    CollectHistory,
+    CompactColumns,
+    CompactDeltas,
+    CompactRowSets,
+    Operation,
+)
+from tests.support.machines.history_looks import LOOKS, ChangeSteps, LookSteps, PlannedScan
+from tests.support.machines.history_setup import (
+    ADDED_TYPES,
+    RANGE_COUNT,
+    HistoryState,
+    Setup,
+    value_of,
+    widened,
+)
+from tests.support.oracle.table_model import UPDATES, Counts, Key, ModelColumn, Row
+
+Given = Sequence[tuple[str, int, Row]]
+Rows = list[tuple[str, Row]]
+
+
+@dataclass
+class StagedWrite:
+    """A bulk write that waits for its commit; `rows` are those that it has to apply then.
+
+    `planned` is what it was staged for.
+    """
+
+    write: kudulite.BulkWrite
+    parts: list[Any]
+    planned: tuple
+    is_overwrite: bool
+    rows: Rows = field(default_factory=list)
+
+
+class WriteSteps(HistoryState):
+    """Sessions and batches."""
+
+    # -- sessions
+
+    def _rows(self, client: int, given: Given) -> None:
+        """Rows through a session and its flush, each by itself."""
+        table = self.tables[client]
+        if client not in self.sessions:
+            self.sessions[client] = self.clients[client].new_session()
+        session = self.sessions[client]
+        made, rows = [], []
+        for name, number, values in given:
+            named, numbered = self.row(name, number, values)
+            operation = getattr(table, f"new_{name}")(named)
+            session.apply(operation)
+            made.append(operation)
+            rows.append((name, numbered))
+        _, failures = self.model.write_each(rows)
+        is_refused = False
+        try:
+            session.flush()
+        except KuduliteError:
+            is_refused = True
+        errors, _ = session.get_pending_errors()
+        places = {id(operation): place for place, operation in enumerate(made)}
+        found = {places.get(id(error.operation), error): error.reason for error in errors}
+        self.same(found, failures, "row errors")
+        self.same(is_refused, bool(failures), "flush raises")
+        stamps: dict[Any, int] = {}
+        for key in self.model.changed_keys():
+            tablet = self.tablet_of[key]
+            if tablet not in stamps:
+                stamps[tablet] = self.store.last_timestamp(tablet)
+        self.model.commit(lambda key: stamps[self.tablet_of[key]])
+        if stamps:
+            # The highest of the session so far.
+            is_seen = session.last_timestamp >= max(stamps.values())
+            self.same(is_seen, True, "the session's timestamp")
+
+    # -- batches
+
+    def _batch(self, client: int, operation: str, given: Sequence, ignore_null: bool) -> None:
+        """Rows of one operation, all or none."""
+        named, rows = self._both([(operation, *row) for row in given])
+        options = {"ignore_null": True} if ignore_null else {}
+        write = getattr(self.tables[client], operation)
+        self._write(rows, lambda: write(self._arrow(named), **options), **options)
+
+    def _mixed(self, client: int, given: Given) -> None:
+        """Rows of any operations, all or none."""
+        named, rows = self._both(given)
+        data = self._with_operations(named)
+        self._write(rows, lambda: self.tables[client].apply(data))
+
+    def _overwrite(self, client: int, given: Sequence) -> None:
+        """Rows in the place of all that are there."""
+        named, rows = self._both([("upsert", *row) for row in given])
+        data = self._arrow(named)
+        self._write(rows, lambda: self.tables[client].overwrite(data), overwrite=True)
+
+    def _both(self, given: Given) -> tuple[Rows, Rows]:
+        """Rows for the table and for the model; all with the columns of all."""
+        names = {name for _, _, values in given for name in values}
+        if not any(column.name in names for column in self.model.columns):
+            names = {self.model.columns[0].name} if any(o in UPDATES for o, *_ in given) else set()
+        named, numbered = [], []
+        for operation, number, values in given:
+            filled = values if operation.startswith("delete") else dict.fromkeys(names) | values
+            row, model_row = self.row(operation, number, filled)
+            named.append((operation, row))
+            numbered.append((operation, model_row))
+        return named, numbered
+
+    def _arrow(self, rows: Rows) -> pa.Table:
+        names = list(dict.fromkeys(name for _, row in rows for name in row))
+        schema = self.tables[0].arrow_schema
+        fields = [schema.field(name) for name in names or self.setup.key_names]
+        return pa.table(
+            {f.name: pa.array([row.get(f.name) for _, row in rows], f.type) for f in fields}
+        )
+
+    def _with_operations(self, rows: Rows) -> pa.Table:
+        # A delete leaves its cells null, which is no value for a NOT NULL column to check.
+        full = next((row for name, row in rows if not name.startswith("delete")), {})
+        filled = [(name, full | row if name.startswith("delete") else row) for name, row in rows]
+        return self._arrow(filled).append_column("op", pa.array([name for name, _ in rows]))
+
+    def _write(self, rows: Rows, write: Callable[[], Any], **options: Any) -> None:
+        """Give a batch to model and table: both refuse it, or apply it with the same counts."""
+        try:
+            counts = self.model.write(rows, **options)
+        except RowError as expected:
+            try:
+                result = write()
+            except RowError:
+                return
+            raise AssertionError(f"accepted: {result}; expected: {expected}") from None
+        result = write()
+        self.same(_counts(result), _counts(counts), "counts")
+        self.model.commit(lambda key: result.timestamp)
+
+    # -- staged and committed apart
+
+    def _stage(self, client: int, slot: int, operation: str | None, parts: Sequence[Given]) -> None:
+        """Stage a bulk write in tasks; None is rows of any operations, "overwrite" replaces all."""
+        self._abort(slot)
+        pairs = [self._both(part) for part in self._with_same_columns(operation, parts)]
+        names = list(dict.fromkeys(name for named, _ in pairs for _, row in named for name in row))
+        options: dict[str, Any] = {"columns": names or self.setup.key_names}
+        if operation is None:
+            options["operation_column"] = "op"
+        elif operation == "overwrite":
+            options |= {"operation": "upsert", "overwrite": True}
+        else:
+            options["operation"] = operation
+        write = self.tables[client].new_bulk_write(**options)
+        staged = StagedWrite(write, [], self._plan_of_writes(), operation == "overwrite")
+        for named, rows in pairs:
+            left, refused = rows, None
+            try:
+                alone = self._not_ignored(staged, rows)
+                # A mixed write is judged at its commit, but for keys that no tablet owns.
+                left = rows if operation is None else alone
+            except RowError as error:
+                refused = error
+            data = self._with_operations(named) if operation is None else self._arrow(named)
+            data = data.select([*options["columns"], *(["op"] if operation is None else [])])
+            try:
+                staged.parts.append(write.stage(data.to_batches(), len(staged.parts)))
+            except RowError:
+                if refused is None:
+                    raise
+                write.abort()
+                return
+            self.same(refused, None, "a task was accepted")
+            staged.rows += left
+        self.slots[slot] = staged
+
+    def _with_same_columns(self, operation: str | None, parts: Sequence[Given]) -> list[Given]:
+        """The rows of all tasks with the columns of all."""
+        names = {name for part in parts for _, _, values in part for name in values}
+        if not any(column.name in names for column in self.model.columns):
+            names = {self.model.columns[0].name}
+        kind = "upsert" if operation == "overwrite" else operation
+        return [
+            [(kind or name, number, dict.fromkeys(names) | values) for name, number, values in part]
+            for part in parts
+            if part
+        ]
+
+    def _not_ignored(self, staged: StagedWrite, rows: Rows) -> Rows:
+        """The rows that a task, alone at this version, does not ignore."""
+        alone = deepcopy(self.model)
+        if staged.is_overwrite:
+            alone.rows = {}
+        left: Rows = []
+        for row in rows:
+            if not alone.write([row]).ignored:
+                left.append(row)
+        return left
+
+    def _plan_of_writes(self) -> tuple:
+        """What must not change between the staging and the commit of a write."""
+        return tuple(self.model.columns), sorted(entry.id for entry in self.manifest.tablets)
+
+    def _may_commit(self, staged: StagedWrite) -> bool:
+        """Whether the table is as it was, but for more columns that have no default."""
+        (columns, tablets), (now, tablets_now) = staged.planned, self._plan_of_writes()
+        added = now[len(columns) :]
+        return (
+            (columns, tablets) == (now[: len(columns)], tablets_now)
+            and all(column.nullable for column in added)
+            and all((c.read_default, c.write_default) == (None, None) for c in added)
+        )
+
+    def _commit(self, slot: int) -> None:
+        """Commit what was staged, if anything was."""
+        staged = self.slots.pop(slot, None)
+        if not isinstance(staged, StagedWrite):
+            return
+        refused: Exception | None = None
+        if not self._may_commit(staged):
+            refused = ConflictError("the table was altered")
+        else:
+            try:
+                options = {"overwrite": True} if staged.is_overwrite else {}
+                self.model.write(staged.rows, **options)
+            except RowError as error:
+                refused = error
+        try:
+            result = staged.write.commit(staged.parts)
+        except (RowError, ConflictError) as error:
+            staged.write.abort()
+            if refused is None or isinstance(error, ConflictError) != isinstance(
+                refused, ConflictError
+            ):
+                raise
+            return
+        self.same(None, refused, "a commit was accepted")
+        self.model.commit(lambda key: result.timestamp)
+
+    def _abort(self, slot: int) -> None:
+        """Give up what was staged, if anything was."""
+        staged = self.slots.pop(slot, None)
+        if isinstance(staged, StagedWrite):
+            staged.write.abort()
+
+    def key_of(self, number: int) -> Key:
+        """One of the keys."""
+        return self.setup.key(number)
+
+
+def _counts(counts: Counts | kudulite.WriteResult) -> tuple[int, int, int, int]:
+    return counts.inserted, counts.updated, counts.deleted, counts.ignored
+
+
+STAGING_GRACE_SECONDS = 3600.0
+
+
+class UpkeepSteps(HistoryState):
+    """What has no effect on any legal read, and what alters the table."""
+
+    def _flush(self, client: int) -> None:
+        self.tables[client].flush()
+
+    def _maintain(self, client: int) -> None:
+        """All upkeep that is due, and a sweep without grace; staged writes stay."""
+        self.tables[client].maintain(0, STAGING_GRACE_SECONDS)
+
+    def _advance(self, milliseconds: int) -> None:
+        """Time passes."""
+        self.clock.microseconds += milliseconds * 1000
+
+    def _reopen(self, client: int) -> None:
+        """Go on with a client that sees only the disk."""
+        self.sessions.pop(client, None)
+        self.clients[client] = self.new_client(client)
+        self.tables[client] = self.clients[client].table("t")
+
+    # -- alterations
+
+    def _alterer(self, client: int) -> TableAlterer:
+        return self.clients[client].new_table_alterer(self.tables[client])
+
+    def _altered(self, columns: Sequence[ModelColumn]) -> None:
+        """Go on with other columns, by handles that know them: others may have rows refused."""
+        self.model.set_columns(columns)
+        self.tables = [client.table("t") for client in self.clients]
+        names = [*self.setup.key_names, *(column.name for column in columns)]
+        self.same(self.tables[0].schema.names, names, "names of the columns")
+
+    def _add(self, client: int, name: str, kind: int, nullable: bool, default: int | None) -> None:
+        """Add a column, unless there is one of this name."""
+        if self.column(name) is not None:
+            return
+        column_type = ADDED_TYPES[kind % len(ADDED_TYPES)]
+        if column_type.is_array:  # they have no defaults
+            nullable, default = True, None
+        column = ModelColumn(next(self.next_column_id), name, column_type, nullable)
+        value = None if default is None and nullable else value_of(column, default)
+        column = replace(column, read_default=value, write_default=value)
+        alterer = self._alterer(client)
+        alterer.add_column(name, column_type, nullable=nullable, default=value)
+        alterer.alter()
+        self._altered([*self.model.columns, column])
+
+    def _drop(self, client: int, name: str) -> None:
+        """Drop a column, unless it is the last one."""
+        column = self.column(name)
+        if column is None or len(self.model.columns) == 1:
+            return
+        self._alterer(client).drop_column(name).alter()
+        self._altered([other for other in self.model.columns if other != column])
+
+    def _rename(self, client: int, name: str, new_name: str) -> None:
+        """Rename a column, unless the new name is taken."""
+        column = self.column(name)
+        if column is None or self.column(new_name) is not None:
+            return
+        alterer = self._alterer(client)
+        alterer.alter_column(name, rename_to=new_name)
+        alterer.alter()
+        self._replace(column, replace(column, name=new_name))
+
+    def _widen(self, client: int, name: str, choice: int) -> None:
+        """Give a column a wider type, if there is one."""
+        column = self.column(name)
+        wider = None if column is None else widened(column, choice)
+        if column is None or wider is None:
+            return
+        alterer = self._alterer(client)
+        alterer.alter_column(name).type(wider.type)
+        alterer.alter()
+        self._replace(column, wider)
+
+    def _default(self, client: int, name: str, default: int | None) -> None:
+        """Change what inserts store that leave a column unset; what is there stays."""
+        column = self.column(name)
+        if column is None or column.type.is_array:
+            return
+        value = value_of(column, default)
+        alterer = self._alterer(client)
+        spec = alterer.alter_column(name)
+        _ = spec.remove_default() if value is None else spec.default(value)
+        alterer.alter()
+        self._replace(column, replace(column, write_default=value))
+
+    def _replace(self, column: ModelColumn, new: ModelColumn) -> None:
+        self._altered([new if other == column else other for other in self.model.columns])
+
+    def _retain(self, client: int, seconds: int) -> None:
+        """Another retention; what a shorter one gave up stays given up."""
+        self._alterer(client).set_history_retention(seconds).alter()
+        self.retention = seconds
+
+    def _drop_range(self, client: int, place: int) -> None:
+        """Drop one of the ranges with its rows, unless it is the last one; the past stays."""
+        dropped = self._keys_of(place)
+        if self.setup.layout != "ranges" or dropped <= self.model.uncovered:
+            return
+        if len(self.model.uncovered | dropped) == len(self.keys):
+            return
+        self._alterer(client).drop_range_partition(*self.setup.bounds(place)).alter()
+        self.model.uncovered = self.model.uncovered | dropped
+        self.find_tablets()
+        self.model.delete_all(dropped)
+        newest = self.manifest.dropped
+        if self.model.changed_keys():
+            timestamp = max(each.timestamp for each in newest)
+            self.model.commit(lambda key: timestamp)
+
+    def _add_range(self, client: int, place: int) -> None:
+        """Add a range that was dropped, empty."""
+        added = self._keys_of(place)
+        if self.setup.layout != "ranges" or not added <= self.model.uncovered:
+            return
+        self._alterer(client).add_range_partition(*self.setup.bounds(place)).alter()
+        self.model.uncovered = self.model.uncovered - added
+        self.find_tablets()
+
+    def _forget(self, client: int) -> None:
+        """Give up the dropped ranges that no legal read can show."""
+        forget_dropped_ranges(self.tables[client]._store)
+        mark = self.settle_mark()
+        stamps = [each.timestamp for each in self.manifest.dropped]
+        if self.setup.tick == 0 and any(stamp <= mark for stamp in stamps):
+            raise AssertionError(f"ranges dropped at {stamps} are not forgotten, mark {mark}")
+
+    def _keys_of(self, place: int) -> frozenset:
+        numbers = range(self.setup.key_count)
+        wanted = place % RANGE_COUNT
+        return frozenset(self.setup.key(n) for n in numbers if self.setup.range_of(n) == wanted)
+
+    # -- tags
+
+    def _tag(self, client: int, name: str, at: int | None) -> None:
+        """Hold a moment past the retention."""
+        if name in self.tags:
+            return
+        moment = self.moment(at)
+        timestamp = self.tables[client].tag(name, moment)
+        self.tags[name] = timestamp
+        if moment is not None:
+            self.same(timestamp, moment, "moment of a tag")
+
+    def _untag(self, client: int, name: str) -> None:
+        """Let a moment go."""
+        if name in self.tags:
+            self.tables[client].delete_tag(name)
+            del self.tags[name]
+        self.same(dict(self.tables[client].tags), self.tags, "tags")
+
+    def _bad_tag(self, client: int) -> None:
+        """A moment before the mark cannot be held."""
+        mark = self.settle_mark()
+        try:
+            self.tables[client].tag("bad", mark - 1 - (1 << LOGICAL_BITS))
+        except TimestampError:
+            return
+        raise AssertionError(f"a tag before the mark {mark} was taken")
+
+
+GAPS = ("read", "built", "carried", "locked", "published")
+SWEEPS = ("maintain", "purge")
+KINDS = ("minor", "minor_undo", "major", "merge", "collect")
+
+
+@dataclass(frozen=True)
+class Picks:
+    """Which tablet, rowsets and files an operation is for, as numbers that fit any table."""
+
+    tablet: int
+    rowset: int
+    first: int
+    second: int
+
+
+class CompactionSteps(HistoryState):
+    """Operations of upkeep on files, picked at random."""
+
+    counted: Counter[str]
+
+    def _compact(
+        self, client: int, kind: str, picked: Sequence[int], hooks: Mapping[str, Sequence]
+    ) -> None:
+        """One operation; the steps of `hooks` are taken in its gaps, by name."""
+        picks = Picks(*picked)
+        entries = self.manifest.tablets
+        entry = entries[picks.tablet % len(entries)]
+        operation = self._operation(entry, kind, picks)
+        if operation is None:
+            return
+
+        def hook(gap: str) -> None:
+            self.run(hooks.get(gap, ()))
+
+        try:
+            result = run_operation(self.tables[client]._store, entry.id, operation, hook)
+        except StorageError:
+            # Its input went without grace: it has to begin again, as a reader has.
+            if not any(step[0] in SWEEPS for steps in hooks.values() for step in steps):
+                raise
+            return
+        self.counted[f"{kind} published"] += result is not None
+
+    def run(self, steps: Sequence) -> None:
+        """Take steps; the machine's."""
+        raise NotImplementedError
+
+    def _operation(self, entry: TabletEntry, kind: str, picks: Picks) -> Operation | None:
+        """The operation of a kind that numbers stand for; None where the tablet has none."""
+        superblock = self.store.tablet(entry).superblock
+        metas = [meta for meta in superblock.rowsets if meta.delete_timestamp is None]
+        if kind == "collect":
+            return CollectHistory()
+        if not metas:
+            return None
+        meta = metas[picks.rowset % len(metas)]
+        if kind == "merge":
+            # A bit for each rowset; all of them now and then.
+            chosen = [m for place, m in enumerate(metas) if picks.first >> place % 16 & 1]
+            return CompactRowSets(tuple(m.id for m in (chosen or metas)))
+        if kind == "major":
+            ids = [column.id for column in self.manifest.schema.value_columns]
+            some = [i for place, i in enumerate(ids) if picks.first >> place % 16 & 1]
+            return CompactColumns((meta.id,), tuple(some or ids))
+        return self._joined_files(metas, picks, is_undo=kind == "minor_undo")
+
+    def _joined_files(
+        self, metas: Sequence[RowSetMeta], picks: Picks, *, is_undo: bool
+    ) -> CompactDeltas | None:
+        """Adjacent delta files of a rowset that has several."""
+        counts = [(meta, len(meta.undo if is_undo else meta.redo)) for meta in metas]
+        several = [(meta, count) for meta, count in counts if count > 1]
+        if not several:
+            return None
+        meta, count = several[picks.rowset % len(several)]
+        start = picks.first % (count - 1)
+        stop = start + 2 + picks.second % (count - start - 1)
+        return CompactDeltas((meta.id,), start, stop, is_undo)
+
+    def _compact_all(self, client: int) -> None:
+        """Table.compact."""
+        self.tables[client].compact()
+
+    def _purge(self, client: int, numbers: Sequence[int]) -> None:
+        """Erase keys, now and in the past; of other keys nothing changes."""
+        keys = {self.setup.key(number) for number in numbers}
+        rows = [dict(zip(self.setup.key_names, key, strict=True)) for key in sorted(keys)]
+        self.tables[client].purge(rows)
+        self.model.purge(keys)
+        for planned in self.slots.values():
+            if isinstance(planned, PlannedScan):
+                planned.expected = {k: r for k, r in planned.expected.items() if k not in keys}
+
+
+Step = tuple
+
+
+class HistoryMachine(CompactionSteps, WriteSteps, UpkeepSteps, LookSteps, ChangeSteps):
+    """A table, two clients of it, and the model that they must equal.
+
+    `counted` says how often each step was taken, and how often an operation on files published.
+    """
+
+    def __init__(self, folder: Path, setup: Setup) -> None:
+        super().__init__(folder, setup)
+        self.counted = Counter()
+
+    def run(self, steps: Iterable[Step]) -> None:
+        """Take all steps; an error at the first that disagrees says which."""
+        for number, (name, *arguments) in enumerate(steps):
+            self.counted[name] += 1
+            try:
+                getattr(self, f"_{name}")(*arguments)
+            except Exception as error:
+                error.add_note(f"in step {number}: {(name, *arguments)}")
+                raise
+
+    def finish(self) -> None:
+        """Look in every way now, and at every legal moment, by a client that knows nothing."""
+        for slot in list(self.slots):
+            self._read(slot)
+            self._abort(slot)
+        self._reopen(0)
+        for how in LOOKS:
+            self.look(self.tables[0], how, None)
+        self.past(self.tables[0])
+        self._check(0)
+
+
+__all__ = ["HistoryMachine", "KuduliteError", "Step"]

@@ -1,0 +1,161 @@
+"""Backups, restores and copies that die before one of their durable steps, and are run again.
+
+A reader of the set finds the backup whole or not at all, a reader of the directory the table whole
+or not at all (with overwrite: the old one, the new one, or for a moment none). The next run ends
+with what an undisturbed one leaves, and nothing else is left behind.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+
+import kudulite
+from kudulite.backups.backup_job import begin_backup
+from kudulite.backups.backup_set import BackupSet
+from kudulite.backups.restore_job import RestoreJob
+from kudulite.client.client import Client
+from kudulite.errors import TableExistsError
+from kudulite.fs.file_system import FileSystem
+from tests.support.doubles.killing_file_system import KillingFileSystem, ran_to_its_end
+from tests.support.tables.core_tables import altered, environment, files_below, stored
+
+HOWS = ("exit", "error")
+
+
+class World:
+    """A folder with a table, a backup set, and a place to restore to."""
+
+    def __init__(self, root: Path, file_system: FileSystem | None = None) -> None:
+        self.root = root
+        self.set = root / "set"
+        self.place = root / "db" / "copy"
+        self.environment = environment(file_system)
+        self.client = Client(root / "db", self.environment)
+
+    def prepare(self) -> None:
+        """A full backup of two ranges, and an increment after one of them was emptied."""
+        bounds = [[0, 10], [10, 20]]
+        schema = pa.schema([("k", pa.int32()), ("v", pa.string())])
+        table = self.client.create_table(
+            "t", schema, primary_key="k", range_partitions={"columns": ["k"], "bounds": bounds}
+        )
+        table.insert({"k": [1, 2, 3, 11, 12], "v": ["a", None, "c", "d", "e"]})
+        kudulite.backup(table, self.set)
+        table.update({"k": [1], "v": ["x"]})
+        table.delete({"k": [3]})
+        altered(self.client, "t", lambda a: a.drop_range_partition({"k": 10}, {"k": 20}))
+        altered(self.client, "t", lambda a: a.add_range_partition({"k": 10}, {"k": 20}))
+        altered(self.client, "t", lambda a: a.alter_column("v", rename_to="w"))
+        table.insert({"k": [12], "w": ["new"]})
+
+    def backup(self, full: bool) -> None:
+        """Take one."""
+        with begin_backup(self.client.table("t"), self.set, full=full) as job:
+            for piece in job.pieces:
+                piece.run()
+            job.finish()
+
+    def restore(self, overwrite: bool = False) -> None:
+        """Restore the newest."""
+        chain = BackupSet(self.set, self.environment.file_system).chain()
+        with RestoreJob.begin(chain, self.place, self.environment, overwrite=overwrite) as job:
+            for step in job.steps():
+                step.commit([step.stage(index) for index in range(step.task_count)])
+            job.finish()
+
+
+def killed_worlds(
+    base: Path, work: Callable[[World], None], how: str, each: int, first: int
+) -> Iterator[tuple[int, World]]:
+    """Yield (steps, world) for the places to die in: `first`, and every `each` after it."""
+    shutil.copytree(base, base.with_name("counted"))
+    work(World(base.with_name("counted"), counting := KillingFileSystem()))
+    for steps in range(first, counting.count, each):
+        root = base.with_name(f"killed-{steps}")
+        shutil.copytree(base, root)
+        dying = KillingFileSystem(steps, exits=how == "exit")
+        dead = World(root, dying)
+        assert not ran_to_its_end(partial(work, dead), in_child=how == "exit"), steps
+        yield steps, World(root)
+        shutil.rmtree(root)
+
+
+def kill_backups(folder: Path, how: str, *, full: bool, each: int = 1, first: int = 0) -> int:
+    """Kill backups, and expect a whole one after the next run; returns how many were killed."""
+    base = World(folder / "base")
+    base.prepare()
+    before = [backup.id for backup in kudulite.list_backups(base.set)]
+    expected, count = stored(base.client.table("t")), 0
+    for steps, world in killed_worlds(base.root, lambda w: w.backup(full), how, each, first):
+        count += 1
+        found = kudulite.list_backups(world.set)
+        assert [backup.id for backup in found[: len(before)]] == before, steps
+        if len(found) == len(before):
+            world.backup(full)
+            found = kudulite.list_backups(world.set)
+        assert len(found) == len(before) + 1 and found[-1].is_full == full, steps
+        assert stored(kudulite.restore(world.set, world.place)) == expected, steps
+        # What a kill after the manifest left goes with the next backup.
+        world.backup(False)
+        names = {path.relative_to(world.set) for path in files_below(world.set)}
+        listed = {
+            Path(backup.id) / name
+            for backup in kudulite.list_backups(world.set)
+            for name in ["manifest.json", *(file.ref.name for file in backup.files)]
+        }
+        assert names == {Path("lock"), *listed}, steps
+    return count
+
+
+def kill_restores(folder: Path, how: str, *, overwrite: bool, each: int = 1, first: int = 0) -> int:
+    """Kill restores, and expect the table after the next run; returns how many were killed."""
+    base = World(folder / "base")
+    base.prepare()
+    base.backup(False)
+    expected, old, count = stored(base.client.table("t")), [(1, 1)], 0
+    if overwrite:
+        schema = pa.schema([("k", pa.int64()), ("v", pa.int64())])
+        made = base.client.create_table("copy", schema, primary_key="k")
+        made.insert({"k": [1], "v": [1]})
+    whole = (old, expected) if overwrite else (expected,)
+    for steps, world in killed_worlds(base.root, lambda w: w.restore(overwrite), how, each, first):
+        count += 1
+        if world.client.table_exists("copy"):
+            assert stored(world.client.table("copy")) in whole, steps
+        try:
+            world.restore(overwrite)
+        except TableExistsError:
+            assert not overwrite and stored(world.client.table("copy")) == expected, steps
+        table = kudulite.open_table(world.place)
+        assert stored(table) == expected, steps
+        table.check().raise_if_bad()
+        world.client.create_table("other", table.arrow_schema, primary_key="k")  # removes trash
+        assert sorted(path.name for path in world.client.root.iterdir()) == ["copy", "other", "t"]
+        assert not list((world.place / "staging").iterdir()), steps
+    return count
+
+
+def kill_copies(folder: Path, how: str, *, with_past: bool, each: int = 1, first: int = 0) -> int:
+    """Kill copies, and expect the table after the next run; returns how many were killed."""
+    base, count = World(folder / "base"), 0
+    base.prepare()
+    expected = stored(base.client.table("t"))
+
+    def copy(world: World) -> None:
+        world.client.table("t").copy_to(world.place, with_past=with_past)
+
+    for steps, world in killed_worlds(base.root, copy, how, each, first):
+        count += 1
+        assert stored(world.client.table("t")) == expected, steps
+        if not world.client.table_exists("copy"):
+            copy(world)
+        table = kudulite.open_table(world.place)
+        assert stored(table) == expected, steps
+        table.check().raise_if_bad()
+        assert sorted(path.name for path in world.client.root.iterdir()) == ["copy", "t"], steps
+    return count

@@ -1,0 +1,58 @@
+"""A process that writes to a table ten times and prints what happened; started by tests.
+
+    python -m tests.support.machines.upsert_process TABLE_FOLDER WRITER_NUMBER OPERATION KEYS
+
+KEYS is `same` or `disjoint`.
+
+It waits for a line on its input, so that all processes of a test begin together.
+"""
+
+import json
+import sys
+
+import kudulite
+from kudulite.errors import RowError
+
+WRITES = 10
+ROWS = 10
+
+
+def keys_of(writer: int, write: int, keys: str, operation: str) -> range:
+    """The ten keys of one write: those of all writers, or some that nobody else writes."""
+    if keys == "disjoint":
+        start = (writer * WRITES + write) * ROWS
+        return range(start, start + ROWS)
+    if operation == "insert":
+        return range(write * ROWS, write * ROWS + ROWS)
+    return range(ROWS)
+
+
+def main() -> None:
+    """Write and print a JSON list of {timestamp, inserted, updated, value} or {refused}."""
+    folder, writer, operation, keys = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
+    table = kudulite.open_table(folder)
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    sys.stdin.readline()
+    results = []
+    for write in range(WRITES):
+        value = writer * 1000 + write
+        rows = [{"k": k, "v": value} for k in keys_of(writer, write, keys, operation)]
+        try:
+            done = getattr(table, operation)(rows)
+        except RowError as error:
+            results.append({"refused": error.reason, "value": value})
+            continue
+        results.append(
+            {
+                "timestamp": done.timestamp,
+                "inserted": done.inserted,
+                "updated": done.updated,
+                "value": value,
+            }
+        )
+    sys.stdout.write(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Dictionary models: what a table, its changes and its rowsets must show."""

@@ -1,0 +1,116 @@
+"""What the tests of the Spark connector share: short reads and writes, and the state of a table."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+import kudulite
+from kudulite import Table
+
+
+def save(frame: DataFrame, path: Any, mode: str = "append", **options: Any) -> None:
+    """Write a DataFrame with the source's options."""
+    frame.write.format("kudulite").mode(mode).options(**options).save(str(path))
+
+
+def load(spark: SparkSession, path: Any, **options: Any) -> DataFrame:
+    """A new DataFrame of the table at `path`."""
+    return spark.read.format("kudulite").options(**options).load(str(path))
+
+
+def make_table(path: Any, content: Any, types: dict[str, pa.DataType], **layout: Any) -> str:
+    """Make a table with these rows, without Spark; returns its path."""
+    data = pa.Table.from_pylist(
+        [dict(zip(types, row, strict=True)) for row in content], schema=pa.schema(types.items())
+    )
+    place = Path(path)
+    client = kudulite.connect(place.parent, background_maintenance=False)
+    client.create_table(place.name, data.schema, **layout).upsert(data)
+    return str(place)
+
+
+def rows(frame: DataFrame) -> list[tuple]:
+    """The rows of a DataFrame in order, NULL first."""
+    return in_order(tuple(row) for row in frame.collect())
+
+
+def in_order(found: Any) -> list[tuple]:
+    """Rows as sorted tuples, NULL first."""
+    return sorted((tuple(r) for r in found), key=lambda r: [(v is not None, v) for v in r])
+
+
+def stored(path: Any, at: Any = None) -> list[tuple]:
+    """The rows of the table at `path`, read without Spark, in order."""
+    found = kudulite.open_table(str(path)).scan(at=at).to_arrow()
+    return in_order(zip(*(column.to_pylist() for column in found.columns), strict=True))
+
+
+def staged_files(path: Any) -> list[str]:
+    """What uncommitted writes have left in the table's staging folder."""
+    return sorted(str(place) for place in Path(path, "staging").rglob("*"))
+
+
+TYPES = pa.schema([("k", pa.int64()), ("s", pa.string())])
+TIMEOUT_SECONDS = 120
+
+
+def make_source(folder: Path, rows: int, name: str = "source") -> Table:
+    """A table (k, s) of two tablets with rows 0, 1, …"""
+    client = kudulite.connect(folder, background_maintenance=False)
+    table = client.create_table(name, TYPES, primary_key="k", hash_partitions=[(["k"], 2)])
+    if rows:
+        table.upsert(given(range(rows), "first"))
+    return table
+
+
+def given(keys: Any, text: str) -> pa.Table:
+    """Rows of these keys with one text."""
+    keys = list(keys)
+    return pa.table({"k": keys, "s": [text] * len(keys)}, TYPES)
+
+
+def stream(spark: SparkSession, path: Any, **options: Any) -> DataFrame:
+    """A streaming DataFrame of the table at `path`."""
+    return spark.readStream.format("kudulite").options(**options).load(str(path))
+
+
+def start(
+    frame: DataFrame, target: Any, checkpoint: Any, mode: str = "append", **options: Any
+) -> StreamingQuery:
+    """Start a query into the table at `target` that ends with what there is now."""
+    writer = frame.writeStream.format("kudulite").outputMode(mode).options(**options)
+    writer = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+    return writer.start(str(target))
+
+
+def run(frame: DataFrame, target: Any, checkpoint: Any, **options: Any) -> list[int]:
+    """Run such a query to its end; returns the rows of each of its batches that had an offset."""
+    query = start(frame, target, checkpoint, **options)
+    assert query.awaitTermination(TIMEOUT_SECONDS), "the query does not end"
+    return [p["numInputRows"] for p in query.recentProgress if "addBatch" in p["durationMs"]]
+
+
+def error_of(query: StreamingQuery) -> str:
+    """The error with which a query ends."""
+    try:
+        query.awaitTermination(TIMEOUT_SECONDS)
+    except Exception as error:  # Spark's own class differs between its versions
+        return str(error)
+    raise AssertionError(f"the query ended without an error: {query.lastProgress}")
+
+
+def same(one: Table, other: Table) -> bool:
+    """Whether two tables have the same rows now."""
+    left, right = (t.scan().to_arrow().sort_by("k") for t in (one, other))
+    return left.equals(right)
+
+
+def last_batch_is_not_noted(checkpoint: Path) -> int:
+    """Make a checkpoint as of a kill just before the last batch was noted; returns its number."""
+    noted = sorted(int(path.name) for path in (checkpoint / "commits").glob("[0-9]*"))
+    for path in (checkpoint / "commits").glob(f"*{noted[-1]}*"):  # and its checksum
+        path.unlink()
+    return noted[-1]

@@ -1,0 +1,1 @@
+"""Small tables, how they are written, and every way to read them."""

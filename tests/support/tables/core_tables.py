@@ -1,0 +1,172 @@
+"""What core tests share: tables that are checked when the test ends, and their rows as tuples."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import kudulite
+from kudulite.catalog.background import BackgroundWork
+from kudulite.catalog.manifest import manifest_name
+from kudulite.catalog.sweep import sweep
+from kudulite.catalog.table_store import Environment, TableStore
+from kudulite.cfile.block_cache import BlockCache
+from kudulite.client.client import Client
+from kudulite.client.table import Table
+from kudulite.client.table_alterer import TableAlterer
+from kudulite.fs.file_system import FileSystem
+from kudulite.mvcc.hybrid_time import Clock
+from kudulite.tablet.tablet import MAINTENANCE_LOCK_NAME
+from tests.support.oracle.table_model import sort_key
+
+CACHE_BYTES = 32 << 20
+
+
+class ManualClock(Clock):
+    """A clock that a test moves by hand; `microseconds` since 1970."""
+
+    def __init__(self, microseconds: int = 1_700_000_000_000_000) -> None:
+        self.microseconds = microseconds
+
+    def now(self) -> int:
+        """The present as a HybridTime."""
+        return self.microseconds << 12
+
+
+def environment(
+    file_system: FileSystem | None = None,
+    clock: Clock | None = None,
+    lock_timeout_seconds: float = 20.0,
+    small_write_rows_max: int = 0,
+    **options: Any,
+) -> Environment:
+    """An environment with a cache of its own: nothing is shared with other tests.
+
+    Small Arrow batches are bulk writes like large ones unless a test says otherwise. The clock of
+    background work stands still: nothing is flushed for its age while a test is slow.
+    """
+    options.setdefault("background", BackgroundWork(now=lambda: 0.0))
+    return Environment(
+        file_system or FileSystem(),
+        clock or Clock(),
+        BlockCache(CACHE_BYTES),
+        lock_timeout_seconds,
+        small_write_rows_max,
+        **options,
+    )
+
+
+class CoreTables:
+    """Clients of one test, over folders below `root`; `check_all` is called at its end."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def client(self, name: str = "root", **options: Any) -> Client:
+        """A client whose environment no other test shares; a new one sees only the disk."""
+        return Client(self.root / name, environment(**options))
+
+    def check_all(self) -> int:
+        """Check every table below the root; returns how many there were."""
+        count = 0
+        for manifest in sorted(self.root.rglob("manifest")):
+            store = TableStore(manifest.parent, environment())
+            if store.exists():
+                Table(store).check().raise_if_bad()
+                count += 1
+        return count
+
+
+@contextlib.contextmanager
+def group_rows_of(row_count: int | None) -> Iterator[None]:
+    """Base data with row groups of so many rows, so that small tables have many of them."""
+    if row_count is None:
+        yield
+        return
+    named = [m for name, m in sys.modules.items() if name.startswith("kudulite")]
+    with pytest.MonkeyPatch.context() as patch:
+        for module in named:
+            if hasattr(module, "ROW_GROUP_ROWS"):
+                patch.setattr(module, "ROW_GROUP_ROWS", row_count)
+        yield
+
+
+def tuples(rows: pa.Table | pa.RecordBatch) -> list[tuple]:
+    """Arrow rows as tuples, in their order."""
+    columns = [column.to_pylist() for column in rows.columns]
+    return list(zip(*columns, strict=True)) if columns else [()] * rows.num_rows
+
+
+def in_order(rows: Iterable[tuple]) -> list[tuple]:
+    """Tuples in the order of the model's."""
+    return sorted(rows, key=sort_key)
+
+
+def stored(table: kudulite.Table, at: Any = None) -> list[tuple]:
+    """All rows of a table at a moment, in order."""
+    return in_order(tuples(table.scan(at=at).to_arrow()))
+
+
+def files_below(folder: Path) -> set[Path]:
+    """All files in a tree."""
+    return {path for path in folder.rglob("*") if path.is_file()}
+
+
+def altered(client: Client, name: str, change: Callable[[TableAlterer], object]) -> Table:
+    """The table after one alteration, made by what `change` asks of an alterer."""
+    alterer = client.new_table_alterer(client.table(name))
+    change(alterer)
+    return alterer.alter()
+
+
+def referenced_files(store: TableStore) -> set[Path]:
+    """The files of a table of which only the newest version is left, and no log."""
+    manifest = store.newest()
+    folder = store.folder / "manifest"
+    files = {folder / manifest_name(manifest.version), folder / "hint"}
+    for entry in manifest.readable_tablets:
+        tablet = store.tablet_folder(entry.id)
+        files |= {tablet / "lock", tablet / entry.superblock.name}
+        superblock = store.tablet(entry).superblock
+        files |= {tablet / meta.ref.name for meta in superblock.tombstones}
+        for meta in superblock.rowsets:
+            files |= {tablet / "rowset" / meta.id / name for name in meta.file_names}
+    return files
+
+
+def expect_clean(root: Path, clock: Clock | None = None) -> None:
+    """After a sweep without grace nothing is there that nobody refers to, but logs and locks."""
+    client = Client(root, environment(clock=clock))
+    expected: set[Path] = set()
+    for name in client.list_tables():
+        sweep(client.table(name)._store, 0, 0)
+        expected |= referenced_files(TableStore(root / name, environment(clock=clock)))
+    found = {path for path in files_below(root) if path.parent.name != "wal"}
+    # Of a tablet that was maintained once: it stays, as the lock does.
+    found = {path for path in found if path.name != MAINTENANCE_LOCK_NAME}
+    assert found == expected, sorted(str(p.relative_to(root)) for p in found ^ expected)
+    assert {path.name for path in root.iterdir()} == set(client.list_tables())
+    for name in client.list_tables():
+        assert list((root / name / "staging").iterdir()) == []
+
+
+def maps_below(folder: Path) -> int:
+    """How many memory maps there are of files in a tree, also of files that are removed."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return sum(f" {folder}/" in line for line in lines)
+
+
+def descriptors_below(folder: Path) -> int:
+    """How many descriptors are open of files in a tree, also of files that are removed."""
+    count = 0
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the listing's own
+            count += os.readlink(f"/proc/self/fd/{name}").startswith(f"{folder}/")
+    return count
