@@ -26,11 +26,15 @@ os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *([_inherited] if _inheri
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what starts Spark, so that `-m "not spark"` leaves it out."""
+    """Mark what starts Spark; what of it is of the quick tier shares one worker and one session."""
     for item in items:
         in_folder = item.path.is_relative_to(ROOT / "tests" / "spark")
         if in_folder or "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
+        if in_folder and not item.get_closest_marker("quick"):
+            item.add_marker(pytest.mark.full)
+        if item.get_closest_marker("spark") and not item.get_closest_marker("full"):
+            item.add_marker(pytest.mark.xdist_group("spark"))
 
 
 @pytest.fixture(scope="session")

@@ -113,6 +113,7 @@ def test_upserts_of_the_same_keys_all_commit(table: Table):
     expect_readers_unhurt(table, reader)
 
 
+@pytest.mark.full
 def test_upserts_of_disjoint_keys_all_commit(table: Table):
     """40 of 40; every row is there once, from the timestamp of its commit on."""
     results, reader = run_writers(table, "upsert", "disjoint")
@@ -126,6 +127,7 @@ def test_upserts_of_disjoint_keys_all_commit(table: Table):
     expect_readers_unhurt(table, reader)
 
 
+@pytest.mark.full
 def test_of_inserts_of_the_same_keys_one_is_accepted(table: Table):
     """Each batch of keys is inserted by one process; the others get a row error."""
     results, reader = run_writers(table, "insert", "same")

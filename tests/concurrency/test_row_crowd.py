@@ -16,6 +16,7 @@ from tests.support.tables.core_tables import CoreTables
 TURNS = 30
 
 
+@pytest.mark.full
 def test_no_scan_sees_a_part_of_a_batch_and_every_batch_is_there(core: CoreTables):
     """Two sessions, a bulk writer and two scanners: all turns are taken, nothing is torn."""
     folder = core.root / "crowd"

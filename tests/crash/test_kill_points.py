@@ -18,6 +18,7 @@ from kudulite.client.client import Client
 from kudulite.client.table import Table
 from tests.support.doubles.killing_file_system import KillingFileSystem, ran_to_its_end
 from tests.support.tables.core_tables import CoreTables, environment, expect_clean, stored
+from tests.support.tiers import tiered
 
 Rows = list[tuple]
 
@@ -117,7 +118,7 @@ def run_killed(root: Path, write: Callable[[Client], object], steps: int, how: s
 
 
 @pytest.mark.parametrize("how", ["exit", "error"])
-@pytest.mark.parametrize("case", CASES)
+@tiered("case", CASES, quick=("truncate", "alter"))
 def test_a_process_killed_at_any_step_leaves_old_or_new(core: CoreTables, case: str, how: str):
     """Never anything between; the table passes its check and takes the next write."""
     prepare, write = CASES[case]

@@ -38,6 +38,7 @@ from tests.support.tables.core_tables import (
     expect_clean,
     stored,
 )
+from tests.support.tiers import tiered
 
 MIDDLE = 100  # the first key of the second tablet
 RETENTION_SECONDS = 10
@@ -222,7 +223,7 @@ def parts_of(case: str) -> list[Callable[[list[tuple] | None], list[tuple] | Non
 
 
 @pytest.mark.parametrize("how", ["exit", "error"])
-@pytest.mark.parametrize("case", CASES)
+@tiered("case", CASES, quick=("merge", "tag"))
 def test_upkeep_killed_at_any_step_leaves_old_or_new(core: CoreTables, case: str, how: str):
     """Never anything between, at no legal moment; run again it comes to its end."""
     prepare, work = CASES[case]

@@ -28,6 +28,7 @@ from tests.support.doubles.killing_file_system import (
 )
 from tests.support.machines.killed_writer import kill_again_and_again
 from tests.support.tables.core_tables import CoreTables, environment, in_order, stored, tuples
+from tests.support.tiers import tiered
 
 Rows = list[tuple]
 
@@ -167,7 +168,7 @@ def states_of(
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("case", CASES)
+@tiered("case", CASES, quick=("the first flush", "two flushes"))
 def test_a_writer_killed_at_any_step_leaves_whole_flushes(core: CoreTables, case: str, way: str):
     """Each tablet is as before or after; acknowledged rows are there; the past stays as it was."""
     prepare, write = CASES[case]
@@ -223,7 +224,7 @@ def expect_whole_and_writable(root: Path) -> None:
 
 @pytest.mark.parametrize("is_after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("method", ["set_wal_end", "lift_last_timestamp"])
-@pytest.mark.parametrize("case", BY_TABLET)
+@tiered("case", BY_TABLET, quick=1)
 def test_a_writer_killed_at_the_lock_file_leaves_whole_flushes(
     core: CoreTables, monkeypatch: pytest.MonkeyPatch, case: str, method: str, is_after: bool
 ):

@@ -5,15 +5,14 @@ A failure prints the seed and what was done. benchmarks/random_changes.py runs m
 
 from concurrent.futures import ThreadPoolExecutor
 
-import pytest
-
 from tests.support.machines.change_capture import Capture
 from tests.support.tables.core_tables import CoreTables
+from tests.support.tiers import tiered
 
 SEEDS = range(30)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@tiered("seed", SEEDS)
 def test_any_delivery_of_the_same_changes_leaves_the_same_table(core: CoreTables, seed: int):
     """As the model says, and as any other delivery does."""
     capture = Capture(core, seed)
@@ -23,7 +22,7 @@ def test_any_delivery_of_the_same_changes_leaves_the_same_table(core: CoreTables
         assert found == expected, "\n".join(capture.log)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@tiered("seed", range(3))
 def test_several_writers_at_once_leave_the_same_table(core: CoreTables, seed: int):
     """Each commits against what the others have committed since it read."""
     capture = Capture(core, 1000 + seed)

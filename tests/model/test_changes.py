@@ -26,6 +26,7 @@ from kudulite.tablet.maintenance_policy import (
 )
 from tests.support.oracle.change_model import ChangeModel, Row, difference, version_difference
 from tests.support.tables.core_tables import CoreTables, ManualClock, in_order, stored, tuples
+from tests.support.tiers import tiered
 
 SEEDS = range(10)
 MICROSECONDS_A_DAY = 24 * 3600 * 1_000_000
@@ -253,7 +254,7 @@ def table_after_steps(core: CoreTables, seed: int) -> ChangingTable:
     return changing
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@tiered("seed", SEEDS)
 def test_every_window_tells_each_changed_key_once(core, seed):
     """With its type, its newest moment, and the rows at both ends; also by tokens, also reopened.
 
@@ -272,7 +273,7 @@ def test_every_window_tells_each_changed_key_once(core, seed):
         changing.same(wrong, None, f"tokens of window {first}, {last}")
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@tiered("seed", SEEDS)
 def test_replayed_changes_make_the_source(core, seed):
     """Window after window into an empty table, and the whole history at once."""
     changing = table_after_steps(core, seed)
@@ -295,7 +296,7 @@ def replay(changing: ChangingTable, copy: kudulite.Table, first: int, last: int)
     copy.apply(changes.drop_columns("_commit_timestamp"), operation_column="_change_type")
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@tiered("seed", SEEDS)
 def test_changes_are_filtered_by_keys_and_by_the_rows_at_both_ends(core, seed):
     """A row that enters or leaves a filter is told; columns come in the order asked for."""
     changing = table_after_steps(core, seed)
@@ -327,7 +328,7 @@ def test_changes_are_filtered_by_keys_and_by_the_rows_at_both_ends(core, seed):
         changing.same(wrong, None, f"{key} in window {first}, {last}")
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@tiered("seed", SEEDS)
 def test_the_history_of_a_row_has_all_its_versions(core, seed):
     """One for each commit that touched it, in memory, on disk, and as another client sees it."""
     changing = table_after_steps(core, seed)
@@ -342,7 +343,7 @@ def test_the_history_of_a_row_has_all_its_versions(core, seed):
         table.flush()
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@tiered("seed", SEEDS)
 def test_changes_and_histories_reach_back_to_the_mark(core, seed):
     """Collected history is not missed: windows from the mark on, and no others, can be read."""
     changing = ChangingTable(core, seed, ManualClock())

@@ -4,12 +4,11 @@ The operation is built beside all of it, and published with what has arrived, or
 the table must equal the model now and at every legal moment, and check as good.
 """
 
-import pytest
-
 from tests.support.machines.history_machine import GAPS
 from tests.support.machines.history_setup import Setup
 from tests.support.machines.history_steps import Step, replay
 from tests.support.tables.core_tables import CoreTables
+from tests.support.tiers import tiered
 
 KEYS = range(12)
 ALL = 0xFFFF  # the bits of all rowsets, or of all columns
@@ -51,9 +50,10 @@ READS: list[Step] = [("peek", 1, "scan", place) for place in range(0, 12, 3)]
 CASES = [("merge", gap, "one") for gap in GAPS]
 CASES += [("merge", "built", "ranges"), ("minor", "built", "one")]
 CASES += [("major", gap, "one") for gap in ("read", "built", "carried")]
+QUICK = [("merge", "built", "one"), ("major", "carried", "one")]
 
 
-@pytest.mark.parametrize(("kind", "gap", "layout"), CASES)
+@tiered(("kind", "gap", "layout"), CASES, quick=QUICK)
 def test_what_happens_in_a_gap_is_neither_lost_nor_doubled(
     core: CoreTables, kind: str, gap: str, layout: str
 ):

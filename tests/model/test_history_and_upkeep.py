@@ -5,16 +5,15 @@ ancient history mark. A failure prints the few steps that are needed for it, as 
 to paste into a test. benchmarks/random_history.py runs many more seeds of the same steps.
 """
 
-import pytest
-
 from tests.support.machines.history_steps import Steps, expect_equal, setup_of
 from tests.support.tables.core_tables import CoreTables
+from tests.support.tiers import tiered
 
 SEEDS = range(20)
 OPERATIONS_EACH = 1_000
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@tiered("seed", SEEDS)
 def test_any_operations_and_upkeep_equal_the_model(core: CoreTables, seed: int):
     """After every kind of step some reads, at the end every way now and every legal moment."""
     setup = setup_of(seed)

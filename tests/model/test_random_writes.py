@@ -9,6 +9,7 @@ import pytest
 from tests.support.machines.random_tables import RandomTable, Write
 from tests.support.oracle.table_model import ModelTable
 from tests.support.tables.core_tables import CoreTables
+from tests.support.tiers import tiered
 
 SEEDS = range(50)
 WRITES_EACH = 9
@@ -21,7 +22,7 @@ def overwrite(table: RandomTable) -> Write:
     return Write("upsert", write.names, rows, {**write.options, "overwrite": True})
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@tiered("seed", SEEDS)
 def test_any_sequence_of_writes_equals_the_model(core: CoreTables, seed: int):
     """Now and at every commit timestamp, by scan, tokens, predicates, lookups and counts."""
     table = RandomTable(core, seed)
@@ -42,7 +43,7 @@ def test_any_sequence_of_writes_equals_the_model(core: CoreTables, seed: int):
     table.compare_now()
 
 
-@pytest.mark.parametrize("seed", range(20))
+@tiered("seed", range(20))
 def test_ordered_mixed_writes_equal_the_model(core: CoreTables, seed: int):
     """With an ordering column the highest value of each key wins, also against the table."""
     table = RandomTable(core, seed, has_required=False)

@@ -29,6 +29,7 @@ from tests.support.machines.row_machine import (
 from tests.support.machines.shrinking import shrink
 from tests.support.oracle.table_model import DELETES, OPERATIONS, UPDATES, Row
 from tests.support.tables.core_tables import CoreTables
+from tests.support.tiers import tiered
 
 OPERATIONS_TOTAL = 100_000
 SEEDS = range(100)
@@ -200,7 +201,7 @@ def expect_equal(folder: Path, setup: Setup, steps: Sequence[Step]) -> None:
     ) from error
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@tiered("seed", SEEDS)
 def test_any_steps_equal_the_model(core: CoreTables, seed: int):
     """Looked at after every other flush, and at the end in every way and at every version."""
     setup = SETUPS[seed % len(SETUPS)]

@@ -11,13 +11,12 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-import pytest
-
 import kudulite
 from kudulite.errors import RowError
 from tests.support.machines.random_tables import RandomTable, Write
 from tests.support.oracle.table_model import OPERATIONS, Counts, ModelTable, Row
 from tests.support.tables.core_tables import CoreTables
+from tests.support.tiers import tiered
 
 Rows = list[tuple[str, Row]]
 
@@ -138,7 +137,7 @@ def random_write(table: RandomTable, operations: Sequence[str | None]) -> Write:
     return table.random_write(operations)
 
 
-@pytest.mark.parametrize("seed", range(80))
+@tiered("seed", range(80))
 def test_writes_staged_together_equal_their_serial_order(core: CoreTables, seed: int):
     """Two or three writes staged at one version, whole writes between their commits."""
     table = RandomTable(core, seed, has_required=False)

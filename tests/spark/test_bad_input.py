@@ -9,6 +9,7 @@ import pytest
 
 from kudulite_spark.options import KNOWN_NAMES, OPERATIONS
 from tests.support.spark.spark_tables import load, save, staged_files, stored
+from tests.support.tiers import tiered
 
 OLD = [("a", 1, 10, "x"), ("b", 2, 20, None)]
 SCHEMA = "host string, day int, n int, s string"
@@ -174,7 +175,8 @@ BAD_WRITES = {
 }
 
 
-@pytest.mark.parametrize("case", BAD_WRITES)
+@pytest.mark.quick
+@tiered("case", BAD_WRITES)
 def test_a_bad_write_is_refused_and_changes_nothing(spark, path, case):
     """The message names the table, the column and the value; nothing is staged or visible."""
     data, schema, options, parts = BAD_WRITES[case]
@@ -207,6 +209,7 @@ def test_duplicate_keys_in_two_tasks_under_insert(spark, path):
     assert staged_files(path) == []
 
 
+@pytest.mark.quick
 def test_no_table_at_the_path(spark, tmp_path):
     """A read says that there is none, a write says how to make one; neither makes anything."""
     place = tmp_path / "nowhere"
@@ -274,7 +277,8 @@ def test_a_newer_format_is_refused(spark, path, tmp_path):
         assert "99" in message and manifest.name in message and "upgrade" in message
 
 
-@pytest.mark.parametrize(
+@pytest.mark.quick
+@tiered(
     ("options", "parts"),
     [
         ({"snapshotTs": "1"}, ["unknown option 'snapshotts'", ", ".join(KNOWN_NAMES)]),
@@ -288,6 +292,7 @@ def test_a_newer_format_is_refused(spark, path, tmp_path):
         ({"pushdown": "maybe"}, ["'pushdown' is true or false"]),
         ({"operation": "merge"}, ["unknown operation 'merge'"]),
     ],
+    quick=2,
 )
 def test_a_bad_read_is_refused_at_load(spark, path, options, parts):
     """Not at the first action, which may be far away."""

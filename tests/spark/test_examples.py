@@ -9,7 +9,6 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("script", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.name)
 def test_the_example_runs(script, tmp_path):
     """As a person starts it, in another folder than the project's."""

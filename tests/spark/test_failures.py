@@ -21,6 +21,7 @@ from kudulite.errors import ConflictError
 from kudulite_spark.datasource import KuduliteDataSource
 from kudulite_spark.writer import StagedMessage, TableWriter
 from tests.support.spark.spark_tables import load, make_table, rows, save, staged_files, stored
+from tests.support.tiers import tiered
 
 OLD = [(k, "old") for k in range(10)]
 # Spark's workers cannot import a test module: its classes travel whole.
@@ -104,8 +105,9 @@ TROUBLES = [
 ]
 
 
-@pytest.mark.parametrize("mode", ["append", "overwrite"])
-@pytest.mark.parametrize("trouble", TROUBLES)
+@pytest.mark.quick
+@tiered("mode", ["append", "overwrite"], quick=1)
+@tiered("trouble", TROUBLES, quick=1)
 def test_a_write_that_fails_leaves_nothing(spark, path, trouble, mode):
     """Whatever fails, readers see the table as it was; then a right write works."""
     frame = new_rows(spark)

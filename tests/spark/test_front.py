@@ -43,6 +43,7 @@ def explained(frame) -> str:
     return printed.getvalue()
 
 
+@pytest.mark.quick
 def test_the_jar_is_made_of_the_source():
     """Who changes the source runs tests/support/front_build.py."""
     with zipfile.ZipFile(front_build.JAR) as jar:
@@ -50,6 +51,7 @@ def test_the_jar_is_made_of_the_source():
     assert len(hashlib.sha256(front_build.SOURCE.read_bytes()).hexdigest()) == 64
 
 
+@pytest.mark.quick
 def test_columns_are_pruned_and_filters_pushed(spark, path):
     """What explain shows is what the Python source is asked for; a count moves no column."""
     frame = load(spark, path)
@@ -69,6 +71,7 @@ def test_a_filter_on_the_key_opens_one_tablet(spark, path):
     assert frame.filter("k = 7").rdd.getNumPartitions() == 1
 
 
+@pytest.mark.quick
 def test_a_dataframe_stays_at_its_load(spark, tmp_path):
     """All its scans are of one snapshot, with a schema of the user, too."""
     place = str(tmp_path / "t")

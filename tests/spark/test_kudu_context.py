@@ -31,6 +31,7 @@ def frame(spark, *content):
     return spark.createDataFrame(list(content), FIELDS)
 
 
+@pytest.mark.quick
 def test_a_table_is_made_looked_for_and_deleted(context):
     """With partitions and retention; keys go first."""
     options = CreateTableOptions().addHashPartitions(["id"], 3).setRangePartitionColumns(["day"])
@@ -73,6 +74,7 @@ def test_options_that_cannot_be_are_refused_and_leave_no_table(context):
     assert not context.tableExists(TABLE)
 
 
+@pytest.mark.quick
 def test_rows_are_written_and_deleted(context):
     """What fails leaves the table as it was; tests/unit has the other operations."""
     spark = context.spark

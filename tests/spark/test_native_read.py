@@ -19,6 +19,7 @@ from kudulite_spark import literals, native_read
 from kudulite_spark.native_scan import FileReader
 from tests.support.spark.spark_tables import load, make_table, rows
 from tests.support.tables.typed_tables import COLUMNS, TypedTable, random_table
+from tests.support.tiers import tiered
 
 # Nearly all rows from Parquet; and nearly none.
 NATIVE = NativeLimits(excluded_fraction_max=1)
@@ -44,7 +45,8 @@ def made(tmp_path_factory) -> TypedTable:
     return found
 
 
-@pytest.mark.parametrize("limits", [NATIVE, NativeLimits(), TOKENS, WHOLE], ids=range(4))
+@pytest.mark.quick
+@tiered("limits", [NATIVE, NativeLimits(), TOKENS, WHOLE], quick=1, ids=range(4))
 def test_rows_are_those_of_the_source_and_of_a_scan(spark, made, limits, monkeypatch):
     """At several moments, with all types, NULL, NaN, -0.0 and days of an older calendar."""
     monkeypatch.setattr(native_read, "LIMITS", limits)
@@ -62,6 +64,7 @@ def test_rows_are_those_of_the_source_and_of_a_scan(spark, made, limits, monkeyp
             ]
 
 
+@pytest.mark.quick
 def test_altered_columns_are_read_by_their_ids(spark, tmp_path, monkeypatch):
     """Files of several layouts: renamed, added, dropped and added again."""
     monkeypatch.setattr(native_read, "LIMITS", NATIVE)

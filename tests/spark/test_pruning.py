@@ -8,6 +8,7 @@ from kudulite import ScanToken
 from kudulite_spark.datasource import KuduliteDataSource
 from kudulite_spark.reader import BATCH_ROWS_MAX, fitted_batches
 from tests.support.spark.spark_tables import load, save
+from tests.support.tiers import tiered
 
 DAYS = 10
 
@@ -37,7 +38,8 @@ def partition_count(spark, path, **options) -> int:
     return load(spark, path, splitSizeBytes=1, **options).rdd.getNumPartitions()
 
 
-@pytest.mark.parametrize(
+@pytest.mark.quick
+@tiered(
     ("text", "tablets"),
     [
         (None, 8),
@@ -50,6 +52,7 @@ def partition_count(spark, path, **options) -> int:
         ("a = 3", 8),
         ("host IS NOT NULL", 8),
     ],
+    quick=3,
 )
 def test_input_partitions_are_the_tablets_left(spark, path, text, tablets):
     """By range bounds and by the hash of values that are equal to something."""
@@ -64,6 +67,7 @@ def test_nothing_is_read_where_no_tablet_is_left(spark, path):
         assert (frame.rdd.getNumPartitions(), frame.count()) == (1, 0)
 
 
+@pytest.mark.quick
 def test_pushed_filters_prune_the_same_way(spark, path):
     """With pushdown=true and the setting on, without a filter option."""
     setting = "spark.sql.python.filterPushdown.enabled"
@@ -83,6 +87,7 @@ def test_small_tablets_share_a_task(spark, path):
     assert load(spark, path).rdd.getNumPartitions() == 1
 
 
+@pytest.mark.quick
 def test_tokens_ask_only_for_the_columns_wanted(path):
     """What reaches the scanner is the projection and the predicate's columns, nothing else."""
     source = KuduliteDataSource({"path": path, "columns": "b", "filter": "a < 10"})
@@ -109,6 +114,7 @@ def test_all_tokens_of_a_load_share_its_timestamp(spark, path):
     assert len(stamps) == 1
 
 
+@pytest.mark.quick
 def test_batches_are_cut_and_joined_to_the_right_size():
     """Never over the limit, near it where the input is finer; the exact schema, or none."""
     schema = pa.schema([pa.field("k", pa.int64(), nullable=False)])

@@ -197,7 +197,6 @@ def frame_of(spark, written: list[Row], choose: random.Random):
     return frame.drop("task")
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("first", range(0, SEQUENCE_COUNT, PART_COUNT))
 def test_random_writes_equal_a_dictionary_now_and_at_every_commit(spark, tmp_path, first):

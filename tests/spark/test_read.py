@@ -8,6 +8,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import kudulite
 from tests.support.spark.spark_tables import in_order, load, make_table, rows, save, stored
+from tests.support.tiers import tiered
 
 ROWS = [(k, None if k % 4 == 3 else f"s{k % 3}", k / 2) for k in range(50)]
 
@@ -24,6 +25,7 @@ def path(spark, tmp_path_factory) -> str:
     )
 
 
+@pytest.mark.quick
 def test_the_schema_is_the_tables(spark, path):
     """Types, order and nullability; the key is NOT NULL."""
     assert load(spark, path).schema.simpleString() == "struct<k:int,s:string,x:double>"
@@ -37,6 +39,7 @@ def test_found_without_register(spark, path):
     assert spark.read.format("kudulite").load(path).count() == 50
 
 
+@pytest.mark.quick
 def test_columns_narrow_and_order(spark, path):
     """Names, not types, are spelled; none at all still counts."""
     frame = load(spark, path, columns="x, k")
@@ -47,7 +50,8 @@ def test_columns_narrow_and_order(spark, path):
     assert load(spark, path, columns="", filter="s = 's1'").count() == expected
 
 
-@pytest.mark.parametrize(
+@pytest.mark.quick
+@tiered(
     ("text", "test"),
     [
         ("k = 7", lambda k, s, x: k == 7),
@@ -61,6 +65,7 @@ def test_columns_narrow_and_order(spark, path):
         ("k = 5.5", lambda k, s, x: False),
         ("k < -1 OR_NOT", None),
     ],
+    quick=2,
 )
 def test_filter_gives_what_spark_gives(spark, path, text, test):
     """The same text as a filter of Spark gives the same rows."""
@@ -90,6 +95,7 @@ def test_schema_of_the_user_selects_and_widens(spark, path):
     assert frame.filter("k = 3.00").count() == 1
 
 
+@pytest.mark.quick
 def test_snapshot_timestamp_in_each_form(spark, tmp_path):
     """ISO text, microseconds and HybridTime name the same moment, which is included."""
     place = str(tmp_path / "t")

@@ -33,6 +33,7 @@ def told(frame: DataFrame) -> list[tuple]:
     return rows(frame.drop("_commit_timestamp"))
 
 
+@pytest.mark.quick
 def test_the_changes_of_a_window(spark, changed):
     """One row per key, with type and moment; the end is inclusive, the start is not."""
     path, start, end = changed
@@ -135,6 +136,7 @@ def test_changes_written_to_a_copy_make_the_source(spark, changed, tmp_path):
     assert stored(copy) == stored(path)
 
 
+@pytest.mark.quick
 def test_wrong_windows_are_refused_at_load(spark, changed):
     """The error names both moments, or what the option needs."""
     path, start, end = changed

@@ -13,8 +13,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kudulite_spark.front import install_front
-from tests.support.spark.reuse_patterns import MORE_PATTERNS, PATTERNS, ROWS, Row, Table, where
+from tests.support.spark.reuse_patterns import PATTERNS, ROWS, Row, Table, where
 from tests.support.spark.spark_tables import load, make_table, rows, save
+from tests.support.tiers import tiered
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
@@ -45,9 +46,8 @@ def _front(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[None
     spark.conf.set("spark.kudulite.front", "false")
 
 
-@pytest.mark.parametrize(
-    "pattern", [*PATTERNS, *MORE_PATTERNS], ids=lambda pattern: pattern.__name__
-)
+@pytest.mark.quick
+@tiered("pattern", PATTERNS, ids=lambda pattern: pattern.__name__)
 @pytest.mark.usefixtures("_front", "_pushdown")
 def test_every_query_of_a_reused_dataframe_is_right(pattern, table):
     """Whatever was asked of the DataFrame before, and whatever the setting says."""

@@ -8,6 +8,7 @@ from pyspark.sql import SparkSession
 
 import kudulite
 from tests.support.spark.spark_tables import in_order, load, make_table, rows, save, stored
+from tests.support.tiers import tiered
 
 TYPES = {"k": pa.int32(), "s": pa.string(), "x": pa.int64()}
 LAYOUT = {"primary_key": ["k"], "hash_partitions": [(["k"], 3)]}
@@ -48,6 +49,7 @@ def written(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Wr
     return Written(tmp_path_factory.mktemp("row_writes"))
 
 
+@pytest.mark.quick
 def test_spark_reads_what_is_only_in_a_log(spark, written):
     """All of it, in tasks that have never heard of the session; no version is needed for it."""
     assert rows(load(spark, written.path)) == written.rows
@@ -55,7 +57,8 @@ def test_spark_reads_what_is_only_in_a_log(spark, written):
     assert written.table.version == written.version
 
 
-@pytest.mark.parametrize(
+@pytest.mark.quick
+@tiered(
     ("text", "test"),
     [
         ("k = 1", lambda k, s, x: k == 1),
@@ -65,6 +68,7 @@ def test_spark_reads_what_is_only_in_a_log(spark, written):
         ("s = 'disk'", lambda k, s, x: s == "disk"),
         ("k IN (5, 13, 100)", lambda k, s, x: k in (5, 100)),
     ],
+    quick=1,
 )
 @pytest.mark.parametrize("how", ["of Spark", "option", "pushdown"])
 def test_filters_look_at_the_newest_cells(spark, written, how: str, text: str, test):

@@ -11,6 +11,7 @@ import kudulite
 import kudulite_spark
 from kudulite_spark.types import spark_schema
 from tests.support.spark.spark_tables import load, save
+from tests.support.tiers import tiered
 
 SECOND = 1_000_000
 # 0001-01-01, before and after the calendars' gap in 1582, a gap and a fold of New York's clocks.
@@ -111,13 +112,15 @@ def path(spark, tmp_path_factory) -> str:
     return place
 
 
+@pytest.mark.quick
 def test_columns_have_the_types_of_the_data_frame(path):
     """The names of the columns are those of the types."""
     schema = kudulite.open_table(path).schema
     assert [str(column.type) for column in schema.value_columns] == list(COLUMNS)
 
 
-@pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Asia/Kolkata"])
+@pytest.mark.quick
+@tiered("zone", ["UTC", "America/New_York", "Asia/Kolkata"], quick=1)
 def test_every_value_comes_back_on_each_way_of_reading(spark, path, zone):
     """Whatever the session's time zone is when it is written, and when it is read."""
     wanted = edge_rows()
@@ -172,7 +175,8 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("type_", REFUSED)
+@pytest.mark.quick
+@tiered("type_", REFUSED, quick=1)
 def test_any_other_type_is_refused_by_name(spark, tmp_path, type_):
     """Before a table is made; the message names the column and its type."""
     spark.conf.set("spark.sql.timeType.enabled", "true")

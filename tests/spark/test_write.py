@@ -11,6 +11,7 @@ from pyspark.sql import functions as sf
 import kudulite
 import kudulite_spark
 from tests.support.spark.spark_tables import load, make_table, rows, save, staged_files, stored
+from tests.support.tiers import tiered
 
 OLD = [(1, "a", 1.0), (2, "b", 2.0), (3, "c", 3.0)]
 
@@ -27,6 +28,7 @@ def path(spark, tmp_path) -> str:
     )
 
 
+@pytest.mark.quick
 def test_the_first_write_makes_the_table_as_the_options_say(spark, tmp_path):
     """Key first and NOT NULL, hash and range partitions, nullability of the DataFrame."""
     place = tmp_path / "made"
@@ -46,7 +48,8 @@ def test_the_first_write_makes_the_table_as_the_options_say(spark, tmp_path):
     assert staged_files(place) == []
 
 
-@pytest.mark.parametrize(
+@pytest.mark.quick
+@tiered(
     ("operation", "rows_written", "expected"),
     [
         ("insert", [(4, "d", 4.0)], [*OLD, (4, "d", 4.0)]),
@@ -58,6 +61,7 @@ def test_the_first_write_makes_the_table_as_the_options_say(spark, tmp_path):
         ("delete", [(3, "ignored", 0.0)], OLD[:2]),
         ("delete_ignore", [(3, "ignored", 0.0), (4, "d", 4.0)], OLD[:2]),
     ],
+    quick=4,
 )
 def test_each_operation_does_what_its_name_says(spark, path, operation, rows_written, expected):
     """delete* takes the key columns and ignores the others."""
@@ -82,6 +86,7 @@ def test_ignore_null_leaves_cells_alone(spark, path):
     assert stored(path) == [OLD[0], (2, None, 9.0), (3, "z", None)]
 
 
+@pytest.mark.quick
 def test_mixed_batch_with_operation_and_ordering_column(spark, tmp_path):
     """The highest ordering value of a key wins, in the batch and against the table."""
     place = tmp_path / "cdc"
@@ -102,6 +107,7 @@ def test_mixed_batch_with_operation_and_ordering_column(spark, tmp_path):
     assert stored(place) == [(1, 4, "four"), (3, 5, "five")]
 
 
+@pytest.mark.quick
 def test_overwrite_is_one_version_and_keeps_the_past(spark, path):
     """Readers see all old rows or all new ones; the time before stays readable."""
     before = kudulite.open_table(path).current_timestamp()
@@ -177,6 +183,7 @@ def test_types_survive_the_round_trip_in_any_session_zone(spark, tmp_path):
         spark.conf.set("spark.sql.session.timeZone", zone)
 
 
+@pytest.mark.quick
 def test_create_table_from_ddl_and_insert_by_sql(spark, tmp_path):
     """A view with options is read and written by SQL; lengths of varchar are checked by Spark."""
     place = str(tmp_path / "sql")

@@ -15,6 +15,7 @@ from tests.support.source_tree import SourceTree
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+RUN_IN_SPARK = [path for path in DOCUMENTS if "kudulite_spark" in path.read_text()]
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -42,11 +43,18 @@ def run_session(text: str, name: str, names: dict, line: int = 1) -> list[str]:
     return reports
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "document",
+    [
+        pytest.param(path, marks=pytest.mark.spark if path in RUN_IN_SPARK else ())
+        for path in DOCUMENTS
+    ],
+    ids=lambda path: path.name,
+)
 def test_the_code_in_a_document_runs(document, tmp_path, monkeypatch, request):
     """Each `python` block prints what it says it prints."""
     text = document.read_text()
-    if "kudulite_spark" in text:
+    if document in RUN_IN_SPARK:
         request.getfixturevalue("spark")
     monkeypatch.chdir(tmp_path)
     names: dict = {}

@@ -14,8 +14,8 @@ from tests.support.source_tree import Source, SourceTree
 
 ROOT = Path(__file__).parents[2]
 
-FILE_LINES_MAX = 500
-CLASS_LINES_MAX = 300
+FILE_LINES_MAX = 600
+CLASS_LINES_MAX = 500
 FUNCTION_LINES_MAX = 60
 LINE_CHARACTERS_MAX = 100
 
@@ -95,7 +95,7 @@ CHECKS = (size_problems, docstring_problems, print_problems)
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_the_project_keeps_the_limits(check):
-    """File ≤ 500 lines, class ≤ 300, function ≤ 60, line ≤ 100; docstrings; no print."""
+    """File ≤ 600 lines, class ≤ 500, function ≤ 60, line ≤ 100; docstrings; no print."""
     problems = check(SourceTree(ROOT))
     assert not problems, "\n".join(problems)
 
@@ -107,12 +107,12 @@ def long(head: str, line_count: int) -> str:
 
 DOC = "'''A module.'''\n"
 BAD = [
-    (size_problems, "tests/a.py", DOC + "0\n" * 499, DOC + "0\n" * 500,
-     "tests/a.py: 501 lines in a file"),
+    (size_problems, "tests/a.py", DOC + "0\n" * 599, DOC + "0\n" * 600,
+     "tests/a.py: 601 lines in a file"),
     (size_problems, "examples/a.py", DOC + "#" * 100, DOC + "#" * 101,
      "examples/a.py:2: 101 characters in a line"),
-    (size_problems, "kudulite/a.py", DOC + long("class A:", 300), DOC + long("class A:", 301),
-     "kudulite/a.py:2: 301 lines in class A"),
+    (size_problems, "kudulite/a.py", DOC + long("class A:", 500), DOC + long("class A:", 501),
+     "kudulite/a.py:2: 501 lines in class A"),
     (size_problems, "kudulite/a.py", DOC + long("def a():", 60), DOC + long("def a():", 61),
      "kudulite/a.py:2: 61 lines in function a"),
     (docstring_problems, "tests/a.py", DOC, "0",

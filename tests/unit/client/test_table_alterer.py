@@ -21,6 +21,7 @@ from kudulite.errors import (
 )
 from tests.support.tables.core_tables import CoreTables, ManualClock
 from tests.support.tables.readings import every_reading
+from tests.support.tiers import tiered
 
 
 @pytest.fixture
@@ -332,7 +333,7 @@ def test_a_name_that_is_taken_is_refused_after_the_steps(client: Client):
     assert client.list_tables() == ["t", "u"]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@tiered("seed", range(3))
 def test_random_alterations_between_writes(client: Client, seed: int):
     """Rows by column id, in a dictionary, are what the table shows now and at every past moment."""
     rng = random.Random(seed)

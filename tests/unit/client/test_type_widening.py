@@ -13,6 +13,7 @@ from kudulite.errors import ConflictError, NotSupportedError
 from kudulite.model.types import ColumnType, is_widened, parse_type, widened
 from tests.support.tables.core_tables import CoreTables, stored
 from tests.support.tables.readings import every_reading, rows_of_tokens
+from tests.support.tiers import tiered
 
 # (old type, new type, values of the old one, values of the new one alone)
 WIDENINGS = [
@@ -273,7 +274,7 @@ def test_stored_types_are_those_that_a_column_can_have_had():
                 widened(pa.array(narrow, after.arrow), before.arrow)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@tiered("seed", range(3))
 def test_random_widenings_between_writes(core: CoreTables, seed: int):
     """Values of a dictionary, now and at every past moment, through every widening of integers."""
     rng = random.Random(seed)

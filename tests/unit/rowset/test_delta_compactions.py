@@ -3,12 +3,11 @@
 from pathlib import Path
 from random import Random
 
-import pytest
-
 from tests.support.machines.delta_machine import DeltaMachine, small_row_groups
+from tests.support.tiers import tiered
 
 
-@pytest.mark.parametrize("seed", range(25))
+@tiered("seed", range(25))
 def test_compactions_change_no_read(seed: int, tmp_path: Path):
     """After each step a few moments, at the end all, from the mark on; by every way to read."""
     with small_row_groups(Random(seed).choice([1, 3, 100])):

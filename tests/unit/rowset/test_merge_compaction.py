@@ -16,6 +16,7 @@ from kudulite.rowset.row_lives import RowLives, read_lives
 from kudulite.rowset.rowset_meta import RowSetMeta
 from tests.support.machines.merge_machine import MergeMachine
 from tests.support.machines.random_rowsets import RandomRowSets
+from tests.support.tiers import tiered
 
 NAMES = {OP_UPDATE: "set", OP_DELETE: "delete", OP_REINSERT: "reinsert"}
 
@@ -67,7 +68,7 @@ class IntRows(RandomRowSets):
         return merge_undo([stamped(file) for file in files])
 
 
-@pytest.mark.parametrize("seed", range(12))
+@tiered("seed", range(12))
 def test_merged_rowsets_read_the_same_at_every_moment(seed, tmp_path, monkeypatch):
     """Random histories, merged again and again: each legal past and the present stay the same."""
     small_limits(monkeypatch, *[(1, 1, 1), (2, 4, 3), (3, 3, 5), (100, 100, 100)][seed % 4])

@@ -10,6 +10,7 @@ from kudulite.fs.file_system import FileRef
 from kudulite.rowset.rowset_gc import is_dead_for_ever, without_ancient_undo
 from tests.support.machines.delta_machine import DeltaMachine
 from tests.support.tables.small_rowsets import SmallRowSet, schema_of
+from tests.support.tiers import tiered
 
 
 def undo(name: str, oldest: int, newest: int) -> DeltaFileMeta:
@@ -49,7 +50,7 @@ def test_a_rowset_is_dead_when_all_rows_were_deleted_by_the_mark(rowset: SmallRo
     assert [is_dead_for_ever(rowset.meta, mark) for mark in (21, 29, 30)] == [False, False, True]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@tiered("seed", range(20))
 def test_dead_means_that_no_read_finds_a_row(seed: int, tmp_path: Path):
     """And the other way round: at the first mark of which it is said, not one before."""
     machine = DeltaMachine(seed, tmp_path)

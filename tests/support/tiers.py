@@ -1,0 +1,34 @@
+"""Two tiers of tests: the quick one, which `pytest` runs, and the full one, `pytest -m full`.
+
+A test is in one of them. A machine that takes many seeds or cases runs two of them in the quick
+tier, unless it says how many or which ones, and the others in the full tier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import pytest
+
+QUICK_COUNT = 2
+
+
+def tiered(
+    names: str | tuple[str, ...],
+    values: Iterable[Any],
+    quick: int | Collection[Any] = QUICK_COUNT,
+    **options: Any,
+) -> pytest.MarkDecorator:
+    """Parametrize a test; `quick` is how many of the values, or which, are for the quick tier."""
+    listed = list(values)
+    chosen = listed[:quick] if isinstance(quick, int) else list(quick)
+    assert all(value in listed for value in chosen), f"not among the values: {chosen}"
+    cases = [
+        pytest.param(
+            *((value,) if isinstance(names, str) else value),
+            marks=() if value in chosen else pytest.mark.full,
+        )
+        for value in listed
+    ]
+    return pytest.mark.parametrize(names, cases, **options)
