@@ -39,6 +39,7 @@ def test_upkeep_beside_them_changes_nothing_that_anybody_sees(core: CoreTables):
     assert [told.batches for told in results] == [TURNS // 2] * 6
 
 
+@pytest.mark.full
 def test_threads_that_share_a_client_see_and_lose_no_more_than_processes(core: CoreTables):
     """Four sessions, a bulk writer and two scanners of one client: flushes go out in groups."""
     folder = core.root / "threads"

@@ -223,7 +223,7 @@ def parts_of(case: str) -> list[Callable[[list[tuple] | None], list[tuple] | Non
 
 
 @pytest.mark.parametrize("how", ["exit", "error"])
-@tiered("case", CASES, quick=("merge", "tag"))
+@tiered("case", CASES, quick=("minor", "tag"))
 def test_upkeep_killed_at_any_step_leaves_old_or_new(core: CoreTables, case: str, how: str):
     """Never anything between, at no legal moment; run again it comes to its end."""
     prepare, work = CASES[case]

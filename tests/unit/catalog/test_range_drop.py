@@ -22,6 +22,7 @@ from kudulite.client.table import Table
 from kudulite.errors import ConflictError, RowError, SchemaError, TimestampError
 from tests.support.tables.core_tables import CoreTables, ManualClock, environment, stored
 from tests.support.tables.readings import every_reading, rows_of_tokens
+from tests.support.tiers import tiered
 
 ROWS = [{"a": i % 3, "b": i, "v": i} for i in range(0, 100, 7)]
 
@@ -323,7 +324,7 @@ def test_manifests_keep_dropped_ranges(client: Client):
     assert manifest.timestamp >= dropped.timestamp
 
 
-@pytest.mark.parametrize("seed", range(4))
+@tiered("seed", range(4))
 def test_random_drops_against_a_dictionary(core: CoreTables, seed: int):
     """Rows in a dictionary, ranges in a list: now, and at every past moment."""
     rng = random.Random(seed)

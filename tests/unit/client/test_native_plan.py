@@ -7,6 +7,7 @@ from kudulite import NativeLimits
 from kudulite.errors import ColumnNotFoundError, ConflictError, TimestampError
 from tests.support.tables.readings import native_readings, rows_of_plan
 from tests.support.tables.typed_tables import TypedTable, random_table
+from tests.support.tiers import tiered
 
 
 def multiset(rows: list[dict]) -> list[str]:
@@ -14,7 +15,7 @@ def multiset(rows: list[dict]) -> list[str]:
     return sorted(map(repr, rows))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@tiered("seed", range(4))
 def test_files_without_excluded_rows_and_the_rest_are_the_snapshot(tmp_path, seed):
     """At every moment, whatever the limits leave to whom."""
     made = random_table(tmp_path / "t", seed)

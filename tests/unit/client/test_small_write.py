@@ -24,6 +24,7 @@ from tests.support.tables.row_writes import (
     store_of,
     unflushed,
 )
+from tests.support.tiers import tiered
 
 LIMIT = 20
 UTC = datetime.UTC
@@ -166,7 +167,7 @@ def prepare(client: Client, table: Table) -> None:
     session.flush()
 
 
-@pytest.mark.parametrize("options", [{}, {"ignore_null": True}], ids=["plain", "ignore_null"])
+@tiered("options", [{}, {"ignore_null": True}], quick=1, ids=["plain", "ignore_null"])
 @pytest.mark.parametrize(
     ("operation", "required"),
     [

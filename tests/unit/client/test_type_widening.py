@@ -37,6 +37,7 @@ WIDENINGS = [
     ("varchar(3)", "varchar(5)", ["", "abc", None], ["abcd", "åß∂ƒ©"]),
     ("varchar(3)", "string", ["", "abc", None], ["a" * 1000]),
 ]
+QUICK = WIDENINGS[3::2]  # an integer, a decimal, a text
 IDS = [f"{old} to {new}" for old, new, *_ in WIDENINGS]
 
 
@@ -61,7 +62,7 @@ def as_column(kind: str, value: object) -> object:
     return value if kind != "float" or value is None else pa.scalar(value, pa.float32()).as_py()
 
 
-@pytest.mark.parametrize(("old", "new", "narrow", "wide"), WIDENINGS, ids=IDS)
+@tiered(("old", "new", "narrow", "wide"), WIDENINGS, quick=QUICK, ids=IDS)
 def test_old_files_and_new_ones_are_read_together(old, new, narrow, wide, core: CoreTables):
     """Base data, REDO and UNDO files and the log, written before and after, at every moment."""
     client = core.client()
@@ -106,7 +107,7 @@ def test_old_files_and_new_ones_are_read_together(old, new, narrow, wide, core: 
         assert [row["k"] for row in found] == expected
 
 
-@pytest.mark.parametrize(("old", "new", "narrow", "wide"), WIDENINGS, ids=IDS)
+@tiered(("old", "new", "narrow", "wide"), WIDENINGS, quick=QUICK, ids=IDS)
 def test_scans_that_were_planned_before_keep_their_type(old, new, narrow, wide, core: CoreTables):
     """At their moment every value was one of it, whatever base data holds by now."""
     client = core.client()
