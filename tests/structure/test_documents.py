@@ -39,7 +39,7 @@ def run_session(text: str, name: str, names: dict, line: int = 1) -> list[str]:
     # The parser copies the names; later blocks want what earlier ones defined.
     test.globs = names
     reports: list[str] = []
-    doctest.DocTestRunner(optionflags=FLAGS).run(test, out=reports.append, clear_globs=False)
+    doctest.DocTestRunner(optionflags=FLAGS, verbose=False).run(test, out=reports.append, clear_globs=False)
     return reports
 
 
@@ -76,7 +76,7 @@ def test_the_code_in_docstrings_runs(source, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     module = importlib.import_module(source.name)
     reports: list[str] = []
-    runner = doctest.DocTestRunner(optionflags=FLAGS)
+    runner = doctest.DocTestRunner(optionflags=FLAGS, verbose=False)
     for test in doctest.DocTestFinder().find(module):
         runner.run(test, out=reports.append)
     assert not reports, "".join(reports)
