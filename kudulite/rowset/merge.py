@@ -1,86 +1,139 @@
-"""Ordered scan: merges key-ordered streams of rows into one, whole windows at a time.
+"""Merges streams of rows in key order, a window of keys at a time.
 
-    window := all rows, of all open streams, up to the smallest last key of their current batches
+    stream a   ├──────────────┤├─────┤     its batches, in key order
+    stream b       ├──────┤ ├───────┤
+    window         │      │   │      │     the rows of all streams up to a key
 
-Within a window rows are put in order by one sort; nothing is compared row by row. A stream is not
-opened before the window reaches its smallest key, so rowsets side by side are read one after
-another.
+A window ends at the smallest last key of the batches in memory, so all rows with the same key are
+in the same window. Only whole arrays are cut and sorted; rows are never compared one by one.
+
+Scans, diff scans and merging compactions share `merge_windows`. `merge_ordered` also puts the rows
+of each window in order.
+
+Invariants: (1) the keys of a window are above those of the windows before it; (2) a window has
+rows, and at most one part of each stream; (3) a stream is opened only when a window reaches its
+`key_min`, so streams side by side are read one after another.
+
+Threads: one thread reads the result.
 
 Source: Kudu common/generic_iterators.cc, "MergeIterator" (hot and cold sub-iterators).
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Generic, Protocol, Self, TypeVar
 
 import pyarrow as pa
 
 from kudulite.model.key_array import KeyArray
-from kudulite.rowset.disk_rowset import ScannedRows
+from kudulite.rowset.rowset import ScannedRows
+
+
+class KeyedRows(Protocol):
+    """Rows in ascending order of their keys, which may repeat only between streams."""
+
+    @property
+    def keys(self) -> KeyArray | None:
+        """The encoded keys; a merge needs them."""
+
+    def cut(self, start: int, stop: int) -> Self:
+        """Return rows start..stop without a copy."""
+
+
+Rows = TypeVar("Rows", bound=KeyedRows)
 
 
 @dataclass(frozen=True)
-class OrderedStream:
-    """Rows in key order, none below `key_min`; `open` starts reading them, with their keys."""
+class OrderedStream(Generic[Rows]):
+    """Batches of rows in key order, none below `key_min`; `open` starts reading them."""
 
     key_min: bytes
-    open: Callable[[], Iterator[ScannedRows]]
+    open: Callable[[], Iterator[Rows]]
 
 
-class _Head:
-    """An open stream and what is left of its current batch."""
+class _Head(Generic[Rows]):
+    """An open stream and the rest of its current batch; `rows` is None at the end."""
 
-    def __init__(self, rows: Iterator[ScannedRows]) -> None:
-        self._rows = rows
-        self.batch: pa.RecordBatch | None = None
-        self.keys: KeyArray | None = None
-        self.advance()
+    def __init__(self, number: int, batches: Iterator[Rows]) -> None:
+        self.number = number
+        self._batches = batches
+        self._advance()
 
-    def advance(self) -> None:
-        """Go to the next batch that has rows; `keys` is None at the end."""
-        for rows in self._rows:
-            if rows.batch.num_rows:
-                self.batch, self.keys = rows.batch, rows.keys
+    def _advance(self) -> None:
+        """Move to the next batch that has rows."""
+        self.rows: Rows | None = None
+        for batch in self._batches:
+            assert batch.keys is not None, "a merge reads rows with their keys"
+            if len(batch.keys):
+                self.rows, self.keys = batch, batch.keys
                 return
-        self.batch = self.keys = None
 
-    def take_up_to(self, last_key: bytes) -> ScannedRows | None:
-        """Take the rows with keys ≤ `last_key` off the current batch."""
-        assert self.keys is not None and self.batch is not None
-        count = self.keys.locate(last_key, "right")
+    def key_at(self, count: int) -> bytes:
+        """Return the last key of the first `count` rows, or of all if there are fewer."""
+        return self.keys[min(count, len(self.keys)) - 1]
+
+    def take_up_to(self, last_key: bytes) -> Rows | None:
+        """Remove the rows with keys ≤ `last_key` from the current batch and return them."""
+        rows, keys = self.rows, self.keys
+        assert rows is not None
+        count = keys.locate(last_key, "right")
+        if count == len(keys):
+            self._advance()
+            return rows
         if not count:
             return None
-        taken = ScannedRows(self.batch.slice(0, count), self.keys.slice(0, count))
-        if count == len(self.keys):
-            self.advance()
-        else:
-            self.batch = self.batch.slice(count)
-            self.keys = self.keys.slice(count, len(self.keys))
-        return taken
+        self.rows = rows.cut(count, len(keys))
+        self.keys = keys.slice(count, len(keys))
+        return rows.cut(0, count)
 
 
-def merge_ordered(streams: Sequence[OrderedStream]) -> Iterator[ScannedRows]:
-    """Yield all rows of `streams` in key order; a key must stand in at most one of them."""
-    cold = sorted(streams, key=lambda stream: stream.key_min, reverse=True)
-    hot: list[_Head] = []
+def _all_rows(batches: Sequence[KeyedRows]) -> int:
+    return sys.maxsize
+
+
+def merge_windows(
+    streams: Sequence[OrderedStream[Rows]],
+    row_limit: Callable[[Sequence[Rows]], int] = _all_rows,
+) -> Iterator[list[tuple[int, Rows]]]:
+    """Yield all rows in windows, each a list of (number of the stream, its rows in the window).
+
+    `row_limit` takes the batches in memory and returns how many rows of each (1 or more) the next
+    window may take.
+    """
+    cold = sorted(enumerate(streams), key=lambda item: item[1].key_min, reverse=True)
+    hot: list[_Head[Rows]] = []
     while cold or hot:
-        window_end = _window_end(hot)
-        while cold and (window_end is None or cold[-1].key_min <= window_end):
-            head = _Head(cold.pop().open())
-            if head.keys is not None:
+        end = _window_end(hot, row_limit)
+        while cold and (end is None or cold[-1][1].key_min <= end):
+            number, stream = cold.pop()
+            head = _Head(number, stream.open())
+            if head.rows is not None:
                 hot.append(head)
-            window_end = _window_end(hot)
-        if window_end is None:
+                end = _window_end(hot, row_limit)
+        if end is None:
             continue
-        taken = [rows for head in hot if (rows := head.take_up_to(window_end)) is not None]
-        hot = [head for head in hot if head.keys is not None]
-        yield _in_order(taken)
+        window = [(head.number, rows) for head in hot if (rows := head.take_up_to(end)) is not None]
+        hot = [head for head in hot if head.rows is not None]
+        yield window
 
 
-def _window_end(hot: Sequence[_Head]) -> bytes | None:
-    ends = [head.keys[len(head.keys) - 1] for head in hot if head.keys is not None]
-    return min(ends) if ends else None
+def _window_end(
+    hot: Sequence[_Head[Rows]], row_limit: Callable[[Sequence[Rows]], int]
+) -> bytes | None:
+    """Return the last key of the next window; None when no stream is open."""
+    if not hot:
+        return None
+    count = row_limit([head.rows for head in hot if head.rows is not None])
+    return min(head.key_at(count) for head in hot)
+
+
+def merge_ordered(streams: Sequence[OrderedStream[ScannedRows]]) -> Iterator[ScannedRows]:
+    """Yield all rows of `streams` in key order, as one batch per window."""
+    for window in merge_windows(streams):
+        yield _in_order([rows for _, rows in window])
 
 
 def _in_order(parts: Sequence[ScannedRows]) -> ScannedRows:

@@ -25,8 +25,9 @@ Source: Kudu tablet.cc, DoMergeCompactionOrFlush, its first phase; compaction.cc
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +40,7 @@ from kudulite.fs.file_system import FileSystem
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Schema
 from kudulite.rowset.disk_rowset import DiskRowSet
+from kudulite.rowset.merge import OrderedStream, merge_windows
 from kudulite.rowset.merged_rows import MergedRows, merge_lives
 from kudulite.rowset.row_id_map import RowIdMap
 from kudulite.rowset.row_lives import NEVER, RowLives, read_lives
@@ -76,80 +78,26 @@ def merge_rowsets(
     numbers = {rowset.meta.id: np.full(rowset.meta.row_count, -1) for rowset in inputs}
     oldest = min(rowset.meta.insert_timestamp for rowset in inputs)
     writer = _Writer(file_system, folder, schema)
-    streams = [_Input(rowset, schema, mark, without) for rowset in inputs]
+    streams = [
+        OrderedStream(rowset.key_min, partial(read_lives, rowset, schema, mark, without))
+        for rowset in inputs
+    ]
     count = 0
-    for window in _windows(streams):
+    for window in merge_windows(streams, _row_limit):
         merged = merge_lives([rows for _, rows in window], schema)
-        for (stream, rows), places in zip(window, merged.places, strict=True):
-            own = numbers[stream.rowset.meta.id]
-            own[rows.rowids] = np.where(places < 0, -1, places + count)
+        for (at, rows), places in zip(window, merged.places, strict=True):
+            new_rowids = numbers[inputs[at].meta.id]
+            new_rowids[rows.rowids] = np.where(places < 0, -1, places + count)
         count += len(merged)
         writer.add(merged, _history_of(merged, mark, oldest))
     rowsets = writer.finish()
     return MergedRowSets(rowsets, RowIdMap(numbers, [meta.row_count for meta in rowsets]))
 
 
-class _Input:
-    """One rowset and what is left of its current block; opened at its first `advance`."""
-
-    def __init__(
-        self, rowset: DiskRowSet, schema: Schema, mark: int, without: KeyArray | None
-    ) -> None:
-        self.rowset = rowset
-        self.rows: RowLives | None = None
-        self.row_bytes = 1  # of the current block, on average
-        self._blocks = read_lives(rowset, schema, mark, without)
-
-    def advance(self) -> None:
-        """Go to the next block; `rows` is None at the end."""
-        self.rows = next(self._blocks, None)
-        if self.rows is not None:
-            size = sum(values.nbytes for values in self.rows.columns.values())
-            self.row_bytes = 1 + size // len(self.rows)
-
-    def key_at(self, count: int) -> bytes:
-        """The last key of the first `count` rows in hand, or of all when there are fewer."""
-        assert self.rows is not None
-        return self.rows.keys[min(count, len(self.rows)) - 1]
-
-    def take_up_to(self, last_key: bytes) -> RowLives | None:
-        """Take the rows with keys ≤ `last_key` off the current block."""
-        rows = self.rows
-        assert rows is not None
-        count = rows.keys.locate(last_key, "right")
-        if count == len(rows):
-            self.advance()
-        elif count:
-            self.rows = rows.cut(count, len(rows))
-        return rows.cut(0, count) if count else None
-
-
-def _windows(inputs: Sequence[_Input]) -> Iterator[list[tuple[_Input, RowLives]]]:
-    """Yield all rows in order of keys, cut between keys; each window has rows."""
-    cold = sorted(inputs, key=lambda each: each.rowset.key_min, reverse=True)
-    hot: list[_Input] = []
-    while cold or hot:
-        end = _window_end(hot)
-        while cold and (end is None or cold[-1].rowset.key_min <= end):
-            opened = cold.pop()
-            opened.advance()
-            if opened.rows is not None:
-                hot.append(opened)
-            end = _window_end(hot)
-        if end is None:
-            continue
-        window = [(each, rows) for each in hot if (rows := each.take_up_to(end)) is not None]
-        hot = [each for each in hot if each.rows is not None]
-        yield window
-
-
-def _window_end(hot: Sequence[_Input]) -> bytes | None:
-    """Return a key up to which all inputs have their rows in hand, not too many of them."""
-    if not hot:
-        return None
-    size = max(each.row_bytes for each in hot)
-    count = max(1, min(_WINDOW_ROWS, _WINDOW_BYTES // size) // len(hot))
-    return min(each.key_at(count) for each in hot)
+def _row_limit(blocks: Sequence[RowLives]) -> int:
+    """Return how many rows of each block a window takes, so that its memory stays bounded."""
+    size = max(rows.row_bytes for rows in blocks)
+    return max(1, min(_WINDOW_ROWS, _WINDOW_BYTES // size) // len(blocks))
 
 
 class _Writer:

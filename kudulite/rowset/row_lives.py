@@ -74,6 +74,12 @@ class RowLives:
     def __len__(self) -> int:
         return len(self.rowids)
 
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of the newest cells of a row, on average; at least 1."""
+        size = sum(values.nbytes for values in self.columns.values())
+        return 1 + size // max(1, len(self))
+
     def cut(self, start: int, stop: int) -> RowLives:
         """Return rows start..stop without a copy."""
         if start == 0 and stop >= len(self):

@@ -41,6 +41,11 @@ class ScannedRows:
     batch: pa.RecordBatch
     keys: KeyArray | None
 
+    def cut(self, start: int, stop: int) -> ScannedRows:
+        """Return rows start..stop without a copy."""
+        keys = None if self.keys is None else self.keys.slice(start, stop)
+        return ScannedRows(self.batch.slice(start, stop - start), keys)
+
 
 class RowSet(Protocol):
     """A DiskRowSet or a snapshot of a MemRowSet; immutable, any number of threads read."""
