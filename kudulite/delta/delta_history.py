@@ -8,7 +8,7 @@ These are the steps of which compactions are made:
     minor    merge_redo(files)                                 one REDO file in their place
     major    split_columns(merge_redo(files), columns)         moved, rest (stays REDO)
              apply_updates(moved, old)                         new base data
-             without_ancient(invert_updates(moved, old), mark) one more UNDO file, in front
+             without_ancient(invert_changes(moved, old), mark) one more UNDO file, in front
     UNDO     without_ancient(merge_undo(files), mark)          one UNDO file in their place
 
 Changes of one row at one timestamp keep their order: ascending in REDO, reversed in UNDO. Nothing
@@ -25,17 +25,27 @@ Source: Kudu deltafile.cc and compaction.cc, ApplyMutationsAndGenerateUndos; des
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
-from kudulite.delta.delta_file import OP_UPDATE, DeltaColumn, DeltaFile, DeltaRows
+from kudulite.delta.delta_file import (
+    OP_DELETE,
+    OP_REINSERT,
+    OP_UPDATE,
+    DeltaColumn,
+    DeltaFile,
+    DeltaRows,
+)
 from kudulite.delta.delta_rows import concat_rows, concat_values, take_rows, without_unset
 from kudulite.delta.scatter import scatter
 
 # (column id, int64[m] strictly ascending row ids) -> the m values of base data.
 BaseValues = Callable[[int, np.ndarray], pa.Array]
+
+_UNDO_OF = np.empty(3, np.uint8)
+_UNDO_OF[[OP_UPDATE, OP_DELETE, OP_REINSERT]] = [OP_UPDATE, OP_REINSERT, OP_DELETE]
 
 
 def stamped(file: DeltaFile) -> DeltaRows:
@@ -94,26 +104,34 @@ def split_columns(
     return first, _rows_with_columns(redo, outside, rest) if rest.any() else None
 
 
-def invert_updates(redo: DeltaRows, base: BaseValues) -> DeltaRows:
-    """Return what takes UPDATEs by (rowid, timestamp) back, by (rowid, timestamp descending).
+def invert_changes(redo: DeltaRows, base: BaseValues) -> DeltaRows:
+    """Return the UNDO of changes by (rowid, timestamp), by (rowid, timestamp descending).
 
-    Each sets the cells that its UPDATE set, to what they were before it: the value of the row's
-    UPDATE before, or of `base`. O(changes), one gather per column.
+    An UPDATE becomes the UPDATE that sets the same cells to what they were before, a DELETE the
+    REINSERT of the row with all columns of `redo`, a REINSERT a DELETE. What a cell was before is
+    in the row's newest change before that sets the column, else in `base`. O(changes), one gather
+    per column.
     """
-    assert (redo.ops == OP_UPDATE).all(), "only UPDATEs are turned round"
     count = len(redo.rowids)
     # Rows ascend and the changes of each are reversed, those of one timestamp as well.
     newest_first = count - 1 - np.argsort(redo.rowids[::-1], kind="stable")
-    columns = {
-        column_id: _values_before(column_id, column, redo.rowids, base, newest_first)
-        for column_id, column in redo.columns.items()
-    }
+    columns: dict[int, DeltaColumn] = {}
+    full: _UndoCells | None = None  # the same for all columns that every change sets
+    for column_id, column in redo.columns.items():
+        cells = full if column.is_set is None else None
+        if cells is None:
+            cells = _UndoCells.of(redo, column, newest_first)
+        if column.is_set is None:
+            full = cells
+        if cells is not None:
+            columns[column_id] = cells.take(column_id, column, base)
     stamps = None if redo.timestamps is None else redo.timestamps[newest_first]
-    return DeltaRows(redo.rowids[newest_first], redo.ops[newest_first], columns, stamps)
+    ops = _UNDO_OF[redo.ops[newest_first]]
+    return DeltaRows(redo.rowids[newest_first], ops, columns, stamps)
 
 
 def apply_updates(redo: DeltaRows, column_id: int, start: int, base: pa.Array) -> pa.Array:
-    """Return `base`, one column of rows start, start + 1, …, with the newest of its updates.
+    """Return `base`, one column of rows start, start + 1, …, with the newest of its changes.
 
     `redo` is by (rowid, timestamp) and within these rows. The result has the type of `base`.
     """
@@ -124,11 +142,15 @@ def apply_updates(redo: DeltaRows, column_id: int, start: int, base: pa.Array) -
     if not len(setters):
         return base
     rowids = redo.rowids[setters]
-    newest = np.append(rowids[1:] != rowids[:-1], True)
-    values = column.values.take(pa.array(setters[newest]))
+    newest = setters[np.append(rowids[1:] != rowids[:-1], True)]
+    values = column.values
+    if len(newest) != len(values):
+        values = values.take(pa.array(newest))
     if not values.type.equals(base.type):
         values = values.cast(base.type)
-    return scatter(base, rowids[newest] - start, values)
+    if len(newest) == len(base):  # every row is changed, nothing of `base` stays
+        return values
+    return scatter(base, redo.rowids[newest] - start, values)
 
 
 def _by_row_and(second: np.ndarray, rows: DeltaRows) -> DeltaRows:
@@ -159,26 +181,53 @@ def _rows_with_columns(
     return without_unset(chosen if keep.all() else take_rows(chosen, np.flatnonzero(keep)))
 
 
-def _values_before(
-    column_id: int,
-    column: DeltaColumn,
-    rowids: np.ndarray,
-    base: BaseValues,
-    newest_first: np.ndarray,
-) -> DeltaColumn:
-    """Return what each update of one column found there, in the order `newest_first`."""
-    count = len(rowids)
-    setters = _setters(column, count)
-    changed = rowids[setters]
-    is_first = np.append(True, changed[1:] != changed[:-1])[: len(changed)]
-    # The pool: what the updates set, then what base data has for the rows that they set.
-    values = column.values if column.is_set is None else column.values.take(pa.array(setters))
-    pool = concat_values([values, base(column_id, changed[is_first])])
-    before = np.arange(-1, len(setters) - 1)
-    before[is_first] = len(setters) + np.arange(np.count_nonzero(is_first))
-    if column.is_set is None:
-        return DeltaColumn(pool.take(pa.array(before[newest_first])))
-    found = np.zeros(count, dtype=np.int64)
-    found[setters] = before
-    is_set = column.is_set[newest_first]
-    return DeltaColumn(pool.take(pa.array(found[newest_first], mask=~is_set)), is_set)
+@dataclass(frozen=True)
+class _UndoCells:
+    """Where one column's UNDO takes its n cells from.
+
+    `at` are places, null where UNDO sets none, in a pool of the cells that the changes `setters`
+    set and then the base values of the rows `base_rowids`. `is_set` is bool[n], None for all.
+    """
+
+    setters: np.ndarray
+    base_rowids: np.ndarray
+    at: pa.Array
+    is_set: np.ndarray | None
+
+    @staticmethod
+    def of(redo: DeltaRows, column: DeltaColumn, newest_first: np.ndarray) -> _UndoCells | None:
+        """Return None where UNDO sets no cell.
+
+        It sets the cells that an UPDATE has set, and all cells of a row that was deleted.
+        """
+        count = len(redo.rowids)
+        setters = _setters(column, count)
+        is_update = redo.ops == OP_UPDATE
+        if is_update.all():  # each setter is undone, and comes after the setter before it
+            undone, before = setters, np.arange(-1, len(setters) - 1)
+        else:
+            if column.is_set is not None:
+                is_update &= column.is_set
+            undone = np.flatnonzero(is_update | (redo.ops == OP_DELETE))
+            before = np.searchsorted(setters, undone) - 1
+        if not len(undone):
+            return None
+        rowids = redo.rowids[undone]
+        in_base = np.append(redo.rowids[setters], -1)[before] != rowids
+        rowids = rowids[in_base]
+        is_first = np.append(True, rowids[1:] != rowids[:-1])[: len(rowids)]
+        before[in_base] = len(setters) - 1 + np.cumsum(is_first)
+        if len(undone) == count:
+            return _UndoCells(setters, rowids[is_first], pa.array(before[newest_first]), None)
+        at = np.full(count, -1)
+        at[undone] = before
+        at = at[newest_first]
+        return _UndoCells(setters, rowids[is_first], pa.array(at, mask=at < 0), at >= 0)
+
+    def take(self, column_id: int, column: DeltaColumn, base: BaseValues) -> DeltaColumn:
+        """Return the cells, of a column that the same changes set."""
+        values = (
+            column.values if column.is_set is None else column.values.take(pa.array(self.setters))
+        )
+        pool = concat_values([values, base(column_id, self.base_rowids)])
+        return DeltaColumn(pool.take(self.at), self.is_set)

@@ -41,7 +41,7 @@ from kudulite.cfile.base_data import BaseDataWriter
 from kudulite.delta.delta_file import DeltaFileMeta, DeltaRows
 from kudulite.delta.delta_history import (
     apply_updates,
-    invert_updates,
+    invert_changes,
     merge_redo,
     split_columns,
     without_ancient,
@@ -183,7 +183,7 @@ class _ColumnCompaction:
             return by_id[column_id].take(pa.array(rowids - block.start))
 
         new = [apply_updates(redo, c, block.start, values) for c, values in by_id.items()]
-        return new, [invert_updates(redo, base_values)]
+        return new, [invert_changes(redo, base_values)]
 
 
 def _with_left_keys(

@@ -34,16 +34,15 @@ import numpy as np
 import pyarrow as pa
 
 from kudulite.cfile.base_data import ROW_GROUP_ROWS
-from kudulite.delta.delta_file import OP_DELETE, DeltaRows
 from kudulite.delta.delta_rows import concat_rows
 from kudulite.fs.file_system import FileSystem
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Schema
 from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.merge import OrderedStream, merge_windows
-from kudulite.rowset.merged_rows import MergedRows, merge_lives
+from kudulite.rowset.merged_rows import merge_lives
 from kudulite.rowset.row_id_map import RowIdMap
-from kudulite.rowset.row_lives import NEVER, RowLives, read_lives
+from kudulite.rowset.row_lives import RowLives, read_lives
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.rowset.rowset_writer import RowHistory, rows_per_rowset, write_rowsets
 
@@ -89,7 +88,7 @@ def merge_rowsets(
             new_rowids = numbers[inputs[at].meta.id]
             new_rowids[rows.rowids] = np.where(places < 0, -1, places + count)
         count += len(merged)
-        writer.add(merged, _history_of(merged, mark, oldest))
+        writer.add(merged.keys, merged.table(schema), merged.history(mark, oldest))
     rowsets = writer.finish()
     return MergedRowSets(rowsets, RowIdMap(numbers, [meta.row_count for meta in rowsets]))
 
@@ -114,11 +113,9 @@ class _Writer:
         self._row_count = 0
         self._nbytes = 0
 
-    def add(self, rows: MergedRows, history: RowHistory) -> None:
+    def add(self, keys: KeyArray, rows: pa.Table, history: RowHistory) -> None:
         """Take rows whose keys are above all before; writes what fills whole rowsets."""
-        columns = [rows.columns[column.id] for column in self._schema.columns]
-        table = pa.Table.from_arrays(columns, schema=self._schema.arrow_schema())
-        self._hold(rows.keys, table, history)
+        self._hold(keys, rows, history)
         step = rows_per_rowset(self._row_count, self._nbytes)
         if self._row_count >= step:
             self._write(self._row_count // step * step)
@@ -153,16 +150,6 @@ class _Writer:
         if count < len(keys):
             rest = history.cut(count, len(keys))
             self._hold(keys.slice(count, len(keys)), rows.slice(count), rest)
-
-
-def _history_of(rows: MergedRows, mark: int, oldest: int) -> RowHistory:
-    """Return the deltas of merged rows; `oldest` is a moment up to all their first inserts."""
-    # For all who may ask, what the mark sees has been there always.
-    began = np.where(rows.began <= mark, np.uint64(oldest), rows.began)
-    dead = np.flatnonzero(rows.ended != NEVER)
-    ops = np.full(len(dead), OP_DELETE, np.uint8)
-    redo = DeltaRows(dead, ops, {}, rows.ended[dead])
-    return RowHistory(began, rows.changes, redo)
 
 
 def _joined(parts: Sequence[RowHistory]) -> RowHistory:

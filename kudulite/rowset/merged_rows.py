@@ -37,7 +37,8 @@ from kudulite.delta.delta_file import OP_DELETE, OP_REINSERT, DeltaColumn, Delta
 from kudulite.delta.delta_rows import concat_rows, sort_rows, take_rows
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Schema
-from kudulite.rowset.row_lives import RowLives, life_ends
+from kudulite.rowset.row_lives import NEVER, RowLives, life_ends
+from kudulite.rowset.rowset_writer import RowHistory
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,20 @@ class MergedRows:
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    def table(self, schema: Schema) -> pa.Table:
+        """Return the newest images as a table of `schema`."""
+        columns = [self.columns[column.id] for column in schema.columns]
+        return pa.Table.from_arrays(columns, schema=schema.arrow_schema())
+
+    def history(self, mark: int, oldest: int) -> RowHistory:
+        """Return the deltas of the rows; `oldest` is a timestamp up to all their first inserts."""
+        # Rows inserted at or before the mark get the oldest timestamp: no legal read can tell the
+        # difference.
+        began = np.where(self.began <= mark, np.uint64(oldest), self.began)
+        dead = np.flatnonzero(self.ended != NEVER)
+        ops = np.full(len(dead), OP_DELETE, np.uint8)
+        return RowHistory(began, self.changes, DeltaRows(dead, ops, {}, self.ended[dead]))
 
 
 def merge_lives(parts: Sequence[RowLives], schema: Schema) -> MergedRows:

@@ -23,7 +23,7 @@ Source: Kudu compaction.cc, ApplyMutationsAndGenerateUndos, RemoveAncientUndos.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -39,16 +39,17 @@ from kudulite.delta.delta_file import (
 )
 from kudulite.delta.delta_history import (
     apply_updates,
-    invert_updates,
+    invert_changes,
     merge_redo,
     merge_undo,
     without_ancient,
 )
-from kudulite.delta.delta_rows import rows_between, take_rows, without_unset
+from kudulite.delta.delta_rows import rows_between, take_rows
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Column, Schema
 from kudulite.model.types import widened
 from kudulite.rowset.disk_rowset import DiskRowSet
+from kudulite.rowset.memrowset_snapshot import MemRowSetSnapshot
 from kudulite.rowset.rowset import Block, constant
 from kudulite.rowset.rowset_deltas import read_deltas
 
@@ -246,16 +247,63 @@ def _read_block(
     rowset: DiskRowSet, schema: Schema, history: _History, block: Block, keys: KeyArray
 ) -> RowLives:
     start, stop = block.start, block.stop
-    found = rowset.base.read(block, schema.columns)
-    base = {column.id: values for column, values in zip(schema.columns, found, strict=True)}
-    updates = rows_between(history.updates, start, stop)
-    inverted = invert_updates(without_unset(updates), lambda c, at: base[c].take(pa.array(at)))
-    undo = [without_ancient(inverted, history.mark), rows_between(history.undo, start, stop)]
+    values = rowset.base.read(block, schema.columns)
+    base = {column.id: cells for column, cells in zip(schema.columns, values, strict=True)}
+    redo = rows_between(history.updates, start, stop)
+    undo = without_ancient(_undo_of(redo, base), history.mark)
     return RowLives(
         keys=keys,
         rowids=np.arange(start, stop),
-        columns={c: apply_updates(updates, c, 0, values) for c, values in base.items()},
+        columns={c: apply_updates(redo, c, 0, cells) for c, cells in base.items()},
         began=history.begins.spread(start, stop, history.begin_of_all),
         ended=history.ends.spread(start, stop, NEVER),
-        changes=merge_undo(undo),
+        changes=merge_undo([undo, rows_between(history.undo, start, stop)]),
     )
+
+
+def memrowset_lives(snapshot: MemRowSetSnapshot) -> RowLives:
+    """Return all rows of a MemRowSet with all their history, dead rows too; O(changes) memory.
+
+    A row as it was first inserted is its base data, all later changes are its REDO.
+    """
+    schema, order, slots = snapshot.schema, snapshot.sorted_keys, snapshot.changes.rowids
+    row_of_slot = np.empty(len(order), np.int64)
+    row_of_slot[order.rowids] = np.arange(len(order))
+    inserts, redo = _inserts_and_redo(snapshot, row_of_slot[slots])
+    base = {c.id: apply_updates(inserts, c.id, 0, constant(c, len(order))) for c in schema.columns}
+    is_last = np.append(redo.rowids[1:] != redo.rowids[:-1], True)[: len(redo.rowids)]
+    is_end = is_last & (redo.ops == OP_DELETE)
+    ends = _Moments.of(redo, np.flatnonzero(is_end))
+    return RowLives(
+        keys=order.keys,
+        rowids=order.rowids,
+        columns={c: apply_updates(redo, c, 0, cells) for c, cells in base.items()},
+        began=snapshot.insert_timestamps[order.rowids],
+        ended=ends.spread(0, len(order), NEVER),
+        changes=_undo_of(take_rows(redo, np.flatnonzero(~is_end)), base),
+    )
+
+
+def _inserts_and_redo(
+    snapshot: MemRowSetSnapshot, rowids: np.ndarray
+) -> tuple[DeltaRows, DeltaRows]:
+    """Return the first change of each row, and all others by (row id, time).
+
+    `rowids` int64[n] are the row ids of the snapshot's changes in key order.
+    """
+    changes = snapshot.changes
+    # Slots are numbered in the order of their first changes, so these need not be sorted.
+    highest = np.maximum.accumulate(changes.rowids)
+    is_first = np.append(True, changes.rowids[1:] > highest[:-1])[: len(rowids)]
+    first, later = np.flatnonzero(is_first), np.flatnonzero(~is_first)
+    columns = {c.id: changes.column(c.id) for c in snapshot.schema.columns}
+    known = {c: column for c, column in columns.items() if column is not None}
+    rows = DeltaRows(rowids, changes.ops, known, changes.timestamps())
+    inserts = take_rows(rows, first[snapshot.sorted_keys.rowids])
+    values = {c.id: known[c.id] for c in snapshot.schema.value_columns if c.id in known}
+    later = later[np.argsort(rowids[later], kind="stable")]
+    return inserts, take_rows(replace(rows, columns=values), later)
+
+
+def _undo_of(redo: DeltaRows, base: Mapping[int, pa.Array]) -> DeltaRows:
+    return invert_changes(redo, lambda column_id, at: base[column_id].take(pa.array(at)))

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,7 @@ from kudulite.delta.delta_file import (
 )
 from kudulite.delta.delta_history import (
     apply_updates,
-    invert_updates,
+    invert_changes,
     merge_redo,
     merge_undo,
     split_columns,
@@ -227,7 +227,7 @@ def test_base_with_inverted_updates_shows_every_past_moment(data):
         return pa.array([base[column_id][r] for r in rowids.tolist()], TYPES[column_id])
 
     redo = sorted(changes, key=lambda c: c.rowid)
-    undo = to_changes(invert_updates(to_rows(redo), base_values))
+    undo = to_changes(invert_changes(to_rows(redo), base_values))
     assert [(c.rowid, c.timestamp, sorted(c.cells)) for c in undo] == [
         (c.rowid, c.timestamp, sorted(c.cells)) for c in backwards(changes)
     ]
@@ -240,6 +240,75 @@ def test_base_with_inverted_updates_shows_every_past_moment(data):
     for moment in range(9, 45):
         expected = played(base, [c for c in changes if c.timestamp <= moment])
         assert played(newest, [c for c in undo if c.timestamp > moment]) == expected
+
+
+@given(st.data())
+def test_inverted_deletes_and_reinserts_show_every_past_moment(data):
+    """A DELETE becomes the REINSERT of the whole row before it, a REINSERT becomes a DELETE."""
+    changes: list[Change] = []
+    base, dead = drawn_base(data.draw), set()
+    for timestamp in range(10, 10 + data.draw(st.integers(0, 14))):
+        rowid = data.draw(st.integers(0, ROWS - 1))
+        every = {c: data.draw(VALUES[c]) for c in sorted(TYPES)}
+        if rowid in dead:
+            dead.remove(rowid)
+            changes.append(Change(rowid, timestamp, OP_REINSERT, every))
+        elif data.draw(st.booleans()):
+            dead.add(rowid)
+            changes.append(Change(rowid, timestamp, OP_DELETE, {}))
+        else:
+            ids = data.draw(st.sets(st.sampled_from(sorted(TYPES)), min_size=1))
+            changes.append(Change(rowid, timestamp, OP_UPDATE, {c: every[c] for c in ids}))
+
+    def base_values(column_id: int, rowids: np.ndarray) -> pa.Array:
+        assert (np.diff(rowids) > 0).all()
+        return pa.array([base[column_id][r] for r in rowids.tolist()], TYPES[column_id])
+
+    redo = to_rows(sorted(changes, key=lambda c: c.rowid))
+    unset = DeltaColumn(pa.nulls(len(changes), pa.int64()), np.zeros(len(changes), dtype=bool))
+    unset_columns = {
+        c: DeltaColumn(unset.values.cast(arrow_type), unset.is_set)
+        for c, arrow_type in TYPES.items()
+    }
+    redo = replace(redo, columns=unset_columns | dict(redo.columns))
+    undo = to_changes(invert_changes(redo, base_values))
+    assert [(c.rowid, c.timestamp) for c in undo] == [
+        (c.rowid, c.timestamp) for c in backwards(changes)
+    ]
+    assert all(c.cells.keys() == TYPES.keys() for c in undo if c.op == OP_REINSERT)
+    assert all(not c.cells for c in undo if c.op == OP_DELETE)
+    newest, alive = played(base, changes), set(range(ROWS)) - dead
+    for moment in range(9, 25):
+        then, live = played(newest, [c for c in undo if c.timestamp > moment]), set(alive)
+        for change in undo:
+            if change.timestamp > moment and change.op != OP_UPDATE:
+                (live.add if change.op == OP_REINSERT else live.remove)(change.rowid)
+        expected = played(base, [c for c in changes if c.timestamp <= moment])
+        for rowid in live:
+            assert [then[c][rowid] for c in TYPES] == [expected[c][rowid] for c in TYPES]
+        was = {r for r in range(ROWS) if last_op(changes, r, moment) != OP_DELETE}
+        assert live == was
+
+
+def last_op(changes: list[Change], rowid: int, moment: int) -> int | None:
+    """The newest change of a row up to a moment."""
+    ops = [c.op for c in changes if c.rowid == rowid and c.timestamp <= moment]
+    return ops[-1] if ops else None
+
+
+@given(redo_changes(deletes=False), st.data())
+def test_updates_of_every_row_give_what_single_updates_give(changes, data):
+    """Where no base value stays, none is looked at."""
+    every = [
+        Change(rowid, 9, OP_UPDATE, {c: data.draw(VALUES[c]) for c in TYPES})
+        for rowid in range(ROWS)
+    ]
+    newest = played({c: [None] * ROWS for c in TYPES}, [*every, *changes])
+    redo = to_rows(sorted([*every, *changes], key=lambda c: c.rowid))
+    for column_id, arrow_type in TYPES.items():
+        base = pa.array(data.draw(st.lists(VALUES[column_id], min_size=ROWS, max_size=ROWS)))
+        applied = apply_updates(redo, column_id, 0, base.cast(arrow_type))
+        assert applied.equals(pa.array(newest[column_id], arrow_type))
 
 
 def played(base: dict[int, list], changes: Sequence[Change]) -> dict[int, list]:
@@ -261,7 +330,7 @@ def test_updates_from_before_a_column_was_widened_fit_its_base():
     )
     base = pa.array([1 << 40, 1 << 41])
     assert apply_updates(redo, 1, 0, base).equals(pa.array([1 << 40, 6]))
-    undo = invert_updates(redo, lambda _, rowids: base.take(pa.array(rowids)))
+    undo = invert_changes(redo, lambda _, rowids: base.take(pa.array(rowids)))
     assert undo.columns[1].values.equals(pa.array([5, 1 << 41]))
 
 
@@ -272,7 +341,7 @@ def test_inverted_updates_without_timestamps_have_none():
         np.array([OP_UPDATE] * 2, np.uint8),
         {1: DeltaColumn(pa.array([1, 2]))},
     )
-    undo = invert_updates(redo, lambda _, rowids: pa.array([10 * int(r) for r in rowids]))
+    undo = invert_changes(redo, lambda _, rowids: pa.array([10 * int(r) for r in rowids]))
     assert undo.timestamps is None
     assert undo.columns[1].values.to_pylist() == [20, 40]
 

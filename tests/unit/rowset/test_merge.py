@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from kudulite.model.encoded_key import encode_keys
 from kudulite.model.types import int32
-from kudulite.rowset.rowset import ScannedRows
 from kudulite.rowset.merge import OrderedStream, merge_ordered
+from kudulite.rowset.rowset import ScannedRows
 
 
 def rows(keys: list[int]) -> ScannedRows:
