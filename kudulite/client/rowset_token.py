@@ -32,7 +32,8 @@ from kudulite.errors import ConflictError, StorageError
 from kudulite.model.predicate import Predicate
 from kudulite.model.types import parse_type
 from kudulite.rowset.scan_spec import ScanSpec
-from kudulite.tablet.chosen_rows import ChosenRead, ChosenRows, chosen_reads
+from kudulite.tablet.chosen_rows import ChosenRows, chosen_reads
+from kudulite.tablet.tablet_scan import BlockRead
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class RowSetToken(PickledToken):
                 raise
             raise self._outdated(store, str(error)) from error
 
-    def _reads(self, store: TableStore, spec: ScanSpec) -> Iterator[ChosenRead]:
+    def _reads(self, store: TableStore, spec: ScanSpec) -> Iterator[BlockRead]:
         tablet = store.tablet(self.tablet)
         for chosen in self.rows:
             rowset = tablet.rowset(chosen.rowset_id)

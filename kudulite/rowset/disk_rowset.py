@@ -29,12 +29,11 @@ from kudulite.cfile.key_index import KeyIndex
 from kudulite.cfile.mapped_file import kept_bytes
 from kudulite.delta.delta_mem_store import DeltaMemSnapshot
 from kudulite.delta.delta_overlay import DeltaOverlay, DeltaSource
-from kudulite.delta.scatter import select
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Column
 from kudulite.rowset.base_columns import BaseColumns
 from kudulite.rowset.overlay_memo import OverlayMemo
-from kudulite.rowset.rowset import Block, ScannedRows, cell_value, record_batch
+from kudulite.rowset.rowset import Block, RowSet, cell_value
 from kudulite.rowset.rowset_deltas import RowSetDeltas
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.rowset.scan_spec import ScanSpec
@@ -44,7 +43,7 @@ _KEY_BYTES = 12
 _BLOOM_KEYS_MIN = 500
 
 
-class DiskRowSet:
+class DiskRowSet(RowSet):
     """One rowset as a superblock describes it, reading its files from `folder`, its own.
 
     `base` is its base data as it is, without deltas.
@@ -60,6 +59,8 @@ class DiskRowSet:
         """`dms` holds the changes that are newer than all REDO files."""
         self.meta = meta
         self.folder = folder
+        self.key_min, self.key_max = meta.key_min, meta.key_max
+        self.lifetime = meta.insert_timestamp, meta.delete_timestamp
         self.base = BaseColumns(meta, folder, cache)
         self._cache = cache
         self._deltas = RowSetDeltas(meta, folder, cache)
@@ -80,16 +81,6 @@ class DiskRowSet:
     def dms(self) -> DeltaMemSnapshot | None:
         """The changes that are newer than all REDO files."""
         return self._dms
-
-    @property
-    def key_min(self) -> bytes:
-        """The smallest encoded key."""
-        return self.meta.key_min
-
-    @property
-    def key_max(self) -> bytes:
-        """The largest encoded key."""
-        return self.meta.key_max
 
     @property
     def key_index(self) -> KeyIndex:
@@ -182,39 +173,31 @@ class DiskRowSet:
             if all(self._may_match(spec, name, cid, group) for name, cid in checked):
                 yield Block(group, max(start, group_start), min(stop, group_stop))
 
-    def read_block(
-        self, block: Block, spec: ScanSpec, chosen: np.ndarray | None = None
-    ) -> ScannedRows | None:
-        """Return the matching live rows of a block, or None when there are none.
-
-        Only those that `chosen`, bool[block.row_count], names; None is all.
-        """
-        overlay = self.overlay(spec.timestamp)
-        live = overlay.selection(block.start, block.stop)
-        if chosen is not None:
-            live = chosen if live is None else live & chosen
-            if not live.any():
-                return None
-        known: dict[str, pa.Array] = {}
-        if spec.predicates.columns:
-            known = self._read_columns(block, spec, overlay, spec.predicates.columns, None)
-            matches = spec.predicates.evaluate(pa.RecordBatch.from_pydict(known))
-            live = matches if live is None else live & matches
-        selected = None if live is None or live.all() else np.flatnonzero(live)
-        if selected is not None and not len(selected):
-            return None
-        rest = [name for name in spec.names if name not in known]
-        found = {name: select(known[name], selected) for name in spec.names if name in known}
-        found |= self._read_columns(block, spec, overlay, rest, selected)
-        count = block.row_count if selected is None else len(selected)
-        fields = spec.schema.arrow_schema(spec.names)
-        batch = record_batch([found[name] for name in spec.names], fields, count)
-        return ScannedRows(batch, self.keys_of(block, selected) if spec.with_keys else None)
+    def rowids_of(self, block: Block) -> np.ndarray:
+        """Return int64[n]: the row ids of a block's rows."""
+        return np.arange(block.start, block.stop)
 
     def keys_of(self, block: Block, positions: np.ndarray | None) -> KeyArray:
         """Return the keys of a block's rows at int64[m] `positions`; None is all of them."""
         keys = self.key_index.slice(block.start, block.stop)
         return keys if positions is None else keys.take(positions)
+
+    def live_in(self, block: Block, timestamp: int) -> np.ndarray | None:
+        """Return bool[n]: which of a block's rows are not deleted; None when none is."""
+        return self.overlay(timestamp).selection(block.start, block.stop)
+
+    def read_images(
+        self,
+        block: Block,
+        columns: Sequence[Column],
+        views: Sequence[tuple[DeltaOverlay, np.ndarray | None]],
+    ) -> list[list[pa.Array]]:
+        """Return, for each view, the columns' values of the block's rows at its positions."""
+        base = list(zip(self.base.read(block, columns), columns, strict=True))
+        return [
+            [overlay.apply_range(values, c.id, block.start, at) for values, c in base]
+            for overlay, at in views
+        ]
 
     def _rowid_range(self, lower: bytes | None, upper: bytes | None) -> tuple[int, int]:
         start, stop = 0, self.meta.row_count
@@ -233,22 +216,6 @@ class DiskRowSet:
         stop = min(start + ROW_GROUP_ROWS, self.meta.row_count)
         return spec.predicates.may_match_statistics(name, low, high, null_count, stop - start)
 
-    def _read_columns(
-        self,
-        block: Block,
-        spec: ScanSpec,
-        overlay: DeltaOverlay,
-        names: Sequence[str],
-        selected: np.ndarray | None,
-    ) -> dict[str, pa.Array]:
-        """Read columns of a block, bring them to the snapshot, keep the `selected` positions."""
-        columns = [spec.schema.column(name) for name in names]
-        base = self.base.read(block, columns)
-        return {
-            column.name: overlay.apply_range(values, column.id, block.start, selected)
-            for values, column in zip(base, columns, strict=True)
-        }
-
     def read_row(self, rowid: int, columns: Sequence[Column], timestamp: int) -> list[object]:
         """Return one row's cells as Python values, as of `timestamp`."""
         overlay = self.overlay(timestamp)
@@ -263,38 +230,16 @@ class DiskRowSet:
 
     # -- what changed
 
-    @property
-    def lifetime(self) -> tuple[int, int | None]:
-        """When the first row was inserted, and when all rows together were deleted."""
-        return self.meta.insert_timestamp, self.meta.delete_timestamp
-
     def delta_sources(self) -> tuple[Sequence[DeltaSource], Sequence[DeltaSource]]:
         """Return the sources of UNDO, newest first, and of REDO, oldest first, not opened yet."""
         undo, redo = self._deltas.files()
         return undo, redo if self._dms is None else [*redo, self._dms]
-
-    def rowids_of(self, block: Block) -> np.ndarray:
-        """Return int64[n]: the row ids of a block's rows."""
-        return np.arange(block.start, block.stop)
 
     def are_there(self, rowids: np.ndarray, timestamp: int, overlay: DeltaOverlay) -> np.ndarray:
         """Return bool[n]: which of int64[n] row ids are live; `overlay` is that of `timestamp`."""
         if not self.is_visible(timestamp):
             return np.zeros(len(rowids), dtype=bool)
         return ~overlay.is_deleted(rowids)
-
-    def read_images(
-        self,
-        block: Block,
-        columns: Sequence[Column],
-        views: Sequence[tuple[DeltaOverlay, np.ndarray]],
-    ) -> list[list[pa.Array]]:
-        """Return, for each view, the columns' values of the block's rows at its positions."""
-        base = list(zip(self.base.read(block, columns), columns, strict=True))
-        return [
-            [overlay.apply_range(values, c.id, block.start, at) for values, c in base]
-            for overlay, at in views
-        ]
 
     # -- files
 

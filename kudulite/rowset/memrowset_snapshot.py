@@ -22,12 +22,11 @@ from kudulite.cfile.base_data import ROW_GROUP_ROWS
 from kudulite.delta.delta_file import OP_DELETE
 from kudulite.delta.delta_mem_store import DeltaMemSnapshot
 from kudulite.delta.delta_overlay import DeltaOverlay, DeltaSource
-from kudulite.delta.scatter import select
 from kudulite.model.encoded_key import key_width
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Column, Schema
 from kudulite.rowset.overlay_memo import OverlayMemo
-from kudulite.rowset.rowset import Block, ScannedRows, cell_value, constant, record_batch
+from kudulite.rowset.rowset import Block, RowSet, cell_value, constant
 from kudulite.rowset.scan_spec import ScanSpec
 from kudulite.rowset.sorted_keys import SortedKeys
 
@@ -53,7 +52,7 @@ class OrderHint:
         self.sorted: SortedKeys | None = None
 
 
-class MemRowSetSnapshot:
+class MemRowSetSnapshot(RowSet):
     """The first rows and changes of a MemRowSet, immutable."""
 
     def __init__(
@@ -71,6 +70,7 @@ class MemRowSetSnapshot:
         """`slots` and `key_chunks` may hold more than `slot_count`, which is passed over."""
         self.schema = schema
         self.changes = changes
+        self.lifetime = 0, None
         self.row_count = slot_count
         self.key_min, self.key_max = key_bounds
         self.timestamp_min, self.timestamp_max = timestamp_bounds
@@ -186,46 +186,12 @@ class MemRowSetSnapshot:
         for number, first in enumerate(range(start, stop, ROW_GROUP_ROWS)):
             yield Block(number, first, min(first + ROW_GROUP_ROWS, stop))
 
-    def read_block(self, block: Block, spec: ScanSpec) -> ScannedRows | None:
-        """Return the matching live rows of a block, in key order, or None when there are none."""
-        overlay = self.overlay(spec.timestamp)
-        slots = self.sorted_keys.rowids[block.start : block.stop]
-        positions = self._live_positions(slots, overlay, spec.timestamp)
-        if positions is not None:
-            slots = slots[positions]
-        known: dict[str, pa.Array] = {}
-        selected = None
-        if len(slots) and spec.predicates.columns:
-            names = spec.predicates.columns
-            known = {n: _values(spec.schema.column(n), slots, overlay) for n in names}
-            matches = spec.predicates.evaluate(pa.RecordBatch.from_pydict(known))
-            if not matches.all():
-                selected = np.flatnonzero(matches)
-                slots = slots[selected]
-                positions = selected if positions is None else positions[selected]
-        if not len(slots):
+    def live_in(self, block: Block, timestamp: int) -> np.ndarray | None:
+        """Return bool[n]: which of a block's rows a snapshot sees; None when it sees all."""
+        overlay = self.overlay(timestamp)
+        if not len(overlay.deleted) and self._inserted_count(timestamp) == self.row_count:
             return None
-        arrays = [
-            select(known[name], selected)
-            if name in known
-            else _values(spec.schema.column(name), slots, overlay)
-            for name in spec.names
-        ]
-        batch = record_batch(arrays, spec.schema.arrow_schema(spec.names), len(slots))
-        return ScannedRows(batch, self.keys_of(block, positions) if spec.with_keys else None)
-
-    def _live_positions(
-        self, slots: np.ndarray, overlay: DeltaOverlay, timestamp: int
-    ) -> np.ndarray | None:
-        """Return int64[m]: which of the slots are live at a moment; None when all are."""
-        inserted_count = self._inserted_count(timestamp)
-        is_all = inserted_count == self.row_count
-        if is_all and not len(overlay.deleted):
-            return None
-        live = slots < inserted_count
-        if len(overlay.deleted):
-            live &= ~overlay.is_deleted(slots)
-        return None if live.all() else np.flatnonzero(live)
+        return self.are_there(self.rowids_of(block), timestamp, overlay)
 
     def keys_of(self, block: Block, positions: np.ndarray | None) -> KeyArray:
         """Return the keys of a block's rows at int64[m] `positions`; None is all of them."""
@@ -233,11 +199,6 @@ class MemRowSetSnapshot:
         return keys if positions is None else keys.take(positions)
 
     # -- what changed
-
-    @property
-    def lifetime(self) -> tuple[int, int | None]:
-        """0 and None: each row is inserted and deleted by itself."""
-        return 0, None
 
     def delta_sources(self) -> tuple[Sequence[DeltaSource], Sequence[DeltaSource]]:
         """Return no UNDO, and all changes, inserts included, as REDO."""
@@ -255,11 +216,12 @@ class MemRowSetSnapshot:
         self,
         block: Block,
         columns: Sequence[Column],
-        views: Sequence[tuple[DeltaOverlay, np.ndarray]],
+        views: Sequence[tuple[DeltaOverlay, np.ndarray | None]],
     ) -> list[list[pa.Array]]:
         """Return, for each view, the columns' values of the block's rows at its positions."""
         slots = self.rowids_of(block)
-        return [[_values(c, slots[at], overlay) for c in columns] for overlay, at in views]
+        chosen = [(overlay, slots if at is None else slots[at]) for overlay, at in views]
+        return [[_values(column, at, overlay) for column in columns] for overlay, at in chosen]
 
 
 def _values(column: Column, slots: np.ndarray, overlay: DeltaOverlay) -> pa.Array:

@@ -57,7 +57,9 @@ class RowLife:
     ) -> dict[int, list[pa.Array]]:
         """Return the columns of the row, one value each, at each of some moments."""
         first = np.zeros(1, np.int64)
-        views = [(self._overlay(timestamp), first) for timestamp in timestamps]
+        views: list[tuple[DeltaOverlay, np.ndarray | None]] = [
+            (self._overlay(timestamp), first) for timestamp in timestamps
+        ]
         found = self._rowset.read_images(self._block, columns, views)
         return dict(zip(timestamps, found, strict=True))
 

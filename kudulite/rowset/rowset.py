@@ -6,14 +6,15 @@ row of many rowsets; it is live in at most one.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from kudulite.delta.delta_overlay import DeltaOverlay, DeltaSource
+from kudulite.delta.scatter import select
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Column
 from kudulite.model.values import timestamp_from_micros
@@ -47,74 +48,126 @@ class ScannedRows:
         return ScannedRows(self.batch.slice(start, stop - start), keys)
 
 
-class RowSet(Protocol):
+class RowSet(ABC):
     """A DiskRowSet or a snapshot of a MemRowSet; immutable, any number of threads read."""
 
-    @property
-    def key_min(self) -> bytes:
-        """The smallest encoded key."""
+    key_min: bytes
+    """The smallest encoded key."""
 
-    @property
-    def key_max(self) -> bytes:
-        """The largest encoded key."""
+    key_max: bytes
+    """The largest encoded key."""
 
+    lifetime: tuple[int, int | None]
+    """When all rows together were inserted and deleted; 0 and None: each by itself."""
+
+    @abstractmethod
     def is_visible(self, timestamp: int) -> bool:
         """Whether a snapshot at `timestamp` (inclusive) may see any row."""
 
+    @abstractmethod
     def live_row_count(self, timestamp: int) -> int:
-        """Return the number of rows that a snapshot sees."""
+        """Return the number of rows that a snapshot sees, from deltas alone."""
 
+    # -- lookups by key
+
+    @abstractmethod
     def find(self, keys: KeyArray, timestamp: int) -> np.ndarray:
         """Return int64[n]: the row ids of ascending `keys` live at `timestamp`, else -1."""
 
+    @abstractmethod
     def find_one(self, key: bytes, width: int | None, timestamp: int) -> int:
         """Return the row id of `key` if it is live at `timestamp`, else -1."""
 
+    @abstractmethod
     def read_rows(
         self, rowids: np.ndarray, columns: Sequence[Column], timestamp: int
     ) -> list[pa.Array]:
         """Return each column's values of int64[n] row ids in any order, as of `timestamp`."""
 
+    @abstractmethod
     def read_row(self, rowid: int, columns: Sequence[Column], timestamp: int) -> list[object]:
         """Return one row's cells as Python values, as of `timestamp`."""
 
+    # -- blocks
+
+    @abstractmethod
     def blocks(self, spec: ScanSpec) -> Iterator[Block]:
         """Yield the blocks that may hold a matching row, in key order."""
 
-    def read_block(self, block: Block, spec: ScanSpec) -> ScannedRows | None:
-        """Return the matching live rows of a block, in key order, or None when there are none."""
-
-    # -- what changed, for diff scans and the history of a row
-
-    @property
-    def lifetime(self) -> tuple[int, int | None]:
-        """When all rows together were inserted and deleted; 0 and None: each by itself."""
-
-    def overlay(self, timestamp: int) -> DeltaOverlay:
-        """Return the fold of the changes that a snapshot at `timestamp` sees."""
-
-    def delta_sources(self) -> tuple[Sequence[DeltaSource], Sequence[DeltaSource]]:
-        """Return the sources of UNDO, newest first, and of REDO, oldest first, not opened yet."""
-
+    @abstractmethod
     def rowids_of(self, block: Block) -> np.ndarray:
         """Return int64[n]: the row ids of a block's rows, in key order."""
 
+    @abstractmethod
     def keys_of(self, block: Block, positions: np.ndarray | None) -> KeyArray:
         """Return the keys of a block's rows at int64[m] `positions`; None is all of them."""
 
-    def are_there(self, rowids: np.ndarray, timestamp: int, overlay: DeltaOverlay) -> np.ndarray:
-        """Return bool[n]: which of int64[n] row ids are live; `overlay` is that of `timestamp`."""
+    @abstractmethod
+    def live_in(self, block: Block, timestamp: int) -> np.ndarray | None:
+        """Return bool[n]: which of a block's rows a snapshot sees; None when it sees all."""
 
+    @abstractmethod
     def read_images(
         self,
         block: Block,
         columns: Sequence[Column],
-        views: Sequence[tuple[DeltaOverlay, np.ndarray]],
+        views: Sequence[tuple[DeltaOverlay, np.ndarray | None]],
     ) -> list[list[pa.Array]]:
         """Return, for each view, the columns' values of the block's rows at int64[m] positions.
 
-        A view is an overlay and ascending positions; base data is read once for all of them.
+        A view is an overlay and ascending positions, None for all; base data is read once for all
+        views.
         """
+
+    def read_block(
+        self, block: Block, spec: ScanSpec, wanted: np.ndarray | None = None
+    ) -> ScannedRows | None:
+        """Return the matching live rows of a block, in key order, or None when there are none.
+
+        `wanted` is bool[block.row_count]; rows where it is false are left out. None is all.
+        """
+        live = self.live_in(block, spec.timestamp)
+        if wanted is not None:
+            live = wanted if live is None else live & wanted
+        if live is not None and not live.any():
+            return None
+        known: dict[str, pa.Array] = {}
+        if spec.predicates.columns:
+            known = self._read_columns(block, spec, spec.predicates.columns, None)
+            matches = spec.predicates.evaluate(pa.RecordBatch.from_pydict(known))
+            live = matches if live is None else live & matches
+        selected = None if live is None or live.all() else np.flatnonzero(live)
+        if selected is not None and not len(selected):
+            return None
+        columns = {name: select(known[name], selected) for name in spec.names if name in known}
+        others = [name for name in spec.names if name not in known]
+        columns |= self._read_columns(block, spec, others, selected)
+        count = block.row_count if selected is None else len(selected)
+        fields = spec.schema.arrow_schema(spec.names)
+        batch = record_batch([columns[name] for name in spec.names], fields, count)
+        return ScannedRows(batch, self.keys_of(block, selected) if spec.with_keys else None)
+
+    def _read_columns(
+        self, block: Block, spec: ScanSpec, names: Sequence[str], selected: np.ndarray | None
+    ) -> dict[str, pa.Array]:
+        """Read columns of a block as of the snapshot, at the `selected` positions."""
+        columns = [spec.schema.column(name) for name in names]
+        view = self.overlay(spec.timestamp), selected
+        return dict(zip(names, self.read_images(block, columns, [view])[0], strict=True))
+
+    # -- what changed, for diff scans and the history of a row
+
+    @abstractmethod
+    def overlay(self, timestamp: int) -> DeltaOverlay:
+        """Return what the deltas that a snapshot at `timestamp` sees make of base data."""
+
+    @abstractmethod
+    def delta_sources(self) -> tuple[Sequence[DeltaSource], Sequence[DeltaSource]]:
+        """Return the sources of UNDO, newest first, and of REDO, oldest first, not opened yet."""
+
+    @abstractmethod
+    def are_there(self, rowids: np.ndarray, timestamp: int, overlay: DeltaOverlay) -> np.ndarray:
+        """Return bool[n]: which of int64[n] row ids are live; `overlay` is that of `timestamp`."""
 
 
 def record_batch(arrays: list[pa.Array], fields: pa.Schema, count: int) -> pa.RecordBatch:

@@ -128,7 +128,7 @@ class _RowSetDiff:
             sides = 2 if spec.reads_before else 1
             return [pa.nulls(len(at), column.type.arrow) for column in spec.image_columns] * sides
         old = live_start if spec.reads_before else live_start & ~live_end
-        views: list[tuple[DeltaOverlay, np.ndarray]] = [
+        views: list[tuple[DeltaOverlay, np.ndarray | None]] = [
             (self._at_end, at[live_end]),
             (self._at_start, at[old]),
         ]

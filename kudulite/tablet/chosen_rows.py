@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
 
 from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.rowset import Block
@@ -40,32 +39,19 @@ class ChosenRows:
         return np.setdiff1d(np.arange(rowset.meta.row_count), without, assume_unique=True)
 
 
-@dataclass(frozen=True)
-class ChosenRead(BlockRead):
-    """The chosen rows of one block, not read yet; `chosen` is bool[n] or None for all."""
-
-    rowset: DiskRowSet
-    chosen: np.ndarray | None = None
-
-    def run(self) -> pa.RecordBatch | None:
-        """Return the matching rows, or None when there are none."""
-        found = self.rowset.read_block(self.block, self.spec, self.chosen)
-        return None if found is None else found.batch
-
-
 def chosen_reads(
     rowset: DiskRowSet, rows: np.ndarray | None, spec: ScanSpec
-) -> Iterator[ChosenRead]:
+) -> Iterator[BlockRead]:
     """Yield the reads of int64[m] ascending row ids of a rowset (None: all) that match `spec`."""
     if spec.predicates.is_empty or not rowset.is_visible(spec.timestamp):
         return
     for block in rowset.blocks(spec):
         if rows is None:
-            yield ChosenRead(rowset=rowset, block=block, spec=spec)
+            yield BlockRead(rowset, block, spec)
             continue
         mask = _mask(block, rows)
         if mask is not None:
-            yield ChosenRead(rowset=rowset, block=block, spec=spec, chosen=mask)
+            yield BlockRead(rowset, block, spec, mask)
 
 
 def _mask(block: Block, rows: np.ndarray) -> np.ndarray | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pyarrow as pa
 
 from kudulite.rowset.merge import OrderedStream, merge_ordered
@@ -19,16 +20,17 @@ from kudulite.tablet.tablet import Tablet
 
 @dataclass(frozen=True)
 class BlockRead:
-    """One block of a scan, not read yet."""
+    """One block of a scan, not read yet; `wanted` is bool[n], which of its rows, None for all."""
 
     rowset: RowSet
     block: Block
     spec: ScanSpec
+    wanted: np.ndarray | None = None
 
     def run(self) -> pa.RecordBatch | None:
         """Return the block's matching rows, or None when there are none."""
-        found = self.rowset.read_block(self.block, self.spec)
-        return None if found is None else found.batch
+        rows = self.rowset.read_block(self.block, self.spec, self.wanted)
+        return None if rows is None else rows.batch
 
 
 def block_reads(tablet: Tablet, spec: ScanSpec) -> Iterator[BlockRead]:
