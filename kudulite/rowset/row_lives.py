@@ -1,4 +1,7 @@
-"""The rows of one DiskRowSet with all their history, block by block: what merging compactions read.
+"""Rows with all their history: the input of merging compactions and flushes.
+
+A DiskRowSet is read block by block, a MemRowSet as a whole: its rows as first inserted are the base
+data, all later changes are REDO.
 
     a row     inserted@10   updated@20   updated@30   deleted@40
     lives     began 10 ── changes: 30 set back, 20 set back ── ended 40,   image: as of its newest
@@ -8,9 +11,10 @@ does. Only a DELETE stays what it is, the end of the row. A row's first insert i
 changes but its begin. Where an earlier compaction has put several lives of a key into one row, the
 older ones are among the changes, each from its REINSERT to the DELETE at its insert.
 
-Left out are the changes at or before the ancient history mark, rows that are dead since then, rows
-that nobody ever saw (inserted and deleted at one moment), and columns that the schema does not have
-any more. Columns that came later show their read default.
+Of a DiskRowSet these are left out: changes at or before the ancient history mark, rows that are dead
+since then, rows that no snapshot ever saw (inserted and deleted at one timestamp), and columns that
+were dropped from the schema. Columns that were added later show their read default. Of a MemRowSet
+nothing is left out.
 
 Invariants: (1) keys ascend; (2) `changes` are by row, newest first, each row's last insert down to
 its first but for the begin; (3) a REINSERT sets all columns but the key; (4) all changes and ends
@@ -18,7 +22,8 @@ are after the mark; a begin is exact if it is after the mark, else just some mom
 
 Threads: one reads; a block, once made, is immutable.
 
-Source: Kudu compaction.cc, ApplyMutationsAndGenerateUndos, RemoveAncientUndos.
+Source: Kudu compaction.cc, MemRowSetCompactionInput, DiskRowSetCompactionInput,
+ApplyMutationsAndGenerateUndos, RemoveAncientUndos.
 """
 
 from __future__ import annotations
