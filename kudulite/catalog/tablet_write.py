@@ -18,7 +18,7 @@ from kudulite.errors import ConflictError, KuduliteError
 from kudulite.fs.lock import TabletLock
 from kudulite.tablet.collapse import NO_COUNTS, WriteCounts
 from kudulite.tablet.mem_stores import Location, MemStores
-from kudulite.tablet.row_effects import RowEffects, RowPlayer
+from kudulite.tablet.row_effects import RowApplier, RowEffects
 from kudulite.tablet.row_operation import RowOperation
 from kudulite.wal.record_format import Record, encode_record
 from kudulite.wal.wal_writer import WalWriter
@@ -87,13 +87,13 @@ class TabletWrite:
         locations = memory.locate(keys)
         exists = [place is not None for place in locations]
         used = max(self.lock.last_timestamp, entry.timestamp, memory.timestamp_max)
-        player = memory.player
-        effects = player.play(operations, keys, exists)
+        applier = memory.applier
+        effects = applier.apply(operations, keys, exists)
         try:
-            found = self._record(player, effects, used)
+            found = self._record(applier, effects, used)
         except (pa.ArrowException, ValueError):
-            effects = player.play(operations, keys, exists, player.misfits(operations))
-            found = self._record(player, effects, used)
+            effects = applier.apply(operations, keys, exists, applier.misfits(operations))
+            found = self._record(applier, effects, used)
         is_refused = flushes[0].is_atomic and effects.refusals(0, len(operations))
         if found is None or is_refused:
             _report(flushes, effects, used, is_written=not is_refused)
@@ -124,12 +124,12 @@ class TabletWrite:
         return False
 
     def _record(
-        self, player: RowPlayer, effects: RowEffects, used: int
+        self, applier: RowApplier, effects: RowEffects, used: int
     ) -> tuple[Record, bytes] | None:
         """Return what to append, with a timestamp above `used`; None where nothing changes."""
         if not effects.changes:
             return None
-        record = player.record(effects, self.store.next_timestamp(used))
+        record = applier.record(effects, self.store.next_timestamp(used))
         return record, encode_record(record)
 
     def _append(

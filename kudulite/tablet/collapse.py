@@ -1,18 +1,10 @@
 """Collapses all operations of a write on one key into at most one effect on the tablet.
 
-    operation              key absent            key present
-    insert                 new row               error: already present
-    insert_ignore          new row               ignored
-    upsert, upsert_ignore  new row               set the given columns
-    update                 error: not found      set the given columns
-    update_ignore          ignored               set the given columns
-    delete                 error: not found      delete
-    delete_ignore          ignored               delete
-
-Operations on one key apply in row order, each on what the one before left. They are played in
-rounds: round i plays the i-th operation of every key at once, so the cost is in the longest chain
-and not in the number of rows. When all rows have one operation and every row sets the same columns,
-one formula per operation gives the same without rounds.
+Operations on one key apply in row order, each on the state that the one before it left; `OUTCOMES`
+(operation.py) says what each does. Round i applies the i-th operation of every key at once, so the
+cost grows with the longest chain and not with the number of rows. When all rows have one operation
+and every row sets the same columns, no rounds are needed: the state of a key does not change after
+its first operation.
 
 Source: Kudu common/row_operations.cc, tablet.cc.
 """
@@ -25,10 +17,31 @@ from dataclasses import dataclass
 import numpy as np
 
 from kudulite.errors import RowError
-from kudulite.tablet.operation import Operation
+from kudulite.tablet.operation import (
+    DELETED,
+    IGNORED,
+    INSERTED,
+    OUTCOMES,
+    UPDATED,
+    Operation,
+    Outcome,
+)
 
 ACTION_NONE, ACTION_INSERT, ACTION_UPDATE, ACTION_DELETE = range(4)
 SOURCE_KEEP, SOURCE_DEFAULT = -1, -2
+# The action on a key by how it was and is: uint8[2 * exists + is_live].
+_ACTIONS = np.array([ACTION_NONE, ACTION_INSERT, ACTION_DELETE, ACTION_UPDATE], np.uint8)
+
+_REASONS = (RowError.REASON_ALREADY_PRESENT, RowError.REASON_NOT_FOUND)
+_REFUSED = IGNORED + 1  # the code of the first of _REASONS
+
+
+def _code(outcome: Outcome) -> int:
+    return outcome if isinstance(outcome, int) else _REFUSED + _REASONS.index(outcome)
+
+
+# The outcome table as codes, flat: uint8[2 * operation + is_live].
+_OUTCOMES = np.array([_code(outcome) for pair in OUTCOMES for outcome in pair], np.uint8)
 
 
 @dataclass(frozen=True)
@@ -91,7 +104,10 @@ class KeyEffects:
 
 
 def collapse(
-    keyed: KeyedOperations, exists: np.ndarray, column_count: int, is_set: Sequence | None
+    keyed: KeyedOperations,
+    exists: np.ndarray,
+    column_count: int,
+    is_set: Sequence[np.ndarray] | None,
 ) -> KeyEffects:
     """Return the effect of all operations, given which of the k keys exist (bool[k]).
 
@@ -109,58 +125,61 @@ def collapse_uniform(
 ) -> KeyEffects:
     """Collapse rows that all have `operation` and all set the same columns."""
     is_first = np.append(True, keyed.group[1:] != keyed.group[:-1])
-    first = keyed.rows[is_first]
-    last = keyed.rows[np.append(is_first[1:], True)]
-    row_exists = exists[keyed.group]
-    total, absent_count = len(keyed.rows), int(np.count_nonzero(~exists))
-    inserted = updated = deleted = 0
-    refused = np.zeros(total, dtype=bool)
-    if operation <= Operation.INSERT_IGNORE:
-        action, source = np.where(exists, ACTION_NONE, ACTION_INSERT), first
-        inserted = absent_count
-        refused = row_exists | ~is_first
-    elif operation <= Operation.UPSERT_IGNORE:
-        action, source = np.where(exists, ACTION_UPDATE, ACTION_INSERT), last
-        inserted, updated = absent_count, total - absent_count
-    elif operation <= Operation.UPDATE_IGNORE:
-        action, source = np.where(exists, ACTION_UPDATE, ACTION_NONE), last
-        updated = int(np.count_nonzero(row_exists))
-        refused = ~row_exists
-    else:
-        action, source = np.where(exists, ACTION_DELETE, ACTION_NONE), first
-        deleted = len(exists) - absent_count
-        refused = ~row_exists | ~is_first
-    failures, ignored = _refusals(operation, keyed.rows[refused])
+    absent, present = _OUTCOMES[2 * operation : 2 * operation + 2]
+    first_outcome = np.where(exists, present, absent)
+    is_live = (first_outcome == INSERTED) | (exists & (first_outcome != DELETED))
+    was_live = exists[keyed.group]
+    is_later = ~is_first
+    was_live[is_later] = is_live[keyed.group[is_later]]
+    outcomes = np.where(was_live, present, absent)
+    # An operation that updates present keys takes the values of a key's last row.
+    is_source = np.append(is_first[1:], True) if present == UPDATED else is_first
+    counts, failures = _counts_and_failures(outcomes, keyed.rows)
     return KeyEffects(
-        action=action.astype(np.uint8),
-        sources=[source] * column_count,
+        action=_actions(exists, is_live, first_outcome == UPDATED),
+        sources=[keyed.rows[is_source]] * column_count,
         is_replaced=np.zeros(len(exists), dtype=bool),
-        counts=WriteCounts(inserted, updated, deleted, ignored),
+        counts=counts,
         failures=failures,
     )
 
 
-def _refusals(operation: Operation, rows: np.ndarray) -> tuple[list[RowFailure], int]:
-    """Return (failures, ignored count) of rows that an operation cannot apply."""
-    if operation not in (Operation.INSERT, Operation.UPDATE, Operation.DELETE):
-        return [], len(rows)
-    is_insert = operation == Operation.INSERT
-    reason = RowError.REASON_ALREADY_PRESENT if is_insert else RowError.REASON_NOT_FOUND
-    return ([RowFailure(reason, rows)] if len(rows) else []), 0
+def _actions(exists: np.ndarray, is_live: np.ndarray, is_changed: np.ndarray) -> np.ndarray:
+    """Return the action on each key: which exist before the write, and which are live after it."""
+    action = _ACTIONS.take(np.uint8(2) * exists + is_live)
+    action[(action == ACTION_UPDATE) & ~is_changed] = ACTION_NONE
+    return action
+
+
+def _counts_and_failures(
+    outcomes: np.ndarray, rows: np.ndarray
+) -> tuple[WriteCounts, list[RowFailure]]:
+    """Sum up the outcome codes uint8[n] of n rows."""
+    counts = WriteCounts(*(np.count_nonzero(outcomes == code) for code in range(_REFUSED)))
+    failures = [
+        RowFailure(reason, rows[is_refused])
+        for code, reason in enumerate(_REASONS, _REFUSED)
+        if (is_refused := outcomes == code).any()
+    ]
+    return counts, failures
 
 
 def collapse_rounds(
-    keyed: KeyedOperations, exists: np.ndarray, column_count: int, is_set: Sequence | None
+    keyed: KeyedOperations,
+    exists: np.ndarray,
+    column_count: int,
+    is_set: Sequence[np.ndarray] | None,
 ) -> KeyEffects:
     """Collapse any mixture: one round per position in the chains of operations."""
     state = _Rounds(exists, column_count, is_set)
+    outcomes = np.empty(len(keyed.rows), np.uint8)
     for at in _rounds(keyed.group):
-        state.play(keyed.rows[at], keyed.group[at], keyed.operations[at])
-    return state.effects()
+        outcomes[at] = state.apply(keyed.rows[at], keyed.group[at], keyed.operations[at])
+    return state.effects(*_counts_and_failures(outcomes, keyed.rows))
 
 
 def _rounds(group: np.ndarray) -> list[np.ndarray]:
-    """Return, per round, the positions of the operations played in it; `group` is ascending."""
+    """Return, per round, the positions of the operations applied in it; `group` is ascending."""
     if not len(group):
         return []
     starts = np.flatnonzero(np.append(True, group[1:] != group[:-1]))
@@ -172,7 +191,9 @@ def _rounds(group: np.ndarray) -> list[np.ndarray]:
 class _Rounds:
     """The state of all keys between rounds."""
 
-    def __init__(self, exists: np.ndarray, column_count: int, is_set: Sequence | None) -> None:
+    def __init__(
+        self, exists: np.ndarray, column_count: int, is_set: Sequence[np.ndarray] | None
+    ) -> None:
         self._exists = exists
         self._alive = exists.copy()
         self._is_replaced = np.zeros(len(exists), dtype=bool)
@@ -182,18 +203,11 @@ class _Rounds:
         distinct = 1 if is_set is None else column_count
         self._sources = [np.full(len(exists), SOURCE_KEEP, np.int64) for _ in range(distinct)]
         self._column_count = column_count
-        self._counts = WriteCounts()
-        self._present: list[np.ndarray] = []
-        self._absent: list[np.ndarray] = []
 
-    def play(self, rows: np.ndarray, keys: np.ndarray, operations: np.ndarray) -> None:
-        """Apply one operation to each of `keys` (all different)."""
-        alive = self._alive[keys]
-        creates = ~alive & (operations <= Operation.UPSERT_IGNORE)
-        changes = alive & (operations >= Operation.UPSERT) & (operations <= Operation.UPDATE_IGNORE)
-        deletes = alive & (operations >= Operation.DELETE)
-        present = alive & (operations == Operation.INSERT)
-        absent = ~alive & ((operations == Operation.UPDATE) | (operations == Operation.DELETE))
+    def apply(self, rows: np.ndarray, keys: np.ndarray, operations: np.ndarray) -> np.ndarray:
+        """Apply one operation to each of `keys` (all different); return the outcome codes."""
+        outcomes = _OUTCOMES.take(2 * operations + self._alive[keys])
+        creates, changes, deletes = (outcomes == code for code in (INSERTED, UPDATED, DELETED))
         for index, source in enumerate(self._sources):
             source[keys[creates]] = SOURCE_DEFAULT
             written = creates | changes
@@ -206,29 +220,11 @@ class _Rounds:
         self._alive[created] = True
         self._is_changed[keys[changes]] = True
         self._alive[keys[deletes]] = False
-        self._present.append(rows[present])
-        self._absent.append(rows[absent])
-        done = [int(np.count_nonzero(m)) for m in (creates, changes, deletes, present | absent)]
-        self._counts += WriteCounts(done[0], done[1], done[2], len(rows) - sum(done))
+        return outcomes
 
-    def effects(self) -> KeyEffects:
+    def effects(self, counts: WriteCounts, failures: Sequence[RowFailure]) -> KeyEffects:
         """Return the sum of all rounds."""
-        action = np.where(
-            self._exists,
-            np.where(self._alive, ACTION_UPDATE, ACTION_DELETE),
-            np.where(self._alive, ACTION_INSERT, ACTION_NONE),
-        ).astype(np.uint8)
-        sources = self._sources
-        is_touched = self._is_changed | self._is_replaced
-        action[(action == ACTION_UPDATE) & ~is_touched] = ACTION_NONE
-        if self._is_set is None:
-            sources = sources * self._column_count
-        failures = [
-            RowFailure(reason, rows)
-            for reason, parts in (
-                (RowError.REASON_ALREADY_PRESENT, self._present),
-                (RowError.REASON_NOT_FOUND, self._absent),
-            )
-            if parts and len(rows := np.concatenate(parts))
-        ]
-        return KeyEffects(action, sources, self._is_replaced, self._counts, failures)
+        is_changed = self._is_changed | self._is_replaced
+        action = _actions(self._exists, self._alive, is_changed)
+        sources = self._sources if self._is_set is not None else self._sources * self._column_count
+        return KeyEffects(action, sources, self._is_replaced, counts, failures)

@@ -34,7 +34,7 @@ from kudulite.model.schema import Schema
 from kudulite.mvcc.hybrid_time import TIMESTAMP_MAX
 from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.memrowset import MemRowSet
-from kudulite.tablet.row_effects import RowPlayer
+from kudulite.tablet.row_effects import RowApplier
 from kudulite.tablet.tablet import Tablet
 from kudulite.wal.record_format import Record, RecordDecoder
 from kudulite.wal.row_changes import CHANGE_DELETE, CHANGE_INSERT
@@ -134,7 +134,7 @@ class MemStores:
     def __init__(self, base: Tablet, schema: Schema) -> None:
         self.base = base
         self.schema = schema
-        self.player = RowPlayer(schema)
+        self.applier = RowApplier(schema)
         self.decoder = RecordDecoder(schema)
         self.log: WalWriter | None = None  # of this process's last append, by the lock's holder
         self.end: WalPosition = base.superblock.wal_start

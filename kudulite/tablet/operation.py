@@ -1,7 +1,9 @@
-"""The eight write operations, and what a write asks of each row.
+"""The eight write operations, the outcome of each on a row, and the operation of a whole write.
 
-Source: Kudu common/row_operations.cc; docs/schema_design.adoc. The table of who does what when the
-key is present or absent is in `collapse.py`, where it is applied.
+`OUTCOMES` is the only place that says what an operation does when its key is present or absent.
+Batches look it up as an array (collapse.py), single rows one at a time (row_effects.py).
+
+Source: Kudu common/row_operations.cc; docs/schema_design.adoc.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from kudulite.errors import ColumnNotFoundError, OptionError, SchemaError
+from kudulite.errors import ColumnNotFoundError, OptionError, RowError, SchemaError
 from kudulite.model.schema import Schema
 
 
@@ -41,6 +43,24 @@ class Operation(IntEnum):
         """Whether the operation changes rows that exist and never makes one."""
         return Operation.UPDATE <= self < Operation.DELETE
 
+
+# The outcomes that a write counts, in the order of the fields of WriteCounts.
+INSERTED, UPDATED, DELETED, IGNORED = range(4)
+# One of these, or the RowError reason of a refusal.
+Outcome = int | str
+_PRESENT, _NOT_FOUND = RowError.REASON_ALREADY_PRESENT, RowError.REASON_NOT_FOUND
+# OUTCOMES[operation][is_live]: INSERTED is a new row, UPDATED sets the given columns.
+OUTCOMES: tuple[tuple[Outcome, Outcome], ...] = (
+    # key absent, key present
+    (INSERTED, _PRESENT),  # INSERT
+    (INSERTED, IGNORED),  # INSERT_IGNORE
+    (INSERTED, UPDATED),  # UPSERT
+    (INSERTED, UPDATED),  # UPSERT_IGNORE
+    (_NOT_FOUND, UPDATED),  # UPDATE
+    (IGNORED, UPDATED),  # UPDATE_IGNORE
+    (_NOT_FOUND, DELETED),  # DELETE
+    (IGNORED, DELETED),  # DELETE_IGNORE
+)
 
 OPERATION_NAMES = tuple(operation.label for operation in Operation)
 _LETTERS = {"i": Operation.INSERT, "u": Operation.UPDATE, "d": Operation.DELETE}

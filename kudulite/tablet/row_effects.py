@@ -1,19 +1,11 @@
-"""Plays the operations of a flush one after the other: one change per key, and who was refused.
+"""Applies the operations of a flush one after the other: one change per key, and the refusals.
 
-    operation              key absent            key present
-    insert                 new row               refused: already present
-    insert_ignore          new row               ignored
-    upsert, upsert_ignore  new row               set the given columns
-    update                 refused: not found    set the given columns
-    update_ignore          ignored               set the given columns
-    delete                 refused: not found    delete
-    delete_ignore          ignored               delete
+`OUTCOMES` (operation.py) says what each operation does to a row. A refused row leaves the others
+applied. The rows were made one by one by a program, so a loop over them is right here; whole
+batches take collapse.py, which looks up the same table as an array.
 
-A refused row leaves the others applied. Rows came one by one from a program, so a loop over them is
-right here; whole batches go through `collapse.py`, which has the same table as array operations.
-
-Invariants: (1) of a key there is at most one change, which takes what was before the flush to what
-is after it; (2) a row that was there, was deleted and inserted again is an UPDATE of all columns.
+Invariants: (1) a key has at most one change, which takes the state before the flush to the state
+after it; (2) a live row that was deleted and inserted again is an UPDATE of all columns.
 
 Source: Kudu common/row_operations.cc, tablet.cc.
 """
@@ -30,7 +22,14 @@ from kudulite.errors import RowError, SchemaError
 from kudulite.model.schema import Schema
 from kudulite.model.values import canonical_value
 from kudulite.tablet.collapse import WriteCounts
-from kudulite.tablet.operation import Operation
+from kudulite.tablet.operation import (
+    DELETED,
+    IGNORED,
+    INSERTED,
+    OUTCOMES,
+    UPDATED,
+    Outcome,
+)
 from kudulite.tablet.row_operation import RowOperation
 from kudulite.wal.record_format import Record
 from kudulite.wal.row_changes import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE, RowChanges
@@ -38,15 +37,13 @@ from kudulite.wal.row_codec import RowCodec, RowList
 
 # Up to so many changes a record is written row by row: columns cost more to start.
 ROW_LIST_MAX = 16
-COUNT_INSERTED, COUNT_UPDATED, COUNT_DELETED, COUNT_IGNORED = _COUNTED = range(4)
 # (CHANGE_ constant, cells by name, position)
 Change = tuple[int, dict[str, Any], int]
-_INSERTS = (Operation.INSERT, Operation.INSERT_IGNORE)
 
 
 @dataclass(slots=True)
 class _Row:
-    """A key's row while the flush is played; `values` are the cells that it has set, by name."""
+    """A key's row during a flush; `values` are the cells that the flush has set, by name."""
 
     position: int
     existed: bool
@@ -60,17 +57,16 @@ class RowEffects(NamedTuple):
     """What a flush does to one tablet.
 
     `changes` has a (op, cells by name, position) per changed key, position being that of the key's
-    first operation. `outcomes` has for each operation the count that it adds to (COUNT_ constants),
-    or the RowError reason of its refusal.
+    first operation. `outcomes` has one Outcome per operation.
     """
 
     changes: Sequence[Change]
-    outcomes: Sequence[int | str]
+    outcomes: Sequence[Outcome]
 
     def counts(self, start: int, stop: int) -> WriteCounts:
         """Return how many of the operations [start, stop) had which outcome."""
         part = self.outcomes[start:stop]
-        return WriteCounts(*map(part.count, _COUNTED))
+        return WriteCounts(*map(part.count, (INSERTED, UPDATED, DELETED, IGNORED)))
 
     def refusals(self, start: int, stop: int) -> list[tuple[int, str]]:
         """Return (position counted from `start`, reason) of the refused ones of [start, stop)."""
@@ -78,20 +74,8 @@ class RowEffects(NamedTuple):
         return [(at, reason) for at, reason in enumerate(part) if isinstance(reason, str)]
 
 
-def _absent(kind: Operation) -> int | str:
-    """Return the outcome of an update or delete of a row that is not there."""
-    is_ignored = kind in (Operation.UPDATE_IGNORE, Operation.DELETE_IGNORE)
-    return COUNT_IGNORED if is_ignored else RowError.REASON_NOT_FOUND
-
-
-def _present(kind: Operation) -> int | str:
-    """Return the outcome of an insert of a row that is there."""
-    is_ignored = kind == Operation.INSERT_IGNORE
-    return COUNT_IGNORED if is_ignored else RowError.REASON_ALREADY_PRESENT
-
-
-class RowPlayer:
-    """Plays flushes under one schema; immutable."""
+class RowApplier:
+    """Applies flushes under one schema; immutable."""
 
     def __init__(self, schema: Schema) -> None:
         self._key_names = schema.key_names
@@ -101,27 +85,27 @@ class RowPlayer:
         self._columns = {column.name: column for column in schema.columns}
         self._codec = RowCodec(schema)
 
-    def play(
+    def apply(
         self,
         operations: Sequence[RowOperation],
         keys: Sequence[bytes],
         exists: Sequence[bool],
         misfits: Collection[int] = (),
     ) -> RowEffects:
-        """Play n operations on their encoded `keys`; `exists`: which are live before the flush.
+        """Apply n operations to their encoded `keys`; `exists`: which are live before the flush.
 
-        Those at the positions `misfits` are refused.
+        Operations at the positions `misfits` are refused.
         """
         if not misfits and len(set(keys)) == len(keys):
-            played = [
-                self._alone(position, operation, is_live)
+            applied = [
+                self._apply_alone(position, operation, is_live)
                 for position, (operation, is_live) in enumerate(
                     zip(operations, exists, strict=True)
                 )
             ]
-            return RowEffects([c for _, c in played if c is not None], [o for o, _ in played])
+            return RowEffects([c for _, c in applied if c is not None], [o for o, _ in applied])
         rows: dict[bytes, _Row] = {}
-        outcomes: list[int | str] = []
+        outcomes: list[Outcome] = []
         for position, (operation, key) in enumerate(zip(operations, keys, strict=True)):
             row = rows.get(key)
             if row is None:
@@ -133,28 +117,25 @@ class RowPlayer:
         changes = [c for row in rows.values() if (c := self._change(row)) is not None]
         return RowEffects(changes, outcomes)
 
-    def _alone(
+    def _apply_alone(
         self, position: int, operation: RowOperation, is_live: bool
-    ) -> tuple[int | str, Change | None]:
-        """Play the only operation on its key; the same as `_apply` and `_change`, in one step."""
-        kind, values = operation.operation, operation.values
-        if kind >= Operation.DELETE:
-            if not is_live:
-                return _absent(kind), None
+    ) -> tuple[Outcome, Change | None]:
+        """Apply the only operation on its key; the same as `_apply` and `_change`, in one step."""
+        values = operation.values
+        outcome = OUTCOMES[operation.operation][is_live]
+        if outcome == DELETED:
             key = {name: values[name] for name in self._key_names}
-            return COUNT_DELETED, (CHANGE_DELETE, key, position)
-        if is_live and kind in _INSERTS:
-            return _present(kind), None
-        if not is_live and kind >= Operation.UPDATE:
-            return _absent(kind), None
+            return outcome, (CHANGE_DELETE, key, position)
+        if outcome not in (INSERTED, UPDATED):
+            return outcome, None
         if refused := self._refusal(values, not is_live):
             return refused, None
-        if not is_live:
-            # Cells are shared, not copied: whoever handed them down does not change them.
+        if outcome == INSERTED:
+            # Cells are shared, not copied: the caller does not change them any more.
             cells = values if len(values) == len(self._columns) else self._defaults | values
-            return COUNT_INSERTED, (CHANGE_INSERT, cells, position)
+            return outcome, (CHANGE_INSERT, cells, position)
         is_change = len(values) > len(self._key_names)
-        return COUNT_UPDATED, (CHANGE_UPDATE, values, position) if is_change else None
+        return outcome, (CHANGE_UPDATE, values, position) if is_change else None
 
     def misfits(self, operations: Sequence[RowOperation]) -> set[int]:
         """Return the positions of operations with a value that its column cannot hold.
@@ -178,31 +159,22 @@ class RowPlayer:
                     return False
         return True
 
-    def _apply(self, row: _Row, operation: RowOperation) -> int | str:
-        """Apply one operation; returns its outcome."""
-        kind = operation.operation
-        if kind >= Operation.DELETE:
-            return self._delete(row, kind)
-        is_new = not row.is_live
-        if is_new and kind >= Operation.UPDATE:
-            return _absent(kind)
-        if not is_new and kind in _INSERTS:
-            return _present(kind)
+    def _apply(self, row: _Row, operation: RowOperation) -> Outcome:
+        """Apply one operation; return its outcome."""
+        outcome = OUTCOMES[operation.operation][row.is_live]
+        if outcome == DELETED:
+            row.is_live, row.is_replaced, row.values = False, False, {}
+        if outcome not in (INSERTED, UPDATED):
+            return outcome
         given = {n: v for n, v in operation.values.items() if n not in row.key}
-        if refused := self._refusal(given, is_new):
+        if refused := self._refusal(given, not row.is_live):
             return refused
-        if not is_new:
+        if outcome == UPDATED:
             row.values.update(given)
-            return COUNT_UPDATED
-        row.is_live, row.is_replaced = True, row.existed
-        row.values = {**self._defaults, **given}
-        return COUNT_INSERTED
-
-    def _delete(self, row: _Row, kind: Operation) -> int | str:
-        if not row.is_live:
-            return _absent(kind)
-        row.is_live, row.is_replaced, row.values = False, False, {}
-        return COUNT_DELETED
+        else:
+            row.is_live, row.is_replaced = True, row.existed
+            row.values = self._defaults | given
+        return outcome
 
     def _refusal(self, given: dict[str, Any], is_new: bool) -> str | None:
         if not given.keys() <= self._columns.keys():  # the table was altered meanwhile

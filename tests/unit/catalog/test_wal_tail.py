@@ -78,10 +78,10 @@ def append_unannounced(table: Table, *operations: RowOperation) -> tuple[int, Wa
         memory = recover(store, entry, lock)
         keys = [encode_key([o.values["k"]], schema.key_types) for o in operations]
         exists = [place is not None for place in memory.locate(keys)]
-        effects = memory.player.play(operations, keys, exists)
+        effects = memory.applier.apply(operations, keys, exists)
         timestamp = max(store.environment.clock.now(), lock.last_timestamp + 1)
         with WalWriter(FileSystem(), wal_folder(store), memory.end) as log:
-            end = log.append([memory.player.record(effects, timestamp)])
+            end = log.append([memory.applier.record(effects, timestamp)])
     return timestamp, end
 
 

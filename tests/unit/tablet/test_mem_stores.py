@@ -80,11 +80,11 @@ class Log:
         """Play a flush and apply it, as a writer does."""
         keys = [self._base.key(operation.values["k"]) for operation in operations]
         places = self.memory.locate(keys)
-        player = self.memory.player
-        effects = player.play(operations, keys, [place is not None for place in places])
+        applier = self.memory.applier
+        effects = applier.apply(operations, keys, [place is not None for place in places])
         if not effects.changes:
             return
-        record = player.record(effects, self._base.start + len(self.records))
+        record = applier.record(effects, self._base.start + len(self.records))
         changed = [position for _, _, position in effects.changes]
         self.memory.apply(
             record, [keys[p] for p in changed], [places[p] for p in changed], self.end(1)

@@ -25,7 +25,7 @@ from kudulite.tablet.collapse import (
     collapse,
 )
 from kudulite.tablet.operation import Operation
-from kudulite.tablet.row_effects import ROW_LIST_MAX, RowEffects, RowPlayer
+from kudulite.tablet.row_effects import ROW_LIST_MAX, RowApplier, RowEffects
 from kudulite.tablet.row_operation import RowOperation
 from kudulite.wal.record_format import decode_record, encode_record
 from kudulite.wal.row_changes import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
@@ -60,7 +60,7 @@ def play(schema: Schema, exists: dict[int, bool], *operations: RowOperation) -> 
     """Play operations; `exists` says of some keys that they are live."""
     keys = [encode_key([operation.values["k"]], schema.key_types) for operation in operations]
     live = [exists.get(operation.values["k"], False) for operation in operations]
-    return RowPlayer(schema).play(operations, keys, live)
+    return RowApplier(schema).apply(operations, keys, live)
 
 
 # -- one operation
@@ -237,17 +237,17 @@ def test_values_that_do_not_fit_are_found_and_refused(filler):
     operations = [op("insert", v="text"), op("insert", 1, v=1), op("insert", 2, v=1 << 40)]
     operations += [op("insert", 3, v=0.0)]  # what a column of floats took
     operations += [op("insert", k, v=k) for k in range(4, 4 + filler)]
-    player = RowPlayer(SCHEMA)
+    applier = RowApplier(SCHEMA)
     keys = [encode_key([o.values["k"]], SCHEMA.key_types) for o in operations]
     absent = [False] * len(operations)
     with pytest.raises((pa.ArrowException, ValueError)):
-        encode_record(player.record(player.play(operations, keys, absent), 5))
-    misfits = player.misfits(operations)
+        encode_record(applier.record(applier.apply(operations, keys, absent), 5))
+    misfits = applier.misfits(operations)
     assert misfits == {0, 2, 3}
-    effects = player.play(operations, keys, absent, misfits)
+    effects = applier.apply(operations, keys, absent, misfits)
     invalid = RowError.REASON_INVALID
     assert effects.outcomes == [invalid, INSERTED, invalid, invalid, *[INSERTED] * filler]
-    assert player.record(effects, 5).row_count == 1 + filler
+    assert applier.record(effects, 5).row_count == 1 + filler
 
 
 # -- counts and records
@@ -266,11 +266,11 @@ def test_counts_and_refusals_of_a_part():
 
 def test_changes_become_a_record_of_the_columns_that_are_set():
     """With a mask for each column that not every change sets; the log reads it back the same."""
-    player, live = RowPlayer(SCHEMA), {0: True, 1: True, 2: True}
+    applier, live = RowApplier(SCHEMA), {0: True, 1: True, 2: True}
     operations = [op("update", 0, v=1), op("update", 1, w=2), op("delete", 2), op("insert", 3)]
     keys = [encode_key([o.values["k"]], SCHEMA.key_types) for o in operations]
-    effects = player.play(operations, keys, [live.get(k, False) for k in range(4)])
-    made = player.record(effects, 5)
+    effects = applier.apply(operations, keys, [live.get(k, False) for k in range(4)])
+    made = applier.record(effects, 5)
     for record in (made, decode_record(memoryview(encode_record(made)), SCHEMA)):
         assert record.timestamp == 5
         assert record.ops.tolist() == [CHANGE_UPDATE, CHANGE_UPDATE, CHANGE_DELETE, CHANGE_INSERT]
@@ -285,10 +285,10 @@ def test_changes_become_a_record_of_the_columns_that_are_set():
 
 def test_a_record_has_no_column_that_nobody_sets():
     """Nor masks where all set the same."""
-    player = RowPlayer(SCHEMA)
+    applier = RowApplier(SCHEMA)
     operations = [op("update", k, v=k) for k in range(2)]
     keys = [encode_key([o.values["k"]], SCHEMA.key_types) for o in operations]
-    record = player.record(player.play(operations, keys, [True, True]), 5)
+    record = applier.record(applier.apply(operations, keys, [True, True]), 5)
     assert (list(record.columns), record.is_set) == ([0, 1], {})
-    deletes = player.play([op("delete", 1)], keys[1:], [True])
-    assert list(player.record(deletes, 6).columns) == [0]
+    deletes = applier.apply([op("delete", 1)], keys[1:], [True])
+    assert list(applier.record(deletes, 6).columns) == [0]
