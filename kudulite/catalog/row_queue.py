@@ -1,51 +1,96 @@
-"""Group commit within a process: who waits for the same tablet is written by the first of them.
+"""Group commit within a process: the first thread that gets the turn writes all that wait.
 
-    add(mine); with turn: if mine is not done yet, take_all() and write them together
+    add(mine); with turn: if mine still waits, take_all() and write them together
     discard(mine) at the end, in case that an error or an interrupt came before the turn
 
-Threads: any. `turn` is held while writing and comes before the tablet's lock; the mutex protects
-the list and is a leaf. A queue may be replaced by a new one while threads use it: those of each
-have a tablet lock of their own, and so take turns as processes do.
+Threads: any. `turn` is held while writing and is taken before the tablet's lock; the mutex protects
+the list and is a leaf. A queue may be replaced by a new one while threads use it: the threads of
+each queue have a tablet lock of their own, and so take turns as processes do.
 """
 
 from __future__ import annotations
 
 import threading
-from typing import Generic, TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
+from kudulite.catalog.manifest import Manifest
+from kudulite.errors import KuduliteError, RetryableError
 from kudulite.fs.lock import TabletLock
+from kudulite.tablet.collapse import NO_COUNTS, WriteCounts
+from kudulite.tablet.row_operation import RowOperation, RowWriteFailure
 
-T = TypeVar("T")
+
+@dataclass(eq=False, slots=True)
+class WriteRequest:
+    """The operations of one caller on one tablet, as `planned` has it, and their result.
+
+    `positions` are the operations' positions in the caller's list, `refusals` are (position here,
+    RowError reason). `is_done`: there is a result or an error. A request that was taken off the
+    queue and has neither was interrupted. `is_stale`: nothing was written because the table is not
+    as it was planned for. An atomic request is written whole or not at all.
+    """
+
+    planned: Manifest
+    is_atomic: bool
+    error: KuduliteError | None = None
+    positions: list[int] = field(default_factory=list)
+    operations: list[RowOperation] = field(default_factory=list)
+    keys: list[bytes] = field(default_factory=list)
+    is_done: bool = False
+    is_stale: bool = False
+    timestamp: int = 0
+    counts: WriteCounts = NO_COUNTS
+    refusals: Sequence[tuple[int, str]] = ()
+    memory_bytes: tuple[int, int] = (0, 0)
+
+    def failures(self, table: str) -> list[RowWriteFailure]:
+        """Return the operations that were not written, by their positions in the caller's list."""
+        error = self.error
+        if error is None and not self.is_done:
+            error = RetryableError(
+                f"table {table!r}: the thread that wrote these rows together with its own was"
+                " interrupted; read them to see whether they are there"
+            )
+        if error is not None:
+            return [RowWriteFailure(row, str(error), error) for row in self.positions]
+        return [RowWriteFailure(self.positions[at], reason) for at, reason in self.refusals]
 
 
-class RowQueue(Generic[T]):
+class RowQueue:
     """What the threads of one process want written to one tablet."""
 
     def __init__(self) -> None:
-        # One that knows its thread: who was interrupted may let go of it without having it.
+        # An RLock knows its owner: a thread may release it after an interrupt without knowing
+        # whether it was acquired.
         self.turn = threading.RLock()
-        # Of this process's last write, its file still open; taken away by whose turn it is.
+        # The lock of this process's last write, its file still open; used by the turn's holder.
         self.lock: TabletLock | None = None
         self._mutex = threading.Lock()
-        self._waiting: list[T] = []
+        self._waiting: list[WriteRequest] = []
 
-    def add(self, item: T) -> None:
-        """Put an item at the end."""
+    def __contains__(self, request: WriteRequest) -> bool:
+        """Whether nobody has taken the request yet."""
         with self._mutex:
-            self._waiting.append(item)
+            return request in self._waiting
 
-    def take_all(self) -> list[T]:
-        """Take all waiting items, in order."""
+    def add(self, request: WriteRequest) -> None:
+        """Put a request at the end."""
         with self._mutex:
-            found, self._waiting = self._waiting, []
-            return found
+            self._waiting.append(request)
 
-    def discard(self, item: T) -> bool:
-        """Take an item off the list; False when somebody has taken it."""
-        if not self._waiting:  # as mostly: it is replaced, never changed to be empty
+    def take_all(self) -> list[WriteRequest]:
+        """Take all waiting requests, in order."""
+        with self._mutex:
+            taken, self._waiting = self._waiting, []
+            return taken
+
+    def discard(self, request: WriteRequest) -> bool:
+        """Take a request off the list; False when another thread has taken it."""
+        if not self._waiting:  # the usual case; the list never becomes empty in place
             return False
         with self._mutex:
-            rest = [other for other in self._waiting if other is not item]
-            was_there = len(rest) < len(self._waiting)
-            self._waiting = rest
-        return was_there
+            left = [other for other in self._waiting if other is not request]
+            was_waiting = len(left) < len(self._waiting)
+            self._waiting = left
+        return was_waiting

@@ -4,7 +4,8 @@ from dataclasses import astuple, replace
 
 import pytest
 
-from kudulite.catalog.tablet_write import Flush, TabletWrite, groups_of
+from kudulite.catalog.row_queue import WriteRequest
+from kudulite.catalog.tablet_write import TabletWrite, groups_of
 from kudulite.client.table import Table
 from kudulite.errors import ConflictError, RetryableError, RowError
 from kudulite.model.encoded_key import encode_key
@@ -23,10 +24,10 @@ from tests.support.tables.row_writes import (
 UNWRITTEN = RetryableError("not written")
 
 
-def flush_of(table: Table, *operations: RowOperation, is_atomic: bool = False) -> Flush:
+def flush_of(table: Table, *operations: RowOperation, is_atomic: bool = False) -> WriteRequest:
     """A flush that was planned for the table as it is now."""
     manifest = store_of(table).newest()
-    made = Flush(manifest, is_atomic, UNWRITTEN)
+    made = WriteRequest(manifest, is_atomic, UNWRITTEN)
     for position, operation in enumerate(operations):
         made.positions.append(position)
         made.operations.append(operation)
@@ -34,7 +35,7 @@ def flush_of(table: Table, *operations: RowOperation, is_atomic: bool = False) -
     return made
 
 
-def run(table: Table, *flushes: Flush) -> None:
+def run(table: Table, *flushes: WriteRequest) -> None:
     """Write flushes as one record."""
     store, tablet_id = store_of(table), entry_of(table).id
     with store.lock(tablet_id) as lock:
@@ -47,7 +48,7 @@ def run(table: Table, *flushes: Flush) -> None:
 )
 def test_an_atomic_flush_shares_its_record_with_none(kinds: str, sizes: list[int]):
     """The others are together with their neighbours, in order. Atomic ones are an X here."""
-    flushes = [Flush(None, kind == "X", None) for kind in kinds]
+    flushes = [WriteRequest(None, kind == "X", None) for kind in kinds]
     groups = groups_of(flushes)
     assert [len(group) for group in groups] == sizes
     assert [flush for group in groups for flush in group] == flushes
