@@ -1,14 +1,16 @@
-"""Operations of a session that were not applied: which, why, and as which exception.
+"""The outcome of a session's flush, and the operations that it could not apply.
 
-Every failed operation becomes a `PendingError`, kept until `Session.get_pending_errors` hands it
-out. `FailureSummary` is the same told in one exception. Source: Kudu client/error_collector.cc;
-the texts are those of Kudu's status codes.
+Every failed operation becomes a `PendingError`, kept until `Session.get_pending_errors` returns it.
+`FailureSummary` puts many of them into one exception. Source: Kudu client/error_collector.cc; the
+texts are those of Kudu's status codes.
 """
 
 from __future__ import annotations
 
 import copy
 from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from kudulite.client.row_operations import WriteOperation
@@ -21,6 +23,8 @@ from kudulite.errors import (
     TableNotFoundError,
     UsageError,
 )
+from kudulite.tablet.collapse import NO_COUNTS, WriteCounts
+from kudulite.tablet.row_operation import RowWriteResult
 
 # Kudu keeps them without a bound.
 ERROR_BYTES_MAX = 16 << 20
@@ -94,6 +98,37 @@ class PendingError:
         return f"PendingError({str(self)!r})"
 
 
+@dataclass(slots=True)
+class FlushOutcome:
+    """The outcome of a flush of `operation_count` operations; all but the `errors` are applied.
+
+    `timestamp` is the highest that they got, 0 when none was applied.
+    """
+
+    operation_count: int = 0
+    counts: WriteCounts = NO_COUNTS
+    timestamp: int = 0
+    errors: list[PendingError] = field(default_factory=list)
+
+    def add(self, operations: Sequence[WriteOperation], result: RowWriteResult) -> None:
+        """Add the result of a table's writer."""
+        for failure in result.failures:
+            self._fail(operations[failure.row], failure.reason, failure.error)
+        self.counts = result.counts if self.counts is NO_COUNTS else self.counts + result.counts
+        self.timestamp = max(self.timestamp, result.timestamp)
+
+    def add_failed(self, operations: Iterable[WriteOperation], error: BaseException) -> None:
+        """Add operations of which none was applied."""
+        for operation in operations:
+            self._fail(operation, "", error)
+
+    def _fail(
+        self, operation: WriteOperation, reason: str, error: BaseException | None = None
+    ) -> None:
+        operation.is_applied = False  # the caller may apply it again
+        self.errors.append(PendingError(operation, reason, error))
+
+
 class ErrorBuffer:
     """The newest pending errors, oldest first, of a limited size.
 
@@ -109,10 +144,10 @@ class ErrorBuffer:
         return len(self._errors)
 
     def add(self, error: PendingError, buffer_bytes: int) -> None:
-        """Keep an error; the oldest make room.
+        """Keep an error, and drop the oldest ones when the limit is reached.
 
-        All errors of a full buffer of `buffer_bytes` fit, so that nothing is lost that a flush
-        could not write.
+        All errors of a full buffer of `buffer_bytes` fit, so that no operation that a flush could
+        not write is lost.
         """
         operation = error.operation
         size = operation.target.layout.size(operation.values)
@@ -124,7 +159,7 @@ class ErrorBuffer:
             self._has_overflowed = True
 
     def take(self) -> tuple[list[PendingError], bool]:
-        """Hand out all errors, and whether older ones were lost; it is empty then."""
+        """Remove and return all errors, and whether older ones were dropped."""
         errors, overflowed = [error for error, _ in self._errors], self._has_overflowed
         self._errors.clear()
         self._bytes, self._has_overflowed = 0, False
@@ -132,38 +167,43 @@ class ErrorBuffer:
 
 
 class FailureSummary:
-    """What one exception tells of many failed operations; of constant size.
+    """One exception for the failures of one or several flushes; of constant size.
 
     Threads: none; the session's report lock protects it.
     """
 
     def __init__(self) -> None:
+        self._operation_count = 0
         self._count = 0
         self._row_count = 0
         self._statuses: Counter[str] = Counter()
-        self._keys: list[tuple] = []
+        self._keys: list[tuple[Any, ...]] = []
         self._first: PendingError | None = None
         self._error: BaseException | None = None
 
     def __bool__(self) -> bool:
-        """Whether there is a failure to tell of."""
+        """Whether there is a failure to raise."""
         return self._first is not None
 
-    def add(self, error: PendingError) -> None:
-        """Count a failure."""
-        self._count += 1
-        self._first = self._first or error
-        if error.status in self._statuses or len(self._statuses) < REASONS_SHOWN_MAX:
-            self._statuses[error.status] += 1
-        if error.error is not None:
-            self._error = self._error or error.error
+    def add(self, outcome: FlushOutcome) -> None:
+        """Add the failures of a flush; a flush without failures does not count."""
+        if not outcome.errors:
             return
-        self._row_count += 1
-        if len(self._keys) < KEYS_SHOWN_MAX:
-            self._keys.append(error.operation.key)
+        self._operation_count += outcome.operation_count
+        self._count += len(outcome.errors)
+        self._first = self._first or outcome.errors[0]
+        for error in outcome.errors:
+            if error.status in self._statuses or len(self._statuses) < REASONS_SHOWN_MAX:
+                self._statuses[error.status] += 1
+            if error.error is not None:
+                self._error = self._error or error.error
+                continue
+            self._row_count += 1
+            if len(self._keys) < KEYS_SHOWN_MAX:
+                self._keys.append(error.operation.key)
 
     def raise_if_any(self) -> None:
-        """Raise what went wrong: an error that is none of a row first, else a RowError."""
+        """Raise the first error that is not a row's, else a RowError for all failed rows."""
         if self._first is None:
             return
         if self._error is None:
@@ -184,8 +224,10 @@ class FailureSummary:
     def _text(self) -> str:
         if self._count == 1:
             return f"Some errors occurred: {self._first}"
-        told = "; ".join(f"{count} × {status}" for status, count in self._statuses.items())
+        statuses = "; ".join(f"{count} × {status}" for status, count in self._statuses.items())
+        applied_count = self._operation_count - self._count
+        applied = f" The other {applied_count} were applied." if applied_count else ""
         return (
-            f"Some errors occurred: {self._count} operations were not applied ({told}), the first:"
-            f" {self._first}; all others were; session.get_pending_errors() tells each"
+            f"{self._count} of {self._operation_count} operations failed ({statuses})."
+            f" First failure: {self._first}.{applied} See session.get_pending_errors()."
         )

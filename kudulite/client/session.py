@@ -2,26 +2,26 @@
 
     manual       apply only buffers; `flush` writes; a full buffer is an error
     auto         each apply writes its row, and raises what went wrong with it (also: sync)
-    background   a thread writes what is buffered at a watermark or an interval; apply waits for
-                 room in a full buffer; `flush`, `close` and `get_pending_errors` tell what failed
+    background   a thread writes the buffer at a watermark or an interval; apply waits for room in
+                 a full buffer; `flush`, `close` and `get_pending_errors` report failures
 
 A flush writes each tablet at one timestamp, with one fsync. Operations that fail leave the others
 of their flush applied; each becomes a pending error, and the flush raises. They are not tried again
 unless the caller applies them again.
 
 Invariants: (1) in manual and background mode the operations of a table are applied in the order in
-which `apply` took them, by whichever handles of the table they were made; (2) an operation that was
-applied is in the buffer, written, or a pending error; (3) what is not written yet is never more
-than the buffer space.
+which `apply` took them, whichever handles of the table made them; (2) an operation that was applied
+is in the buffer, written, or a pending error; (3) unwritten operations never exceed the buffer
+space.
 
-Not written is what a manual session holds when it is dropped, when its `with` block ends by an
-exception, or when the process ends. A background session writes its rest at an exception and at
-the end of the interpreter, too.
+A manual session loses its buffered operations if it is garbage-collected, if its `with` block
+raises, or if the process exits. A background session still writes its buffer when its `with` block
+raises and when the interpreter exits.
 
 Threads: any number may use one session. `_write_lock` puts flushes one after the other and is held
-while files are written, `_report_lock` protects what is known of past flushes, and is taken last;
-the buffer has its own lock. In auto mode no lock is held while a row is written. After a fork the
-child must make its own session: what is buffered, the parent writes.
+while files are written, `_report_lock` protects the results of past flushes and is taken last; the
+buffer has its own lock. In auto mode no lock is held while a row is written. After a fork the child
+must make its own session: the parent writes the buffer.
 
 Source: Kudu client/client.h, KuduSession. More than two mutation buffers make no difference here,
 because one flush writes at a time.
@@ -34,14 +34,21 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 from kudulite.client.mutation_buffer import FlushMode, MutationBuffer
-from kudulite.client.pending_errors import ErrorBuffer, FailureSummary, PendingError
-from kudulite.client.row_flush import FlushOutcome, write_operations
+from kudulite.client.pending_errors import (
+    ErrorBuffer,
+    FailureSummary,
+    FlushOutcome,
+    PendingError,
+)
 from kudulite.client.row_operations import WriteOperation
 from kudulite.errors import KuduliteError, OptionError, UsageError
+from kudulite.tablet.collapse import WriteCounts
 
 FLUSH_MODES = {
     "manual": FlushMode.MANUAL,
@@ -51,26 +58,19 @@ FLUSH_MODES = {
 }
 
 
-class SessionCounters(NamedTuple):
-    """What became of a session's operations so far, and how many flushes wrote them."""
+@dataclass(frozen=True)
+class SessionCounters(WriteCounts):
+    """How many operations of a session had which outcome so far, and how many flushes it made."""
 
-    inserted: int = 0
-    updated: int = 0
-    deleted: int = 0
-    ignored: int = 0
     failed: int = 0
     flushes: int = 0
 
     def plus(self, outcome: FlushOutcome) -> SessionCounters:
         """Return the counters after one more flush."""
-        counts = outcome.counts
         return SessionCounters(
-            self.inserted + counts.inserted,
-            self.updated + counts.updated,
-            self.deleted + counts.deleted,
-            self.ignored + counts.ignored,
-            self.failed + len(outcome.errors),
-            self.flushes + 1,
+            **vars(self + outcome.counts),
+            failed=self.failed + len(outcome.errors),
+            flushes=self.flushes + 1,
         )
 
 
@@ -87,7 +87,7 @@ class Session:
         self._flusher: threading.Thread | None = None
         self._timeout_seconds: float | None = None
         self._errors = ErrorBuffer()
-        self._untold = FailureSummary()  # failures of the flusher that nobody was told of
+        self._unraised = FailureSummary()  # failures of the flusher that no call has raised
         self._counters = SessionCounters()  # replaced, never changed
         self._last_timestamp: int | None = None
         self.set_flush_mode(flush_mode)
@@ -128,9 +128,9 @@ class Session:
         self._buffer.change("flush mode", mode=mode)
 
     def set_timeout_ms(self, ms: float | None) -> None:
-        """Set how long a flush waits for another writer of a tablet; None: as `connect` was told.
+        """Set how long a flush waits for another writer of a tablet; None: as in `connect`.
 
-        It may be set at any time, and counts for flushes that begin later.
+        It may be set at any time, and applies to flushes that begin later.
         """
         self._timeout_seconds = None if ms is None else _number("timeout_ms", ms) / 1000
 
@@ -164,7 +164,7 @@ class Session:
     # -- writing
 
     def apply(self, operation: WriteOperation) -> None:
-        """Take an operation; when it is written is the flush mode's matter.
+        """Take an operation; the flush mode decides when it is written.
 
         Raises SchemaError for an operation without its whole key or an update of nothing,
         UsageError for one that was applied before, a full buffer, or a closed session; in auto
@@ -179,29 +179,31 @@ class Session:
                 self._start_flusher()
             return
         self._buffer.claim(operation)
-        failures = self._write([operation])
-        if failures:
-            _summary(failures).raise_if_any()
+        outcome = self._write([operation])
+        if outcome.errors:
+            summary = FailureSummary()
+            summary.add(outcome)
+            summary.raise_if_any()
 
     def flush(self) -> None:
-        """Write what is buffered, and wait until all that was applied before is durable.
+        """Write the buffer, and wait until all operations applied before are durable.
 
-        Raises RowError when rows failed, or what kept a tablet from being written (as
+        Raises RowError when rows failed, or the error that kept a tablet from being written (as
         LockTimeoutError, StorageError, TableNotFoundError), after all other operations are applied.
-        In background mode that is also for what the thread wrote since somebody was told.
+        In background mode this includes failures of the thread that no call has raised yet.
         """
         self._check_process()
         if self._buffer.is_closed:
             raise UsageError("the session is closed: it has written all; make another one")
-        self._flush_and_raise()
+        self._raise_failures(self._flush_buffered())
 
     def close(self) -> None:
-        """Flush, and take no more operations; raises as `flush`, and is closed all the same."""
+        """Flush, and take no more operations; raises as `flush`, and is closed even then."""
         if os.getpid() != self._process or self._buffer.is_closed:
             return
         self._buffer.close()
         try:
-            self._flush_and_raise()
+            self._raise_failures(self._flush_buffered())
         finally:
             if self._flusher is not None:
                 self._flusher.join()
@@ -235,18 +237,18 @@ class Session:
             text = f"a session is dropped with {count} operations that were never flushed"
             warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
 
-    # -- what happened
+    # -- results
 
     @property
     def counters(self) -> SessionCounters:
-        """What became of the operations that were written so far."""
+        """Outcomes of the operations that were written so far."""
         return self._counters
 
     @property
     def last_timestamp(self) -> int | None:
-        """The highest timestamp of what this session wrote; None while that is nothing.
+        """The highest timestamp of this session's writes; None before the first.
 
-        A scan at this time shows all that was flushed.
+        A scan at this time shows all flushed operations.
         """
         return self._last_timestamp
 
@@ -263,12 +265,12 @@ class Session:
         return len(self._errors)
 
     def get_pending_errors(self) -> tuple[list[PendingError], bool]:
-        """Hand out the errors since the last call, oldest first; also of a closed session.
+        """Return the errors since the last call, oldest first; also of a closed session.
 
-        The second value is whether there were more than the session keeps; the oldest are gone.
+        The second value is whether there were more than the session keeps; the oldest are dropped.
         """
         with self._report_lock:
-            self._untold = FailureSummary()
+            self._unraised = FailureSummary()
             return self._errors.take()
 
     # -- inside
@@ -280,51 +282,68 @@ class Session:
                 " must make its own"
             )
 
-    def _flush_and_raise(self) -> None:
-        failures = self._flush_buffered()
-        if not failures and not self._untold:
+    def _raise_failures(self, outcome: FlushOutcome) -> None:
+        """Raise the failures of a flush, with those of the flusher before it."""
+        if not outcome.errors and not self._unraised:
             return
         with self._report_lock:
-            untold, self._untold = self._untold, FailureSummary()
-        for error in failures:
-            untold.add(error)
-        untold.raise_if_any()
+            summary, self._unraised = self._unraised, FailureSummary()
+        summary.add(outcome)
+        summary.raise_if_any()
 
-    def _flush_buffered(self, *, is_told: bool = True) -> list[PendingError]:
-        """Write what is buffered now, after any flush that is under way; return the failures."""
+    def _flush_buffered(self, *, is_raised: bool = True) -> FlushOutcome:
+        """Write the buffer as it is now, after any flush that is under way."""
         with self._write_lock:
             operations, size = self._buffer.take()
             try:
-                return self._write(operations, is_told=is_told) if operations else []
+                if not operations:
+                    return FlushOutcome()
+                return self._write(operations, is_raised=is_raised)
             finally:
                 self._buffer.written(size)
 
     def _write(
-        self, operations: Sequence[WriteOperation], *, is_told: bool = True
-    ) -> list[PendingError]:
-        """Write operations; return the failures, which the caller raises if `is_told`."""
-        outcome = FlushOutcome()
+        self, operations: Sequence[WriteOperation], *, is_raised: bool = True
+    ) -> FlushOutcome:
+        """Write operations of any tables, those of one table in their order, in one call.
+
+        A table that cannot be written does not keep the others from being written. However this
+        ends, each operation that was not applied is a pending error. `is_raised`: the caller raises
+        the failures; else a later flush does.
+        """
+        outcome = FlushOutcome(len(operations))
+        left = _by_table(operations)
         try:
-            write_operations(operations, self._timeout_seconds, outcome)
+            while left:
+                group = left[0]
+                writer = group[0].target.writer
+                try:
+                    outcome.add(group, writer.write(group, timeout_seconds=self._timeout_seconds))
+                except Exception as error:  # recorded for each operation, raised by the caller
+                    outcome.add_failed(group, error)
+                left.pop(0)
+        except BaseException as error:
+            outcome.add_failed(chain.from_iterable(left), error)
+            raise
         finally:
             with self._report_lock:
                 self._counters = self._counters.plus(outcome)
                 if outcome.timestamp:
                     self._last_timestamp = max(self._last_timestamp or 0, outcome.timestamp)
                 bytes_max = self._buffer.settings.bytes_max
-                for error in outcome.errors:
-                    self._errors.add(error, bytes_max)
-                    if not is_told:
-                        self._untold.add(error)
-        return outcome.errors
+                for failed in outcome.errors:
+                    self._errors.add(failed, bytes_max)
+                if not is_raised:
+                    self._unraised.add(outcome)
+        return outcome
 
     # -- the thread of a background session
 
     def _start_flusher(self) -> None:
         """Start the thread that writes in the background; it ends when it is idle.
 
-        It is a daemon, because a write that waits must not keep the process: so the end of the
-        interpreter is told to write what is buffered.
+        It is a daemon, because a waiting write must not keep the process alive. The buffer is
+        therefore written by a function registered for the exit of the interpreter.
         """
 
         def flush_at_exit() -> None:  # one of its own for each thread, to unregister that one
@@ -337,17 +356,17 @@ class Session:
         atexit.register(flush_at_exit)
         try:
             flusher.start()
-        except RuntimeError:  # no more threads are to be had, or the interpreter ends
+        except RuntimeError:  # no more threads can be started, or the interpreter exits
             atexit.unregister(flush_at_exit)
             self._buffer.flusher_failed()
-            self._flush_buffered(is_told=False)
+            self._flush_buffered(is_raised=False)
         else:
             self._flusher = flusher
 
     def _run_flusher(self, flush_at_exit: Callable[[], None]) -> None:
         try:
             while self._buffer.wait_for_work():
-                self._flush_buffered(is_told=False)
+                self._flush_buffered(is_raised=False)
         except BaseException:
             self._buffer.flusher_failed()  # the next operation starts another
             raise
@@ -355,11 +374,12 @@ class Session:
             atexit.unregister(flush_at_exit)
 
 
-def _summary(errors: Sequence[PendingError]) -> FailureSummary:
-    summary = FailureSummary()
-    for error in errors:
-        summary.add(error)
-    return summary
+def _by_table(operations: Sequence[WriteOperation]) -> list[list[WriteOperation]]:
+    """Two handles of a table are one table: operations on one row stay in order."""
+    groups: dict[str, list[WriteOperation]] = {}
+    for operation in operations:
+        groups.setdefault(operation.target.path, []).append(operation)
+    return list(groups.values())
 
 
 def _number(what: str, value: Any, maximum: float = float("inf")) -> float:

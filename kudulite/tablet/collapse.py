@@ -155,7 +155,7 @@ def _counts_and_failures(
     outcomes: np.ndarray, rows: np.ndarray
 ) -> tuple[WriteCounts, list[RowFailure]]:
     """Sum up the outcome codes uint8[n] of n rows."""
-    counts = WriteCounts(*(np.count_nonzero(outcomes == code) for code in range(_REFUSED)))
+    counts = WriteCounts(*(int(np.count_nonzero(outcomes == code)) for code in range(_REFUSED)))
     failures = [
         RowFailure(reason, rows[is_refused])
         for code, reason in enumerate(_REASONS, _REFUSED)

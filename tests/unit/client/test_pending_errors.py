@@ -31,7 +31,7 @@ def test_failed_rows_leave_the_others_of_their_flush_applied():
     ]
     for operation in operations:
         session.apply(operation)
-    with pytest.raises(RowError, match="^Some errors occurred: 2 operations were not") as caught:
+    with pytest.raises(RowError, match="^2 of 4 operations failed ") as caught:
         session.flush()
     assert "1 × Already present: key already present" in str(caught.value)
     assert caught.value.reason == RowError.REASON_ALREADY_PRESENT
@@ -94,7 +94,7 @@ def test_a_tablet_that_cannot_be_written_is_an_error_of_its_own_class():
     assert caught.value is not shared
     assert caught.value.__cause__ is shared
     assert not hasattr(shared, "__notes__")
-    assert "3 operations were not applied (2 × Timed out: tablet x" in caught.value.__notes__[0]
+    assert "3 of 5 operations failed (2 × Timed out: tablet x" in caught.value.__notes__[0]
     assert (set(table.values()), set(other.values())) == ({3}, {5})
     errors, _ = session.get_pending_errors()
     assert [(error.table, error.row["k"]) for error in errors] == [("a", 1), ("a", 2), ("a", 4)]
