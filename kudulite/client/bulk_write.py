@@ -32,21 +32,18 @@ from kudulite.catalog.table_store import Environment, TableStore
 from kudulite.client.environment import default_environment
 from kudulite.errors import StorageError
 from kudulite.model.schema import Schema
+from kudulite.tablet.collapse import WriteCounts
 
 
-@dataclass(frozen=True)
-class WriteResult:
-    """What a write did: the HybridTime `timestamp` to read it at, and row counts.
+@dataclass(frozen=True, kw_only=True)
+class WriteResult(WriteCounts):
+    """The outcome of a write: its row counts, and the HybridTime `timestamp` to read it at.
 
     `skipped` is true for a write whose application version was committed before.
     """
 
     timestamp: int
     version: int
-    inserted: int = 0
-    updated: int = 0
-    deleted: int = 0
-    ignored: int = 0
     skipped: bool = False
 
 
@@ -115,14 +112,10 @@ class BulkWrite:
         with contextlib.suppress(StorageError):  # it is committed, whatever is left in staging
             self.abort()
         maintain_soon(stager.store, {tablet_id for task in tasks for tablet_id in task.tablet_ids})
-        counts = result.counts
         return WriteResult(
+            **vars(result.counts),
             timestamp=result.timestamp,
             version=result.version,
-            inserted=counts.inserted,
-            updated=counts.updated,
-            deleted=counts.deleted,
-            ignored=counts.ignored,
             skipped=result.is_skipped,
         )
 

@@ -1,11 +1,11 @@
-"""Small Arrow batches: a few rows of one tablet go through its write-ahead log.
+"""Small Arrow batches: a few rows of one tablet are written through its write-ahead log.
 
     up to `small_write_rows_max` rows, all of one tablet     one record in the tablet's log
     everything else                                          a bulk write (bulk_write.py)
 
 Either way the write is all or nothing, durable and visible when it returns. A bulk write makes new
-files for each tablet that it touches; a record costs one append and one fsync, but only one tablet
-can take it in one step.
+files for each tablet that it touches. A record costs one append and one fsync, but is atomic in one
+tablet only.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from kudulite.tablet.row_failure import raise_row_error
 from kudulite.tablet.row_operation import RowOperation, RowWriteResult
 
 Batches = Iterable[pa.RecordBatch | pa.Table]
-# Of one operation's rows all are refused for the same of these.
-_OF_KEYS = (RowError.REASON_ALREADY_PRESENT, RowError.REASON_NOT_FOUND)
+# All rows of an operation that depend on the key's presence are refused for the same reason.
+_KEY_REASONS = (RowError.REASON_ALREADY_PRESENT, RowError.REASON_NOT_FOUND)
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class SmallWrite:
     ignore_null: bool
 
     def write(self, batches: Batches) -> tuple[WriteResult | None, Batches]:
-        """Return (result, batches); the result is None where they need a bulk write.
+        """Return (result, batches); the result is None when the batches need a bulk write.
 
         Raises RowError and SchemaError as a bulk write does; the table is then as it was.
         """
@@ -69,10 +69,13 @@ class SmallWrite:
         operations = self._operations(manifest.schema, checked)
         result = RowWriter(self.store).write(operations, is_atomic=True)
         self._raise_failures(manifest.schema, checked, result)
-        return (None, [rows]) if result.failures else (self._result(result), [])
+        if result.failures:
+            return None, [rows]
+        version = self.store.newest().version
+        return WriteResult(**vars(result.counts), timestamp=result.timestamp, version=version), []
 
     def _collect(self, batches: Batches) -> tuple[pa.Table | None, Batches]:
-        """Take rows off `batches` up to the limit; those beyond it stay for a bulk write."""
+        """Return all rows and no batches, or None and all batches when they exceed the limit."""
         limit = self.store.environment.small_write_rows_max
         taken: list[pa.RecordBatch | pa.Table] = []
         count = 0
@@ -105,30 +108,19 @@ class SmallWrite:
         return [RowOperation(self.operation, row) for row in cells]
 
     def _raise_failures(self, schema: Schema, rows: pa.Table, result: RowWriteResult) -> None:
-        """Raise what a bulk write would raise; where that is not clear, it is to say so itself.
+        """Raise the error of a bulk write, if its error would be the same.
 
-        A bulk write looks at what is left of all rows of a key: a value that an earlier one lacks
-        may be in a later one.
+        Other failures are left to a bulk write. It checks the combined rows of each key, so a value
+        that is missing in one row may be set by a later one.
         """
         failures = result.failures
         for failure in failures:
             if failure.error is not None:
                 raise failure.error
-        if failures and all(failure.reason in _OF_KEYS for failure in failures):
+        if failures and all(failure.reason in _KEY_REASONS for failure in failures):
             refused = np.array([failure.row for failure in failures])
             reason = failures[0].reason
             raise_row_error(self.store.name, self.operation.label, reason, rows, schema, refused)
-
-    def _result(self, result: RowWriteResult) -> WriteResult:
-        counts = result.counts
-        return WriteResult(
-            timestamp=result.timestamp,
-            version=self.store.newest().version,
-            inserted=counts.inserted,
-            updated=counts.updated,
-            deleted=counts.deleted,
-            ignored=counts.ignored,
-        )
 
 
 def _cells(column: pa.ChunkedArray, schema: Schema, name: str) -> list[Any]:
