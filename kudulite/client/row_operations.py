@@ -15,72 +15,35 @@ it may be changed and applied again.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
 from functools import cached_property
-from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
+from kudulite.catalog.row_write import RowWriter
+from kudulite.catalog.table_store import TableStore
 from kudulite.client.row_layout import RowLayout
 from kudulite.errors import ColumnNotFoundError, SchemaError, UsageError
-from kudulite.model.schema import Schema
 from kudulite.tablet.operation import Operation
-from kudulite.tablet.row_operation import RowOperation, RowWriteResult
-
-
-class RowWriterProtocol(Protocol):
-    """Whoever writes operations to one table; any number of threads may call it at once."""
-
-    def write(
-        self, operations: Sequence[RowOperation], *, timeout_seconds: float | None = None
-    ) -> RowWriteResult:
-        """Apply the operations in order; durable and visible when it returns.
-
-        A tablet whose lock is not had in `timeout_seconds` (None: as the table was opened) is
-        reported as failures. What it raises concerns all operations: none is applied.
-        """
-
-
-class RowTableProtocol(Protocol):
-    """What row operations ask of their table."""
-
-    @property
-    def name(self) -> str:
-        """The table's name."""
-
-    @property
-    def path(self) -> Path:
-        """The table's folder."""
-
-    @property
-    def schema(self) -> Schema:
-        """The newest schema."""
-
-    @property
-    def _row_target(self) -> RowTarget:
-        """The table as its operations see it."""
-
-    def row_writer(self) -> RowWriterProtocol:
-        """Return what writes single rows to the table."""
+from kudulite.tablet.row_operation import RowOperation
 
 
 class RowTarget:
-    """One table as its operations see it: how its rows look, and who writes them.
+    """One table as its operations see it: the layout of its rows, and the writer of its rows.
 
     Threads: any; `layout` is replaced, never changed.
     """
 
-    __slots__ = ("_table", "layout", "name", "path", "writer")
+    __slots__ = ("_store", "layout", "name", "path", "writer")
 
-    def __init__(self, table: RowTableProtocol) -> None:
-        self._table = table
-        self.name = table.name
-        self.path = str(table.path)
-        self.writer = table.row_writer()
-        self.layout = RowLayout(self.name, table.schema)
+    def __init__(self, store: TableStore) -> None:
+        self._store = store
+        self.name = store.name
+        self.path = str(store.folder)
+        self.writer = RowWriter(store)
+        self.layout = RowLayout(self.name, store.newest().schema)
 
     def refresh(self) -> bool:
         """Read the schema again; whether it has changed."""
-        schema = self._table.schema
+        schema = self._store.newest().schema
         if schema == self.layout.schema:
             return False
         self.layout = RowLayout(self.name, schema)
@@ -135,7 +98,7 @@ class WriteOperation(RowOperation):
         return f"<{self} of table {self.target.name!r}>"
 
     @property
-    def key(self) -> tuple:
+    def key(self) -> tuple[Any, ...]:
         """The primary key."""
         return tuple(self.values[name] for name in self.target.layout.schema.key_names)
 
@@ -234,38 +197,40 @@ class RowOperations:
     values; without one the columns are set one by one.
     """
 
-    @cached_property
-    def _row_target(self: RowTableProtocol) -> RowTarget:
-        return RowTarget(self)
+    _store: TableStore
 
-    def new_insert(self: RowTableProtocol, record: Any = None) -> Insert:
+    @cached_property
+    def _row_target(self) -> RowTarget:
+        return RowTarget(self._store)
+
+    def new_insert(self, record: Any = None) -> Insert:
         """Return an operation that adds a row."""
         return Insert(self._row_target, record)
 
-    def new_insert_ignore(self: RowTableProtocol, record: Any = None) -> InsertIgnore:
+    def new_insert_ignore(self, record: Any = None) -> InsertIgnore:
         """Return an operation that adds a row unless its key is there."""
         return InsertIgnore(self._row_target, record)
 
-    def new_upsert(self: RowTableProtocol, record: Any = None) -> Upsert:
+    def new_upsert(self, record: Any = None) -> Upsert:
         """Return an operation that adds a row or sets the given columns of the one there."""
         return Upsert(self._row_target, record)
 
-    def new_upsert_ignore(self: RowTableProtocol, record: Any = None) -> UpsertIgnore:
+    def new_upsert_ignore(self, record: Any = None) -> UpsertIgnore:
         """Return an operation that does as `new_upsert`."""
         return UpsertIgnore(self._row_target, record)
 
-    def new_update(self: RowTableProtocol, record: Any = None) -> Update:
+    def new_update(self, record: Any = None) -> Update:
         """Return an operation that sets the given columns of a row."""
         return Update(self._row_target, record)
 
-    def new_update_ignore(self: RowTableProtocol, record: Any = None) -> UpdateIgnore:
+    def new_update_ignore(self, record: Any = None) -> UpdateIgnore:
         """Return an operation that sets the given columns of a row if its key is there."""
         return UpdateIgnore(self._row_target, record)
 
-    def new_delete(self: RowTableProtocol, record: Any = None) -> Delete:
+    def new_delete(self, record: Any = None) -> Delete:
         """Return an operation that deletes the row of a key."""
         return Delete(self._row_target, record)
 
-    def new_delete_ignore(self: RowTableProtocol, record: Any = None) -> DeleteIgnore:
+    def new_delete_ignore(self, record: Any = None) -> DeleteIgnore:
         """Return an operation that deletes the row of a key if it is there."""
         return DeleteIgnore(self._row_target, record)

@@ -20,7 +20,6 @@ import pyarrow as pa
 from kudulite.catalog.bulk_write import WriteState, begin_write
 from kudulite.catalog.flush import flush_table
 from kudulite.catalog.partition import PartitionSchema
-from kudulite.catalog.row_write import RowWriter
 from kudulite.catalog.snapshot import choose_snapshot
 from kudulite.catalog.sweep import sweep_staging
 from kudulite.catalog.table_store import TableStore
@@ -119,10 +118,6 @@ class Table(
             ) from None
 
     # -- writing
-
-    def row_writer(self) -> RowWriter:
-        """Return what sessions write the table's rows with."""
-        return RowWriter(self._store)
 
     def insert(self, data: Any, **options: Any) -> WriteResult:
         """Add rows; RowError if any key is there already. For `options` see `new_bulk_write`."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from kudulite.client.row_operations import RowOperations
+from kudulite.client.row_operations import RowOperations, RowTarget
 from kudulite.errors import KuduliteError, RowError
 from kudulite.model.schema import Schema, schema_from_arrow
 from kudulite.tablet.collapse import WriteCounts
@@ -76,6 +77,16 @@ class MemoryRows:
         return "updated" if is_there else "inserted"
 
 
+class MemoryTarget(RowTarget):
+    """A table in memory as its operations see it."""
+
+    __slots__ = ()
+
+    def __init__(self, table: MemoryTable) -> None:
+        super().__init__(table)
+        self.writer = table.rows
+
+
 class MemoryTable(RowOperations):
     """A handle of a table in memory; several may share its rows."""
 
@@ -83,7 +94,7 @@ class MemoryTable(RowOperations):
         self, name: str = "t", rows: MemoryRows | None = None, schema: Schema = SCHEMA
     ) -> None:
         self.name = name
-        self.path = Path("/memory") / name
+        self.folder = Path("/memory") / name
         self.rows = rows or MemoryRows(schema)
 
     @property
@@ -91,9 +102,13 @@ class MemoryTable(RowOperations):
         """The newest schema."""
         return self.rows.schema
 
-    def row_writer(self) -> MemoryRows:
-        """What writes rows to the table."""
-        return self.rows
+    def newest(self) -> MemoryTable:
+        """The newest version: the table itself has its schema."""
+        return self
+
+    @cached_property
+    def _row_target(self) -> MemoryTarget:
+        return MemoryTarget(self)
 
     def values(self, column: str = "v") -> dict[Any, Any]:
         """One column's values by the first key column."""
