@@ -48,7 +48,7 @@ from kudulite.client.pending_errors import (
 )
 from kudulite.client.row_operations import WriteOperation
 from kudulite.errors import KuduliteError, OptionError, UsageError
-from kudulite.tablet.collapse import WriteCounts
+from kudulite.tablet.collapse import NO_COUNTS, WriteCounts
 
 FLUSH_MODES = {
     "manual": FlushMode.MANUAL,
@@ -65,14 +65,6 @@ class SessionCounters(WriteCounts):
     failed: int = 0
     flushes: int = 0
 
-    def plus(self, outcome: FlushOutcome) -> SessionCounters:
-        """Return the counters after one more flush."""
-        return SessionCounters(
-            **vars(self + outcome.counts),
-            failed=self.failed + len(outcome.errors),
-            flushes=self.flushes + 1,
-        )
-
 
 class Session:
     """Buffered writing of single rows, to any tables; made by `Client.new_session`."""
@@ -88,7 +80,9 @@ class Session:
         self._timeout_seconds: float | None = None
         self._errors = ErrorBuffer()
         self._unraised = FailureSummary()  # failures of the flusher that no call has raised
-        self._counters = SessionCounters()  # replaced, never changed
+        self._counts = NO_COUNTS
+        self._failed_count = 0
+        self._flush_count = 0
         self._last_timestamp: int | None = None
         self.set_flush_mode(flush_mode)
         self.set_timeout_ms(timeout_ms)
@@ -242,7 +236,10 @@ class Session:
     @property
     def counters(self) -> SessionCounters:
         """Outcomes of the operations that were written so far."""
-        return self._counters
+        with self._report_lock:
+            return SessionCounters(
+                **vars(self._counts), failed=self._failed_count, flushes=self._flush_count
+            )
 
     @property
     def last_timestamp(self) -> int | None:
@@ -327,7 +324,9 @@ class Session:
             raise
         finally:
             with self._report_lock:
-                self._counters = self._counters.plus(outcome)
+                self._counts += outcome.counts
+                self._failed_count += len(outcome.errors)
+                self._flush_count += 1
                 if outcome.timestamp:
                     self._last_timestamp = max(self._last_timestamp or 0, outcome.timestamp)
                 bytes_max = self._buffer.settings.bytes_max

@@ -37,6 +37,7 @@ from kudulite.wal.row_codec import RowCodec, RowList
 
 # Up to so many changes a record is written row by row: columns cost more to start.
 ROW_LIST_MAX = 16
+_COUNTED = (INSERTED, UPDATED, DELETED, IGNORED)
 # (CHANGE_ constant, cells by name, position)
 Change = tuple[int, dict[str, Any], int]
 
@@ -66,7 +67,7 @@ class RowEffects(NamedTuple):
     def counts(self, start: int, stop: int) -> WriteCounts:
         """Return how many of the operations [start, stop) had which outcome."""
         part = self.outcomes[start:stop]
-        return WriteCounts(*map(part.count, (INSERTED, UPDATED, DELETED, IGNORED)))
+        return WriteCounts(*map(part.count, _COUNTED))
 
     def refusals(self, start: int, stop: int) -> list[tuple[int, str]]:
         """Return (position counted from `start`, reason) of the refused ones of [start, stop)."""
