@@ -88,7 +88,7 @@ class Commit:
             return _skipped(newest)
         newest = flushed_under_locks(self.store, newest, locks)
         fit = self._fit_all(parts, fitted, newest, is_first=False)
-        parts = {t: [part.without_touches() for part in found] for t, found in fit.items()}
+        parts = {t: [part.without_no_ops() for part in found] for t, found in fit.items()}
         counts = sum((p.counts for ps in parts.values() for p in ps), WriteCounts())
         is_change = self.state.spec.is_overwrite or any(
             not part.is_empty for tablet_parts in parts.values() for part in tablet_parts

@@ -1,10 +1,10 @@
-"""The operations of a session that wait to be written, and when they have waited enough.
+"""The unwritten operations of a session, and when its flusher must write them.
 
     apply ──add──▶ fresh ──take──▶ being written ──written──▶ (gone)
                    └────── pending: never more than the space ──────┘
 
-Threads: any; `_lock` protects every field and is held for moments, never while files are written.
-At most one thread writes at a time: the session's write lock sees to it. Readers of `settings`,
+Threads: any; `_lock` protects every field and is held briefly, never while files are written. The
+session's write lock ensures that at most one thread writes at a time. Readers of `settings`,
 `is_closed` and the counts need no lock.
 
 Source: Kudu client/session-internal.cc.
@@ -45,7 +45,7 @@ class BufferSettings:
 
     @property
     def is_background(self) -> bool:
-        """Whether a thread of the session writes what is buffered."""
+        """Whether a thread of the session writes the buffer."""
         return self.mode is FlushMode.AUTO_BACKGROUND
 
 
@@ -70,7 +70,7 @@ class MutationBuffer:
 
     @property
     def has_pending(self) -> bool:
-        """Whether anything is not written yet."""
+        """Whether any operation is not written yet."""
         return self._pending_bytes > 0
 
     def change(self, what: str, **values: Any) -> None:
@@ -81,12 +81,12 @@ class MutationBuffer:
             self.settings = replace(self.settings, **values)
 
     def close(self) -> None:
-        """Take no more operations, and wake whoever waits."""
+        """Take no more operations, and wake all waiting threads."""
         with self._lock:
             self.is_closed = True
             self._state.notify_all()
 
-    # -- for whoever applies
+    # -- for threads that apply
 
     def claim(self, operation: WriteOperation) -> None:
         """Mark an operation as applied, without keeping it."""
@@ -97,8 +97,8 @@ class MutationBuffer:
     def add(self, operation: WriteOperation, size: int) -> bool:
         """Keep an operation of `size` bytes; returns whether the caller must start a flusher.
 
-        In background mode it waits for room. Raises UsageError for an operation that does not fit,
-        that was applied before, or that comes when the buffer is closed.
+        In background mode it waits for room. Raises UsageError for an operation that does not fit
+        or was applied before, and when the buffer is closed.
         """
         with self._lock:
             self._check(operation)
@@ -111,7 +111,7 @@ class MutationBuffer:
             return self.settings.mode is FlushMode.AUTO_BACKGROUND and self._call_flusher()
 
     def _call_flusher(self) -> bool:
-        """Wake the flusher if it has to write or to set its time; whether there is none."""
+        """Wake the flusher if it must write or start its interval; return whether there is none."""
         is_first = len(self._fresh) == 1
         if is_first:
             self._fresh_since = time.monotonic()
@@ -156,10 +156,10 @@ class MutationBuffer:
     def _is_over_watermark(self) -> bool:
         return self._fresh_bytes >= self.settings.watermark * self.settings.bytes_max
 
-    # -- for whoever writes, which is one at a time
+    # -- for the thread that writes; there is one at a time
 
     def take(self) -> tuple[list[WriteOperation], int]:
-        """Take all operations that no one took; they count as pending until `written`."""
+        """Take all fresh operations; they count as pending until `written`."""
         with self._lock:
             operations, size = self._fresh, self._fresh_bytes
             self._fresh, self._fresh_bytes = [], 0
@@ -168,7 +168,7 @@ class MutationBuffer:
             return operations, size
 
     def written(self, size: int) -> None:
-        """What was taken is written or failed: there is room again for its `size`."""
+        """Free the room of taken operations of `size` bytes, which were written or failed."""
         with self._lock:
             self._pending_bytes -= size
             self._is_writing = False
@@ -178,10 +178,10 @@ class MutationBuffer:
     # -- for the flusher
 
     def wait_for_work(self) -> bool:
-        """Wait until it is time to write; False tells the flusher to end.
+        """Wait until the buffer must be written; False when the flusher must end.
 
-        Time is when the fresh operations reach the watermark, when the first of them has waited
-        for the interval, when somebody waits for room, or when the buffer is closed.
+        It must be written when the fresh operations reach the watermark, when the first of them
+        has waited for the interval, when a thread waits for room, or when the buffer is closed.
         """
         with self._lock:
             while True:
@@ -190,12 +190,12 @@ class MutationBuffer:
                 if not self._fresh:
                     self._has_flusher = False
                     return False
-                rest = self._fresh_since + self.settings.interval_seconds - time.monotonic()
-                if rest <= 0 or self._is_room_wanted or self.is_closed or self._is_over_watermark():
+                left = self._fresh_since + self.settings.interval_seconds - time.monotonic()
+                if left <= 0 or self._is_room_wanted or self.is_closed or self._is_over_watermark():
                     return True
-                self._state.wait(rest)
+                self._state.wait(left)
 
     def flusher_failed(self) -> None:
-        """Say that the flusher could not be started, or ended by itself."""
+        """Note that the flusher could not be started, or ended by an exception."""
         with self._lock:
             self._has_flusher = False

@@ -89,7 +89,7 @@ class RowFailure:
 
 @dataclass(frozen=True)
 class KeyEffects:
-    """What a write does to each of k keys.
+    """The effects of a write on each of k keys.
 
     `action` uint8[k]. `sources` has an int64[k] per value column of the write: the row number whose
     value the column takes, SOURCE_KEEP, or SOURCE_DEFAULT. `is_replaced` bool[k]: the row was

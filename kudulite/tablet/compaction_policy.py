@@ -146,12 +146,12 @@ def choose_rowsets(
     for left in np.unique(candidates.start):
         right_of = candidates.take(candidates.start >= left)
         solution, bound = _approximate(right_of, float(left), budget, best)
-        best = max(best, solution, key=lambda found: found.quality)
+        best = max(best, solution, key=lambda each: each.quality)
         bounds.append((bound, right_of))
     for bound, right_of in bounds:
         if bound > max(QUALITY_MIN, _APPROXIMATION_RATIO * best.quality):
             solution = _solve(right_of, float(right_of.start.min()), budget)
-            best = max(best, solution, key=lambda found: found.quality)
+            best = max(best, solution, key=lambda each: each.quality)
     if best.quality <= QUALITY_MIN:
         return None
     in_order = sorted(best.extents, key=lambda extent: (extent.key_min, extent.key_max))
@@ -225,18 +225,18 @@ def _approximate(
     """
     whole = _quality(np.cumsum(candidates.value), candidates.stop - left)
     fits = np.cumsum(candidates.weight) <= budget
-    found = _Solution(0.0, ())
+    solution = _Solution(0.0, ())
     if fits.any():
         at = int(np.argmax(np.where(fits, whole, -np.inf)))
-        found = _Solution(float(whole[at]), candidates.extents[: at + 1])
+        solution = _Solution(float(whole[at]), candidates.extents[: at + 1])
     # Without a budget no set is better than all candidates up to its right end.
-    if whole.max() <= max(QUALITY_MIN, best.quality, found.quality):
-        return found, found.quality
-    return _fractional(candidates, left, budget, found)
+    if whole.max() <= max(QUALITY_MIN, best.quality, solution.quality):
+        return solution, solution.quality
+    return _fractional(candidates, left, budget, solution)
 
 
 def _fractional(
-    candidates: _Candidates, left: float, budget: int, found: _Solution
+    candidates: _Candidates, left: float, budget: int, solution: _Solution
 ) -> tuple[_Solution, float]:
     """Fill a fractional knapsack by density, one right end after the other.
 
@@ -245,7 +245,7 @@ def _fractional(
     spans = candidates.stop - left
     density = candidates.value / candidates.weight
     inside = SortedKeyList(key=lambda index: density[index])  # the least dense first, may stick out
-    weight, value, bound = 0, 0.0, found.quality
+    weight, value, bound = 0, 0.0, solution.quality
     for index in range(len(candidates.extents)):
         inside.add(index)
         weight += int(candidates.weight[index])
@@ -259,10 +259,10 @@ def _fractional(
         bound = max(bound, float(_quality(upper, spans[index])))
         sure = value - candidates.value[last] if excess else value
         quality = float(_quality(sure, spans[index]))
-        if quality > found.quality:
+        if quality > solution.quality:
             kept = inside[1 if excess else 0 :]
-            found = _Solution(quality, [candidates.extents[at] for at in kept])
-    return found, bound
+            solution = _Solution(quality, [candidates.extents[at] for at in kept])
+    return solution, bound
 
 
 def _solve(candidates: _Candidates, left: float, budget: int) -> _Solution:
@@ -279,9 +279,9 @@ def _solve(candidates: _Candidates, left: float, budget: int) -> _Solution:
             most[weight:] = np.maximum(most[weight:], taken)
         totals[index] = most[budget]
     quality = _quality(totals, candidates.stop - left)
-    at, room, chosen = int(np.argmax(quality)), budget, []
+    at, room, kept = int(np.argmax(quality)), budget, []
     for index in range(at, -1, -1):
         if is_taken[index, room]:
-            chosen.append(candidates.extents[index])
+            kept.append(candidates.extents[index])
             room -= int(candidates.weight[index])
-    return _Solution(float(quality[at]), chosen)
+    return _Solution(float(quality[at]), kept)

@@ -6,17 +6,18 @@
 
     live at start   live at end
          no             yes        insert
-         yes            yes        update, be it to the same values, or a delete and an insert
+         yes            yes        update, also to the same values, or by a delete and an insert
          yes            no         delete: the row as it was at `start`
-         no             no         nothing: what was born and died in the window was never seen
+         no             no         nothing: a row inserted and deleted inside the window is omitted
 
-Each key goes through as many rowsets as it has lives in, in the same window, whatever rowset it is
-live in at either end. Memory is bounded by a block of each rowset that the window reaches.
+A key may have rows in several rowsets. All of them fall into the same window, so they are compared
+together, wherever the key is live at the start or the end. Memory is bounded by a block of each
+rowset that the window reaches.
 
 Threads: any number may scan.
 
 Source: Kudu tablet.md and generic_iterators.cc, diff scans; there a window is [start, end), deletes
-bear keys only, and inserts and updates are not told apart.
+have keys only, and inserts are not distinguished from updates.
 """
 
 from __future__ import annotations

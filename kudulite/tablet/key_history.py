@@ -41,8 +41,8 @@ def key_history(tablets: Sequence[Tablet], key: bytes, schema: Schema, start: in
     spec = ScanSpec(
         schema, (), bind_predicates((), schema), TIMESTAMP_MAX, key, key + b"\0", with_keys=True
     )
-    found = (find_row(rowset, spec) for tablet in tablets for rowset in tablet.rowsets)
-    rows = [row for row in found if row is not None]
+    lives = (find_row(rowset, spec) for tablet in tablets for rowset in tablet.rowsets)
+    rows = [row for row in lives if row is not None]
     column_ids = {column.id for column in schema.columns}
     moments = _moments(rows, start, column_ids)
     holders = [next((row for row in rows if row.is_there(at)), None) for at in moments]
@@ -58,7 +58,7 @@ def key_history(tablets: Sequence[Tablet], key: bytes, schema: Schema, start: in
         elif before is not None:
             shown.append((at, DELETE, before, moments[number - 1]))
     images = {
-        row: row.images(schema.columns, sorted({at for _, _, own, at in shown if own is row}))
+        row: row.images(schema.columns, sorted({at for _, _, other, at in shown if other is row}))
         for row in dict.fromkeys(row for _, _, row, _ in shown)
     }
     return [

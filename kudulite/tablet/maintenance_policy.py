@@ -129,13 +129,13 @@ def scored_operations(
     more than `budget_bytes` to rewrite them.
     """
     metas = [meta for meta in superblock.rowsets if meta.delete_timestamp is None]
-    found = [*_collection(superblock, mark), *_merges(metas, budget_bytes)]
+    candidates = [*_collection(superblock, mark), *_merges(metas, budget_bytes)]
     for meta in metas:
-        found += _dead_rows(meta, mark)
-        found += _columns(meta, column_ids)
-        found += _deltas(meta, meta.redo[::-1], is_undo=False)
-        found += _deltas(meta, _joinable_undo(meta), is_undo=True)
-    affordable = [scored for scored in found if scored.byte_count <= budget_bytes]
+        candidates += _dead_rows(meta, mark)
+        candidates += _columns(meta, column_ids)
+        candidates += _deltas(meta, meta.redo[::-1], is_undo=False)
+        candidates += _deltas(meta, _joinable_undo(meta), is_undo=True)
+    affordable = [scored for scored in candidates if scored.byte_count <= budget_bytes]
     return sorted(affordable, key=lambda scored: scored.rank, reverse=True)
 
 
@@ -150,16 +150,16 @@ def full_compaction(
     what is left comes last.
     """
     metas = [meta for meta in superblock.rowsets if meta.delete_timestamp is None]
-    found: list[Operation] = [scored.operation for scored in _collection(superblock, mark)]
-    if found:
-        return found
+    operations: list[Operation] = [scored.operation for scored in _collection(superblock, mark)]
+    if operations:
+        return operations
     for group in _joined_groups(_overlapping_groups(metas)):
         ids = tuple(meta.id for meta in group)
         if len(group) > 1 or ancient_row_count(group[0], mark):
-            found.append(CompactRowSets(ids))
+            operations.append(CompactRowSets(ids))
         else:
-            found += _cleaned(group[0], column_ids)
-    return found
+            operations += _cleaned(group[0], column_ids)
+    return operations
 
 
 def extents_of(metas: Sequence[RowSetMeta]) -> list[RowSetExtent]:
@@ -188,28 +188,28 @@ def _merges(metas: Sequence[RowSetMeta], budget_bytes: int) -> Iterator[ScoredOp
         choice = choose_rowsets(list(extents.values()), budget_bytes, without)
         if choice is None:
             return
-        chosen = [extents[rowset_id] for rowset_id in choice.rowset_ids]
-        if _is_worth_its_bytes(chosen):
-            byte_count = sum(extent.byte_count for extent in chosen)
+        inputs = [extents[rowset_id] for rowset_id in choice.rowset_ids]
+        if _is_worth_its_bytes(inputs):
+            byte_count = sum(extent.byte_count for extent in inputs)
             yield ScoredOperation(CompactRowSets(choice.rowset_ids), choice.quality, byte_count)
             return
-        largest = max(extent.byte_count for extent in chosen)
-        without |= {extent.id for extent in chosen if 2 * extent.byte_count >= largest}
+        largest = max(extent.byte_count for extent in inputs)
+        without |= {extent.id for extent in inputs if 2 * extent.byte_count >= largest}
 
 
-def _is_worth_its_bytes(chosen: Sequence[RowSetExtent]) -> bool:
+def _is_worth_its_bytes(inputs: Sequence[RowSetExtent]) -> bool:
     """Whether a merge has enough to bring together for all that it rewrites.
 
     Either what lies over other rowsets is a fair part of it, or none is full and the largest does
     not outweigh the others by far.
     """
-    sizes = [max(_SMALL_FILE_BYTES, extent.byte_count) for extent in chosen]
+    sizes = [max(_SMALL_FILE_BYTES, extent.byte_count) for extent in inputs]
     total, largest = sum(sizes), max(sizes)
     if total < _SMALL_MERGE_BYTES and len(sizes) < _SMALL_MERGE_COUNT:
         return False
-    if total <= (1 + _ROWSET_STEP) * (total - _side_by_side(chosen, sizes)):
+    if total <= (1 + _ROWSET_STEP) * (total - _side_by_side(inputs, sizes)):
         return True
-    is_any_full = any(extent.fullness >= 1 for extent in chosen)
+    is_any_full = any(extent.fullness >= 1 for extent in inputs)
     return not is_any_full and largest <= _ROWSET_STEP * (total - largest)
 
 

@@ -1,18 +1,19 @@
-"""What a tablet's log holds beyond its superblock, in memory: one MemRowSet and the DeltaMemStores.
+"""A tablet's unflushed log, in memory: one MemRowSet and the DeltaMemStores.
 
     change of a key that the MemRowSet has, or an INSERT    -> MemRowSet
     UPDATE or DELETE of a row of a DiskRowSet               -> that rowset's DeltaMemStore
 
 Every process that writes to or reads from the tablet builds the same memory from the same log
-records. The stores only grow; a newer superblock starts new ones. Records that a writer appends
-wait until somebody reads, or some have come together: a few at once cost little more than one.
+records. The stores only grow; a newer superblock starts new ones. Records that a writer appends are
+buffered until a read needs them or a limit is reached, because applying several costs little more
+than applying one.
 
 Invariants: (1) the stores hold exactly the log from the superblock's `wal_start` up to `end`; (2) a
 key is live in one store at most; once it is in the MemRowSet, all later changes of it go there; (3)
-a row of a DiskRowSet that was deleted never comes back there.
+a deleted row of a DiskRowSet never becomes live there again.
 
-Threads: one `apply` at a time, by whoever holds the mutex; `tablet` may be called by any thread and
-gives an immutable view. Nothing is read from disk under the mutex but by a replay's lookups.
+Threads: one `apply` at a time, under the mutex; `tablet` may be called by any thread and returns an
+immutable view. Only the lookups of a replay read from disk under the mutex.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ from kudulite.wal.wal_writer import WalWriter
 # A key that is live in the MemRowSet; any other location is (rowset id, row id).
 IN_MEMROWSET = ("", -1)
 Location = tuple[str, int]
-# So many rows, or bytes of the log, wait to be put into the stores: what that costs for each rowset
-# that a flush changes is shared by a few flushes. In memory a row takes so much beside its bytes.
+# Records are buffered up to these limits before they are applied, so that the fixed cost per rowset
+# is paid once for several flushes.
 WAITING_ROWS_MAX = 1024
 _WAITING_BYTES_MAX = 1 << 20
-_WAITING_ROW_BYTES = 500
+_WAITING_ROW_BYTES = 500  # memory of a buffered row beyond the bytes of its record
 # Fewer keys than this are looked up one by one: array operations cost more to start.
 LOCATE_ARRAY_MIN = 12
 
@@ -142,13 +143,13 @@ class MemStores:
         self.timestamp_max = 0
         self.timestamp_min = 0
         self.row_count = 0
-        self.is_torn = False  # an error or an interrupt left a part of a change here: of no use
+        self.is_torn = False  # an error or an interrupt left part of a change here: discard it
         self._memrowset = MemRowSet(schema)
         self._waiting: list[tuple[Record, Sequence[bytes], Sequence[Location | None]]] = []
         self._waiting_locations: dict[bytes, Location | None] = {}
         self._waiting_count = self._waiting_bytes = 0
         self._stores_bytes = 0
-        self._nbytes_told = 0
+        self._nbytes_reported = 0
         self._deltas: dict[str, DeltaMemStore] = {}
         self._width = key_width(schema.key_types)
         self._key_ids = [column.id for column in schema.key_columns]
@@ -162,9 +163,9 @@ class MemStores:
         return self._stores_bytes + waiting
 
     def growth(self) -> tuple[int, int]:
-        """Return `nbytes` when this was asked last (0 the first time), and now."""
-        before, self._nbytes_told = self._nbytes_told, self.nbytes
-        return before, self._nbytes_told
+        """Return `nbytes` at the last call (0 the first time), and now."""
+        before, self._nbytes_reported = self._nbytes_reported, self.nbytes
+        return before, self._nbytes_reported
 
     def tablet(self) -> Tablet:
         """Return the tablet with everything that is in memory now."""
@@ -186,43 +187,43 @@ class MemStores:
 
     def locate(self, keys: Sequence[bytes]) -> list[Location | None]:
         """Return where n keys (any order, repeats allowed) are live now."""
-        found: list[Location | None] = [None] * len(keys)
+        locations: list[Location | None] = [None] * len(keys)
         unknown = []
         waiting = self._waiting_locations  # a reader's thread may put them into the stores now
         for position, key in enumerate(keys):
             if key in waiting:
-                found[position] = waiting[key]
+                locations[position] = waiting[key]
             elif key not in self._memrowset:
                 unknown.append(position)
             elif self._memrowset.find_one(key) >= 0:
-                found[position] = IN_MEMROWSET
+                locations[position] = IN_MEMROWSET
         if len(unknown) < LOCATE_ARRAY_MIN:
             for position in unknown:
-                found[position] = self._locate_on_disk(keys[position])
+                locations[position] = self._locate_on_disk(keys[position])
         else:
             array = KeyArray.from_bytes([keys[position] for position in unknown], self._width)
             for position, location in zip(unknown, self._locate_all_on_disk(array), strict=True):
-                found[position] = location
-        return found
+                locations[position] = location
+        return locations
 
     def _locate_on_disk(self, key: bytes) -> Location | None:
-        found = self.base.locate_one(key, self._width, TIMESTAMP_MAX)
-        if found is None:
+        place = self.base.locate_one(key, self._width, TIMESTAMP_MAX)
+        if place is None:
             return None
-        rowset, rowid = found
+        rowset, rowid = place
         assert isinstance(rowset, DiskRowSet)
         return self._unless_deleted(rowset.meta.id, rowid)
 
     def _locate_all_on_disk(self, keys: KeyArray) -> list[Location | None]:
         order = keys.sort_order()
-        found = self.base.locate(keys.take(order), TIMESTAMP_MAX)
+        locations = self.base.locate(keys.take(order), TIMESTAMP_MAX)
         result: list[Location | None] = [None] * len(keys)
         ids = [rowset.meta.id for rowset in self.base.disk_rowsets]
-        hits = np.flatnonzero(found.is_found)
+        hits = np.flatnonzero(locations.is_found)
         where = zip(
             order[hits].tolist(),
-            found.rowset_index[hits].tolist(),
-            found.rowid[hits].tolist(),
+            locations.rowset_index[hits].tolist(),
+            locations.rowid[hits].tolist(),
             strict=True,
         )
         for position, index, rowid in where:
@@ -236,7 +237,7 @@ class MemStores:
     # -- growing
 
     def replay(self, records: Sequence[Record], end: WalPosition) -> None:
-        """Apply records read from the log, which goes on at `end`; under the mutex.
+        """Apply records read from the log up to `end`; under the mutex.
 
         Raises CorruptionError for a change of a row that is not there.
         """
@@ -326,8 +327,8 @@ class MemStores:
                 if op == CHANGE_DELETE:
                     gone.add(key)
         if on_disk:
-            found = self._locate_all_on_disk(keys.take(np.array(on_disk)))
-            for position, location in zip(on_disk, found, strict=True):
+            locations = self._locate_all_on_disk(keys.take(np.array(on_disk)))
+            for position, location in zip(on_disk, locations, strict=True):
                 if location is None:
                     raise self._misfit(keys[position])
                 targets[position] = location
@@ -355,8 +356,8 @@ class MemStores:
             start, stop = stop, stop + len(positions)
             part = changes.slice(start, stop) if len(by_rowset) > 1 else changes
             if rowset_id == "":
-                own = [keys[position] for position in positions]
-                self._memrowset.apply(own, part.ops, part.columns, part.is_set, part.timestamps)
+                some = [keys[position] for position in positions]
+                self._memrowset.apply(some, part.ops, part.columns, part.is_set, part.timestamps)
                 continue
             rowids = np.array([t[1] for p in positions if (t := targets[p])], np.int64)
             store = self._deltas.setdefault(rowset_id, DeltaMemStore())

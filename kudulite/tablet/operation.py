@@ -82,9 +82,9 @@ def parse_change_operation(text: str) -> Operation:
 
 @dataclass(frozen=True)
 class WriteSpec:
-    """What one write does, the same for all its rows and tasks; picklable.
+    """The operation and options of one write, the same for all its rows and tasks; picklable.
 
-    `operation` is None for a mixed batch, whose rows say it one by one. `value_columns` are the
+    `operation` is None for a mixed batch, which has an operation per row. `value_columns` are the
     non-key columns that the write provides, in schema order. `ignore_null` makes a null cell mean
     "leave it alone". With `ordering_column` the highest ordering value of a key wins.
     `hides_nulls`: in a new row a null under `ignore_null` becomes a default that is not null.

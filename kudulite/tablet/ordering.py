@@ -103,45 +103,49 @@ class Ordering:
         return among[order[last_of_runs(groups[order])]]
 
     def is_outdated(
-        self, newest: KeyedOperations, keys: KeyArray, found: RowLocations, tablet: Tablet
+        self, newest: KeyedOperations, keys: KeyArray, locations: RowLocations, tablet: Tablet
     ) -> np.ndarray:
         """Return bool[k]: whether the tablet holds something that is as new as a key's operation.
 
-        `keys` and `found` are those of the k operations.
+        `keys` and `locations` are those of the k operations.
         """
         values = self.values(newest.rows)
         is_delete = newest.operations >= Operation.DELETE
         outdated = np.zeros(len(values), dtype=bool)
-        for index in np.unique(found.rowset_index[found.is_found]):
-            at = np.flatnonzero(found.rowset_index == index)
-            held = tablet.rowsets[index].read_rows(found.rowid[at], [self.column], TIMESTAMP_MAX)
-            sign = compare(held, [values.take(pa.array(at))], exact=False)
+        for index in np.unique(locations.rowset_index[locations.is_found]):
+            at = np.flatnonzero(locations.rowset_index == index)
+            stored = tablet.rowsets[index].read_rows(
+                locations.rowid[at], [self.column], TIMESTAMP_MAX
+            )
+            sign = compare(stored, [values.take(pa.array(at))], exact=False)
             outdated[at] = sign > 0
             tied = at[(sign == 0) & ~is_delete[at]]
             if len(tied):
-                outdated[tied] = self._holds_greater(newest.rows[tied], found.take(tied), tablet)
-        dead = np.flatnonzero(~found.is_found)
+                outdated[tied] = self._holds_greater(
+                    newest.rows[tied], locations.take(tied), tablet
+                )
+        dead = np.flatnonzero(~locations.is_found)
         if len(dead) and len(tablet.tombstones.metas):
-            held_value = tablet.tombstones.values_of(keys.take(dead), self.column)
-            known = np.flatnonzero(held_value.is_valid().to_numpy(zero_copy_only=False))
+            deleted_with = tablet.tombstones.values_of(keys.take(dead), self.column)
+            known = np.flatnonzero(deleted_with.is_valid().to_numpy(zero_copy_only=False))
             given = values.take(pa.array(dead[known]))
-            sign = compare([held_value.take(pa.array(known))], [given], exact=False)
+            sign = compare([deleted_with.take(pa.array(known))], [given], exact=False)
             outdated[dead[known[sign >= 0]]] = True
         return outdated
 
     def _holds_greater(
-        self, numbers: np.ndarray, found: RowLocations, tablet: Tablet
+        self, numbers: np.ndarray, locations: RowLocations, tablet: Tablet
     ) -> np.ndarray:
         """Return bool[m]: whether rows of one rowset have cells as great as those of the batch."""
-        rowset = tablet.rowsets[found.rowset_index[0]]
-        held = rowset.read_rows(found.rowid, self.columns, TIMESTAMP_MAX)
+        rowset = tablet.rowsets[locations.rowset_index[0]]
+        stored = rowset.read_rows(locations.rowid, self.columns, TIMESTAMP_MAX)
         given = [self._column_values(column, numbers) for column in self.columns]
-        return compare(held, given, exact=True) >= 0
+        return compare(stored, given, exact=True) >= 0
 
     def values(self, numbers: np.ndarray) -> pa.Array:
         """Return the ordering values of int64[n] rows."""
         return self._column_values(self.column, numbers)
 
     def _column_values(self, column: Column, numbers: np.ndarray) -> pa.Array:
-        found = self.rows.column(column.name).take(pa.array(numbers))
-        return found.chunk(0) if found.num_chunks == 1 else found.combine_chunks()
+        values = self.rows.column(column.name).take(pa.array(numbers))
+        return values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()

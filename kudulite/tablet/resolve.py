@@ -96,13 +96,13 @@ class Resolver:
         )
         if repeats.any():
             keys = keys.take(np.flatnonzero(~repeats))
-        found = self._locate(keys, tablet)
+        locations = self._locate(keys, tablet)
         row_count = len(keyed.rows)
         ordering = self._ordering(batch)
         if ordering is not None:
-            keys, found, keyed = self._newest(ordering, keys, found, keyed, tablet)
+            keys, locations, keyed = self._newest(ordering, keys, locations, keyed, tablet)
         superseded_count = row_count - len(keyed.rows)
-        effects = collapse(keyed, found.is_found, len(self.spec.value_columns), batch.is_set)
+        effects = collapse(keyed, locations.is_found, len(self.spec.value_columns), batch.is_set)
         for failure in effects.failures:
             raise_row_error(
                 self.table, self._what(), failure.reason, batch.rows, self.schema, failure.rows
@@ -111,7 +111,7 @@ class Resolver:
         folder = f"{staging}/{tablet.id}"
         self.file_system.make_directory(self.folder / folder)
         rowsets = self._stage_inserts(batch.rows, keys, firsts, effects, folder)
-        deltas = self._stage_deltas(batch.rows, firsts, effects, found, tablet, folder)
+        deltas = self._stage_deltas(batch.rows, firsts, effects, locations, tablet, folder)
         tombstones = None
         if ordering is not None:
             tombstones = self._stage_tombstones(ordering, keys, keyed, tablet, folder)
@@ -135,7 +135,7 @@ class Resolver:
         self,
         ordering: Ordering,
         keys: KeyArray,
-        found: RowLocations,
+        locations: RowLocations,
         keyed: KeyedOperations,
         tablet: Tablet,
     ) -> tuple[KeyArray, RowLocations, KeyedOperations]:
@@ -144,12 +144,12 @@ class Resolver:
         """
         newest = ordering.newest(keyed)
         if self.spec.is_overwrite:
-            return keys, found, newest
-        outdated = ordering.is_outdated(newest, keys, found, tablet)
+            return keys, locations, newest
+        outdated = ordering.is_outdated(newest, keys, locations, tablet)
         kept = np.flatnonzero(~outdated)
         rows, operations = newest.rows[kept], newest.operations[kept]
         operations_left = KeyedOperations(rows, np.arange(len(kept)), operations, len(kept))
-        return keys.take(kept), found.take(kept), operations_left
+        return keys.take(kept), locations.take(kept), operations_left
 
     def _stage_tombstones(
         self,
@@ -200,7 +200,7 @@ class Resolver:
         rows: pa.Table,
         firsts: np.ndarray,
         effects: KeyEffects,
-        found: RowLocations,
+        locations: RowLocations,
         tablet: Tablet,
         folder: str,
     ) -> tuple[StagedDelta, ...]:
@@ -209,9 +209,9 @@ class Resolver:
         if len(replaced):
             self._check_required(rows, firsts, effects, replaced)
         staged = []
-        for index in np.unique(found.rowset_index[changed]):
-            at = np.flatnonzero(changed & (found.rowset_index == index))
-            delta = self._delta_rows(rows, effects, found, at)
+        for index in np.unique(locations.rowset_index[changed]):
+            at = np.flatnonzero(changed & (locations.rowset_index == index))
+            delta = self._delta_rows(rows, effects, locations, at)
             rowset_id = tablet.rowsets[index].meta.id
             staged.append(self.stage_delta(rowset_id, delta, folder))
         return tuple(staged)
@@ -223,7 +223,7 @@ class Resolver:
         return StagedDelta(rowset_id, create_delta_file(self.file_system, target, "redo", delta))
 
     def _delta_rows(
-        self, rows: pa.Table, effects: KeyEffects, found: RowLocations, at: np.ndarray
+        self, rows: pa.Table, effects: KeyEffects, locations: RowLocations, at: np.ndarray
     ) -> DeltaRows:
         deletes = effects.action[at] == ACTION_DELETE
         columns = {}
@@ -237,7 +237,7 @@ class Resolver:
                 values = _values(rows, column, source, len(at))
                 columns[column.id] = DeltaColumn(values, None if is_set.all() else is_set)
         ops = np.where(deletes, OP_DELETE, OP_UPDATE).astype(np.uint8)
-        return DeltaRows(found.rowid[at], ops, columns)
+        return DeltaRows(locations.rowid[at], ops, columns)
 
     def _source_of(self, column: Column, effects: KeyEffects) -> np.ndarray | None:
         if column.name not in self.spec.value_columns:

@@ -86,16 +86,16 @@ class Revalidator:
     def _conflicts(
         self, parts: Sequence[StagedTablet], before: Tablet, now: Tablet
     ) -> list[Conflict]:
-        found: list[Conflict] = []
+        conflicts: list[Conflict] = []
         repeated = _repeated_keys([self._inserted_keys(part) for part in parts])
         for index, part in enumerate(parts):
             for meta in part.rowsets:
                 rowids = self._insert_conflicts(part, meta, before, now, repeated)
                 if len(rowids):
-                    found.append(Conflict(index, meta, None, rowids))
+                    conflicts.append(Conflict(index, meta, None, rowids))
         for index, delta, positions in self._delta_conflicts(parts, before, now):
-            found.append(Conflict(index, None, delta, positions))
-        return sorted(found, key=lambda conflict: conflict.part)
+            conflicts.append(Conflict(index, None, delta, positions))
+        return sorted(conflicts, key=lambda conflict: conflict.part)
 
     def _staged_rowset(self, part: StagedTablet, meta: RowSetMeta) -> DiskRowSet:
         return DiskRowSet(meta, self.resolver.folder / part.folder / meta.id, self.cache)
@@ -135,7 +135,7 @@ class Revalidator:
         self, parts: Sequence[StagedTablet], before: Tablet, now: Tablet
     ) -> list[tuple[int, StagedDelta, np.ndarray]]:
         """Return (part, delta, positions) of staged deltas whose row is no longer as it was."""
-        found = []
+        conflicts = []
         for rowset_id in {delta.rowset_id for part in parts for delta in part.deltas}:
             staged = [
                 (index, delta, self._delta_file(part, delta, before))
@@ -150,8 +150,8 @@ class Revalidator:
             for index, delta, file in staged:
                 hit = np.isin(file.rowids, gone)
                 if hit.any():
-                    found.append((index, delta, np.flatnonzero(hit)))
-        return found
+                    conflicts.append((index, delta, np.flatnonzero(hit)))
+        return conflicts
 
     def _delta_file(self, part: StagedTablet, delta: StagedDelta, before: Tablet) -> DeltaFile:
         base = before.rowset(delta.rowset_id)

@@ -55,7 +55,7 @@ class _Row:
 
 
 class RowEffects(NamedTuple):
-    """What a flush does to one tablet.
+    """The effects of a flush on one tablet.
 
     `changes` has a (op, cells by name, position) per changed key, position being that of the key's
     first operation. `outcomes` has one Outcome per operation.

@@ -1,4 +1,4 @@
-"""How rows that a table cannot take are reported: count, reason, and the first few keys."""
+"""Error for rows that a table refuses: their count, the reason, and the first few keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Write operations on single rows, as a session hands them down, and what became of them."""
+"""Write operations on single rows, as a session passes them down, and their results."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class RowOperation:
     """`operation` on the row whose key columns stand in `values`.
 
     `values` maps names of columns to canonical values (`model/values.py`), None for null: exactly
-    the columns that the row sets, all key columns among them. Nobody changes it once it is handed
-    down, unless the operation fails: what was written goes on living in memory.
+    the columns that the row sets, all key columns among them. Once the operation is passed down, it
+    must not be changed unless it fails, because memory shares it.
     """
 
     operation: Operation

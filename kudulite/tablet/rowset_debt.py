@@ -55,14 +55,14 @@ def update_bytes(meta: RowSetMeta, column_ids: Collection[int]) -> dict[int, int
     The bytes of a file are spread evenly over its row ids and cells. Deletes are not counted: they
     stay REDO whatever columns are compacted.
     """
-    found: dict[int, int] = {}
+    sizes: dict[int, int] = {}
     for delta in meta.redo:
         cell_count = delta.row_count + sum(delta.update_counts.values())
         for column_id, count in delta.update_counts.items():
             if column_id in column_ids and count:
                 size = delta.ref.length * count // max(1, cell_count)
-                found[column_id] = found.get(column_id, 0) + size
-    return found
+                sizes[column_id] = sizes.get(column_id, 0) + size
+    return sizes
 
 
 def updated_cell_count(meta: RowSetMeta, column_id: int) -> int:

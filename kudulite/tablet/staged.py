@@ -1,4 +1,4 @@
-"""What a write has prepared for one tablet and nobody sees yet: new rowsets and new REDO files.
+"""The staged part of a write in one tablet, not yet visible: new rowsets and new REDO files.
 
     staging folder of a part := <rowset id>/base-… key-… bloom-…     a new rowset
                                 <rowset id>/redo-…                  a delta of a rowset, old or new
@@ -25,9 +25,9 @@ class StagedDelta:
     meta: DeltaFileMeta
 
     @property
-    def is_touch(self) -> bool:
-        """Whether it changes nothing: its rows (of key-only upserts, or all null under ignore_null)
-        only have to be there still when the write commits.
+    def is_no_op(self) -> bool:
+        """Whether it changes nothing, because its rows are key-only upserts or all null under
+        ignore_null. It is kept until the commit only to check that its rows still exist.
         """
         return not self.meta.delete_count and not any(self.meta.update_counts.values())
 
@@ -51,9 +51,9 @@ class StagedTablet:
         """Whether the part changes nothing."""
         return not self.rowsets and not self.deltas and self.tombstones is None
 
-    def without_touches(self) -> StagedTablet:
-        """Return the part without the files that change nothing; for after the last fitting."""
-        return replace(self, deltas=tuple(d for d in self.deltas if not d.is_touch))
+    def without_no_ops(self) -> StagedTablet:
+        """Return the part without the files that change nothing, after the last conflict check."""
+        return replace(self, deltas=tuple(d for d in self.deltas if not d.is_no_op))
 
     def with_masked_rowset(self, masked: RowSetMeta, masked_count: int) -> StagedTablet:
         """Return the part with one of its rowsets replaced, `masked_count` rows fewer inserted."""

@@ -4,8 +4,9 @@
      "rowsets": [rowset, …],                                         rowset: see rowset_meta.py
      "tombstones": [file, …]}                                        file: see tombstone_file.py
 
-`wal_start`: what the write-ahead log holds before it is in the rowsets, what it holds from there on
-is not. Version 1 had no log, version 2 no tombstones; without any, version 2 is written.
+`wal_start` is a position in the write-ahead log. Records before it have been flushed to rowsets;
+records at or after it have not. Version 1 had no log, version 2 no tombstones. A superblock without
+tombstones is written as version 2.
 
 A manifest names the superblock of each tablet with its length and checksum. A commit or a flush
 writes a new superblock for each tablet that it touches; the old one stays for readers of the past.
@@ -29,9 +30,9 @@ _VERSION_WITHOUT_TOMBSTONES = 2
 
 @dataclass(frozen=True)
 class Superblock:
-    """The rowsets of one tablet at one version of the table, and where its log goes on.
+    """The rowsets of one tablet at one version of the table, and the start of its unflushed log.
 
-    `tombstones` are the files of what ordered writes have deleted, oldest first.
+    `tombstones` are the files of keys that ordered writes have deleted, oldest first.
     """
 
     tablet_id: str

@@ -128,9 +128,9 @@ class Tablet:
         locations = RowLocations.nowhere(len(keys))
         for rowset, start, stop in self.visible(timestamp).probe_ranges(keys):
             rowids = rowset.find(keys.slice(start, stop), timestamp)
-            found = np.flatnonzero(rowids >= 0)
-            locations.rowset_index[start + found] = self._index_of[rowset]
-            locations.rowid[start + found] = rowids[found]
+            hits = np.flatnonzero(rowids >= 0)
+            locations.rowset_index[start + hits] = self._index_of[rowset]
+            locations.rowid[start + hits] = rowids[hits]
         return locations
 
     def locate_one(

@@ -137,9 +137,9 @@ def read_tombstones(path: Path, meta: TombstoneFileMeta) -> TombstoneRows:
             f" {', '.join(_NAMES)} with {meta.row_count}"
         )
     keys, values, stamps = (column.combine_chunks() for column in table.columns)
-    found = KeyArray.from_arrow(keys, width)
-    if not found.is_sorted(strict=True) or values.null_count:
+    key_array = KeyArray.from_arrow(keys, width)
+    if not key_array.is_sorted(strict=True) or values.null_count:
         raise CorruptionError(f"{path}: keys do not ascend, or a value is null")
     timestamps = stamps.to_numpy().astype(np.uint64)
     timestamps[timestamps == TIMESTAMP_OF_COMMIT] = meta.timestamp_max
-    return TombstoneRows(found, values, timestamps)
+    return TombstoneRows(key_array, values, timestamps)

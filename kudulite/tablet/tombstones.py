@@ -55,16 +55,16 @@ class Tombstones:
 
     def values_of(self, keys: KeyArray, column: Column) -> pa.Array:
         """Return the highest value that each of ascending `keys` was deleted with, null: never."""
-        found = pa.nulls(len(keys), column.type.arrow)
+        highest = pa.nulls(len(keys), column.type.arrow)
         for meta in self.metas:
             if meta.column_id != column.id:
                 continue
             rows = self._rows(meta, column)
             at = rows.keys.find(keys)
             values = rows.values.take(pa.array(at, mask=at < 0))
-            is_higher = compare([values], [found], exact=False) > 0
-            found = pc.if_else(pa.array(is_higher), values, found)
-        return found
+            is_higher = compare([values], [highest], exact=False) > 0
+            highest = pc.if_else(pa.array(is_higher), values, highest)
+        return highest
 
     def stage(
         self,

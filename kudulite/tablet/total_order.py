@@ -80,8 +80,8 @@ def equals_previous(keys: Sequence[pa.Array]) -> np.ndarray:
     return equal
 
 
-def _is_true(found: pa.Array) -> np.ndarray:
-    return pc.fill_null(found, False).to_numpy(zero_copy_only=False)
+def _is_true(flags: pa.Array) -> np.ndarray:
+    return pc.fill_null(flags, False).to_numpy(zero_copy_only=False)
 
 
 def _float_key(values: pa.Array, exact: bool) -> pa.Array:
