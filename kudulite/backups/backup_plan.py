@@ -107,10 +107,14 @@ def plan_to_go_on_with(
 
 
 def _read_plan(path: Path) -> BackupPlan | None:
+    """Return the plan in a backup's folder, None where it is missing or not of this backup."""
     try:
-        return BackupPlan.decode(read_file(path / PLAN_NAME), str(path / PLAN_NAME))
+        plan = BackupPlan.decode(read_file(path / PLAN_NAME), str(path / PLAN_NAME))
     except (CorruptionError, StorageError):
         return None
+    # The backup is made in the folder that the id names, so another id would write to, and clean
+    # up, another backup's folder.
+    return plan if plan.head.id == path.name else None
 
 
 def _can_still_be_read(table: Table, head: BackupHead) -> bool:

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple, TypeVar
 from kudulite.catalog.partition import PartitionSchema
 from kudulite.errors import CorruptionError, FormatVersionError, KuduliteError
 from kudulite.fs.checked_json import decode_checked_json, encode_checked_json
-from kudulite.fs.file_system import FileRef
+from kudulite.fs.file_system import FileRef, checked_name
 from kudulite.model.schema import Schema
 from kudulite.mvcc.hybrid_time import LOGICAL_BITS, LOGICAL_MASK, physical_microseconds
 
@@ -153,11 +153,16 @@ class BackupHead:
 
 
 def head_fields(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a BackupHead from `head_to_json`'s form."""
-    schema = Schema.from_json(body["schema"])
-    names = ("id", "table_name", "table_id", "history_seconds", "tags", "start", "moment")
+    """Return the fields of a BackupHead from `head_to_json`'s form.
+
+    Raises ValueError for an id that cannot be the name of a folder of the backup set.
+    """
+    schema, parent = Schema.from_json(body["schema"]), body["parent"]
+    names = ("table_name", "table_id", "history_seconds", "tags", "start", "moment", "row_count")
     return {
-        **{name: body[name] for name in (*names, "row_count", "parent", "parent_crc32")},
+        **{name: body[name] for name in (*names, "parent_crc32")},
+        "id": checked_name(body["id"], "backup id"),
+        "parent": None if parent is None else checked_name(parent, "parent's backup id"),
         "schema": schema,
         "partition": PartitionSchema.from_json(body["partition"], schema),
         "tablet_ids": tuple(body["tablet_ids"]),

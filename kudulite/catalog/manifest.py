@@ -20,7 +20,7 @@ from typing import Any
 from kudulite.catalog.partition import PartitionSchema, RangePartition, TabletPartition
 from kudulite.errors import CorruptionError, FormatVersionError, KuduliteError
 from kudulite.fs.checked_json import decode_checked_json, encode_checked_json, stored_crc32
-from kudulite.fs.file_system import FileRef
+from kudulite.fs.file_system import FileRef, checked_name
 from kudulite.model.schema import Schema
 from kudulite.rowset.rowset_meta import RowSetMeta
 
@@ -75,7 +75,7 @@ class TabletEntry:
     def from_json(value: dict[str, Any]) -> TabletEntry:
         """Build an entry from `to_json`'s form."""
         return TabletEntry(
-            id=value["id"],
+            id=checked_name(value["id"], "tablet id"),
             partition=TabletPartition(value["range_index"], tuple(value["buckets"])),
             superblock=FileRef.from_json(value["superblock"]),
             timestamp=value["timestamp"],

@@ -5,7 +5,9 @@ world before the n-th step (`before`) and look at what a crash would have left.
 
 Invariants: (1) a `FileRef` exists only for a file whose bytes are fsynced; (2) a published file is
 never changed, except that a file of `open_append` grows, and is cut back only to a length that was
-durable before; (3) a name in a directory is durable only after `sync_directory` of that directory.
+durable before; (3) a name in a directory is durable only after `sync_directory` of that directory;
+(4) a name or id that metadata gives passes `checked_name` before it becomes part of a path, so no
+file outside the folder of its table or backup set is opened, moved or removed.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import shutil
 import uuid
 import zlib
@@ -25,6 +28,25 @@ from kudulite.errors import CorruptionError, StorageError
 from kudulite.fs.descriptor import DescriptorOwner, open_descriptor
 
 _READ_BYTES = 1 << 20
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
+_NAME_SHOWN_MAX = 60
+
+
+def checked_name(value: Any, field: str) -> str:
+    """Return `value`, which metadata gives as the name or id `field`, if it is one path component.
+
+    It has 1 to 200 ASCII letters, digits, `.`, `_` and `-`, and no dot at the beginning. Raises
+    ValueError, which the decoder of the metadata file turns into a CorruptionError of that file.
+    """
+    if isinstance(value, str) and _NAME.fullmatch(value):
+        return value
+    found = ascii(value)
+    if len(found) > _NAME_SHOWN_MAX:
+        found = f"{found[:_NAME_SHOWN_MAX]}... ({len(found)} characters)"
+    raise ValueError(
+        f"{field} {found}, expected 1 to 200 ASCII letters, digits, dots, underscores and hyphens,"
+        " no dot at the beginning"
+    )
 
 
 @dataclass(frozen=True)
@@ -41,8 +63,9 @@ class FileRef:
 
     @staticmethod
     def from_json(value: dict[str, Any]) -> FileRef:
-        """Build a reference from `to_json`'s form."""
-        return FileRef(str(value["name"]), int(value["length"]), int(value["crc32"]))
+        """Build a reference from `to_json`'s form. Raises ValueError, see `checked_name`."""
+        name = checked_name(value["name"], "file name")
+        return FileRef(name, int(value["length"]), int(value["crc32"]))
 
 
 class Sink:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kudulite.delta.delta_file import TIMESTAMP_UNASSIGNED, DeltaFileMeta
-from kudulite.fs.file_system import FileRef
+from kudulite.fs.file_system import FileRef, checked_name
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class RowSetMeta:
     def from_json(value: dict[str, Any]) -> RowSetMeta:
         """Build an entry from `to_json`'s form."""
         return RowSetMeta(
-            id=value["id"],
+            id=checked_name(value["id"], "rowset id"),
             row_count=value["row_count"],
             key_min=bytes.fromhex(value["key_min"]),
             key_max=bytes.fromhex(value["key_max"]),

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kudulite.errors import CorruptionError, FormatVersionError
-from kudulite.fs.file_system import FileRef
+from kudulite.fs.file_system import FileRef, checked_name
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.tablet.tombstone_file import TombstoneFileMeta
 from kudulite.wal.wal_position import WAL_BEGIN, WalPosition
@@ -72,7 +72,8 @@ class Superblock:
                 start = WalPosition.from_json(value["wal_start"]) if version > 1 else WAL_BEGIN
                 files = value["tombstones"] if version > _VERSION_WITHOUT_TOMBSTONES else ()
                 tombstones = tuple(TombstoneFileMeta.from_json(file) for file in files)
-                return Superblock(value["tablet_id"], rowsets, start, tombstones)
+                tablet_id = checked_name(value["tablet_id"], "tablet id")
+                return Superblock(tablet_id, rowsets, start, tombstones)
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptionError(f"{source}: not a superblock: {error!r}") from error
         raise FormatVersionError(
