@@ -30,7 +30,7 @@ from kudulite.backups.format import (
     moment_of_id,
     readable,
 )
-from kudulite.client.environment import default_environment
+from kudulite.catalog.environment import default_environment
 from kudulite.errors import CorruptionError, NotFoundError, StorageError
 from kudulite.fs.checked_json import encode_checked_json
 from kudulite.fs.file_system import FileSystem, read_file, verify_file

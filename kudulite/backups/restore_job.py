@@ -35,10 +35,10 @@ from kudulite.backups.format import FORMAT_VERSION, LOCK_NAME, ContentSum, decod
 from kudulite.backups.locked_job import LockedJob
 from kudulite.backups.restore_step import APPLICATION_ID, RestoreStep, restore_steps, step_numbers
 from kudulite.catalog.alter import TableDraft, alter_table
+from kudulite.catalog.environment import default_environment
 from kudulite.catalog.partition import RangePartition
 from kudulite.catalog.sweep import sweep, sweep_staging
 from kudulite.catalog.table_store import Environment, TableStore
-from kudulite.client.environment import default_environment
 from kudulite.client.scan_token import ScanToken
 from kudulite.client.table import Table
 from kudulite.client.table_name import (

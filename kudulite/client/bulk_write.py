@@ -26,10 +26,10 @@ from kudulite.catalog.bulk_write import (
     is_committed,
 )
 from kudulite.catalog.commit import Commit
+from kudulite.catalog.environment import default_environment
 from kudulite.catalog.maintenance_schedule import maintain_soon
 from kudulite.catalog.stage import Stager
 from kudulite.catalog.table_store import Environment, TableStore
-from kudulite.client.environment import default_environment
 from kudulite.errors import StorageError
 from kudulite.model.schema import Schema
 from kudulite.tablet.collapse import WriteCounts

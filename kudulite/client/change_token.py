@@ -20,6 +20,7 @@ from kudulite.catalog.diff_plan import (
     open_tablets,
     plan_diff_pieces,
 )
+from kudulite.catalog.environment import default_environment
 from kudulite.catalog.history import check_not_ancient
 from kudulite.catalog.planned_columns import (
     ColumnIds,
@@ -31,7 +32,6 @@ from kudulite.catalog.planned_columns import (
 from kudulite.catalog.scan_plan import narrowed
 from kudulite.catalog.table_store import TableStore
 from kudulite.client.changes import wants_before
-from kudulite.client.environment import default_environment
 from kudulite.client.pickled_token import PickledToken
 from kudulite.client.scan_token import SPLIT_BYTES_DEFAULT
 from kudulite.errors import ConflictError

@@ -11,9 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from kudulite.catalog.environment import default_environment
 from kudulite.catalog.flush_policy import flush_below
 from kudulite.catalog.table_store import Environment, TableStore
-from kudulite.client.environment import default_environment
 from kudulite.client.partitioning import Partitioning, partitioning_of
 from kudulite.client.scan_token import ScanToken, TokenScanner
 from kudulite.client.schema_builder import SchemaBuilder

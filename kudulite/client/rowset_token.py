@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from kudulite.catalog.environment import default_environment
 from kudulite.catalog.manifest import TabletEntry
 from kudulite.catalog.planned_columns import (
     ColumnIds,
@@ -25,7 +26,6 @@ from kudulite.catalog.planned_columns import (
 )
 from kudulite.catalog.scan_plan import scan_spec
 from kudulite.catalog.table_store import TableStore
-from kudulite.client.environment import default_environment
 from kudulite.client.pickled_token import PickledToken
 from kudulite.client.scan import read_ahead
 from kudulite.errors import ConflictError, StorageError

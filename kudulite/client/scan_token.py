@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
+from kudulite.catalog.environment import default_environment
 from kudulite.catalog.history import check_not_ancient, tablet_at
 from kudulite.catalog.manifest import TabletEntry
 from kudulite.catalog.planned_columns import (
@@ -25,7 +26,6 @@ from kudulite.catalog.planned_columns import (
 from kudulite.catalog.scan_plan import KeyBounds, narrowed, plan_pieces, scan_spec, tightest
 from kudulite.catalog.snapshot import choose_snapshot
 from kudulite.catalog.table_store import TableStore
-from kudulite.client.environment import default_environment
 from kudulite.client.pickled_token import PickledToken
 from kudulite.client.row_reader import RowReader
 from kudulite.client.scan import ordered_batches, read_ahead

@@ -5,17 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from kudulite.catalog.table_store import Environment, TableStore
-from kudulite.cfile.block_cache import BlockCache
-from kudulite.fs.file_system import FileSystem
-from kudulite.mvcc.hybrid_time import Clock
-
-_CACHE_BYTES = 256 << 20
+from kudulite.catalog.environment import default_environment
+from kudulite.catalog.table_store import TableStore
 
 
 def open_store(path: str) -> TableStore:
     """Open the table in the folder `path`. Raises TableNotFoundError that says what is there."""
-    environment = Environment(FileSystem(), Clock(), BlockCache(_CACHE_BYTES))
-    store = TableStore(Path(os.path.abspath(path)), environment)
+    store = TableStore(Path(os.path.abspath(path)), default_environment())
     store.newest()
     return store
