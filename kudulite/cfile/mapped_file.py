@@ -13,14 +13,14 @@ the file. Files are never shortened in place, so touching the map cannot fault.
 
 from __future__ import annotations
 
-import errno
 import os
 from pathlib import Path
 
 import pyarrow as pa
 
-from kudulite.errors import CorruptionError, StorageError
+from kudulite.errors import CorruptionError
 from kudulite.fs.file_system import FileRef
+from kudulite.fs.storage_error import storage_error
 
 MAPPED_BYTES_MIN = 64 << 10
 
@@ -49,7 +49,5 @@ def open_mapped(path: Path, ref: FileRef) -> pa.NativeFile:
             return pa.BufferReader(path.read_bytes())
         with pa.memory_map(str(path), "r") as file:
             return pa.BufferReader(file.read_buffer())
-    except FileNotFoundError as error:
-        raise StorageError(errno.ENOENT, f"cannot open {path}: it does not exist") from error
     except OSError as error:
-        raise StorageError(error.errno or 0, f"cannot open {path}: {error}") from error
+        raise storage_error("open", path, error) from error

@@ -13,7 +13,6 @@ file outside the folder of its table or backup set is opened, moved or removed.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import re
 import shutil
@@ -24,8 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kudulite.errors import CorruptionError, StorageError
+from kudulite.errors import CorruptionError
 from kudulite.fs.descriptor import DescriptorOwner, open_descriptor
+from kudulite.fs.storage_error import storage_error, storage_errors
 
 _READ_BYTES = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
@@ -81,13 +81,13 @@ class Sink:
         self._length = 0
         self._crc32 = 0
         self._finished = False
-        with _storage_errors("create", path):
+        with storage_errors("create", path, is_unchanged=True):
             self._file = path.open("xb", buffering=0)
 
     def write(self, data: Any) -> int:
         """Append bytes; returns how many. Raises StorageError when the disk refuses."""
         view = memoryview(data).cast("B")
-        with _storage_errors("write", self.path):
+        with storage_errors("write", self.path, is_unchanged=True):
             rest = view
             while rest:
                 rest = rest[self._file.write(rest) :]
@@ -125,7 +125,7 @@ class Sink:
     def finish(self) -> FileRef:
         """fsync and close the file; return its reference. The directory is synced by the caller."""
         self._file_system.before("fsync", self.path)
-        with _storage_errors("fsync", self.path):
+        with storage_errors("fsync", self.path, is_unchanged=True):
             os.fsync(self._file.fileno())
             self._file.close()
         self._finished = True
@@ -156,12 +156,12 @@ class AppendFile(DescriptorOwner):
     def __init__(self, file_system: FileSystem, path: Path) -> None:
         self._file_system = file_system
         self.path = path
-        with _storage_errors("open", path):
+        with storage_errors("open", path):
             self._descriptor = open_descriptor(path, os.O_RDWR | os.O_CLOEXEC)
 
     def size(self) -> int:
         """Return the length of the file in bytes."""
-        with _storage_errors("look at", self.path):
+        with storage_errors("look at", self.path):
             return os.fstat(self._descriptor).st_size
 
     # Reading, appending and syncing are the small write itself: no context manager there.
@@ -171,7 +171,7 @@ class AppendFile(DescriptorOwner):
         try:
             return _read_range(self._descriptor, offset, length)
         except OSError as error:
-            raise _storage_error("read", self.path, error) from error
+            raise storage_error("read", self.path, error) from error
 
     def append(self, content: bytes, offset: int) -> None:
         """Write `content` at `offset`, which is the end of the file; durable after `sync`.
@@ -184,7 +184,7 @@ class AppendFile(DescriptorOwner):
             while written < len(content):
                 written += self._write(memoryview(content)[written:], offset + written)
         except OSError as error:
-            raise _storage_error("append to", self.path, error) from error
+            raise storage_error("append to", self.path, error, is_unchanged=True) from error
 
     def _write(self, rest: bytes | memoryview, offset: int) -> int:
         """Write some of `rest` and return how much; a test double fails half way."""
@@ -193,7 +193,7 @@ class AppendFile(DescriptorOwner):
     def cut(self, length: int) -> None:
         """Take away what is beyond `length`; durable after `sync`."""
         self._file_system.before("truncate", self.path)
-        with _storage_errors("truncate", self.path):
+        with storage_errors("truncate", self.path):
             os.ftruncate(self._descriptor, length)
 
     def sync(self) -> None:
@@ -203,7 +203,7 @@ class AppendFile(DescriptorOwner):
             # Without the times of the file, whose change costs a write of its own.
             os.fdatasync(self._descriptor)
         except OSError as error:
-            raise _storage_error("fsync", self.path, error) from error
+            raise storage_error("fsync", self.path, error) from error
 
     def __enter__(self) -> AppendFile:
         return self
@@ -239,7 +239,7 @@ class FileSystem:
         try:
             self.write_file(temporary, content)
             self.before("link", path)
-            with _storage_errors("publish", path):
+            with storage_errors("publish", path, is_unchanged=True):
                 try:
                     os.link(temporary, path)
                 except FileExistsError:
@@ -255,7 +255,7 @@ class FileSystem:
     def replace_file(self, path: Path, content: bytes) -> None:
         """Replace a file's content in one step, not durably: for hints that nobody must trust."""
         temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-        with _storage_errors("replace", path):
+        with storage_errors("replace", path):
             try:
                 temporary.write_bytes(content)
                 os.replace(temporary, path)
@@ -266,18 +266,18 @@ class FileSystem:
     def rename(self, source: Path, target: Path) -> None:
         """Move a file or folder to a name that does not exist; durable after sync_directory."""
         self.before("rename", target)
-        with _storage_errors("rename", source):
+        with storage_errors("rename", source, is_unchanged=True):
             os.rename(source, target)
 
     def make_directory(self, path: Path, *, parents: bool = False) -> None:
         """Create a folder (it may exist); without `parents` its parent must exist."""
-        with _storage_errors("create folder", path):
+        with storage_errors("create folder", path, is_unchanged=True):
             path.mkdir(parents=parents, exist_ok=True)
 
     def sync_directory(self, path: Path) -> None:
         """Make the names in a folder durable."""
         self.before("fsync", path)
-        with _storage_errors("fsync folder", path):
+        with storage_errors("fsync folder", path):
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
             try:
                 os.fsync(descriptor)
@@ -287,7 +287,7 @@ class FileSystem:
     def remove(self, path: Path) -> None:
         """Remove a file; it may be gone already."""
         self.before("remove", path)
-        with _storage_errors("remove", path), contextlib.suppress(FileNotFoundError):
+        with storage_errors("remove", path), contextlib.suppress(FileNotFoundError):
             path.unlink()
 
     def remove_tree(self, path: Path) -> None:
@@ -304,7 +304,7 @@ class FileSystem:
 
 def read_file(path: Path) -> bytes:
     """Return a file's bytes; StorageError when it is missing or unreadable."""
-    with _storage_errors("read", path):
+    with storage_errors("read", path):
         return path.read_bytes()
 
 
@@ -314,7 +314,7 @@ def read_ranges(path: Path, ranges: Sequence[tuple[int, int | None]]) -> tuple[i
     Fewer bytes where the file ends; length None is all that is left. StorageError when the file is
     missing or unreadable.
     """
-    with _storage_errors("read", path):
+    with storage_errors("read", path):
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             size = os.fstat(descriptor).st_size
@@ -346,7 +346,7 @@ def check_content(path: Path, content: Any, ref: FileRef) -> None:
 
 def check_length(path: Path, ref: FileRef) -> None:
     """Raise StorageError or CorruptionError unless a file is there with the length of `ref`."""
-    with _storage_errors("find", path):
+    with storage_errors("find", path):
         length = path.stat().st_size
     _expect_length(path, length, ref)
 
@@ -354,7 +354,7 @@ def check_length(path: Path, ref: FileRef) -> None:
 def verify_file(path: Path, ref: FileRef) -> None:
     """Read a whole file and check it against `ref`, in constant memory."""
     found, length = 0, 0
-    with _storage_errors("read", path), path.open("rb") as file:
+    with storage_errors("read", path), path.open("rb") as file:
         while chunk := file.read(_READ_BYTES):
             found = zlib.crc32(chunk, found)
             length += len(chunk)
@@ -370,37 +370,3 @@ def _expect_length(path: Path, length: int, ref: FileRef) -> None:
 def _expect_crc32(path: Path, found: int, ref: FileRef) -> None:
     if found != ref.crc32:
         raise CorruptionError(f"{path}: CRC {found:#010x}, expected {ref.crc32:#010x}")
-
-
-class _storage_errors:
-    """Turns an OSError into a StorageError that says what failed, where, and what to do.
-
-    A class of its own, since contextlib's way costs as much as a system call.
-    """
-
-    __slots__ = ("_action", "_path")
-
-    def __init__(self, action: str, path: Path) -> None:
-        self._action, self._path = action, path
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type | None, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, OSError):
-            raise _storage_error(self._action, self._path, error) from error
-
-
-def _storage_error(action: str, path: Path, error: OSError) -> StorageError:
-    if isinstance(error, FileNotFoundError):
-        return StorageError(errno.ENOENT, f"cannot {action} {path}: it does not exist")
-    if isinstance(error, FileExistsError):
-        return StorageError(errno.EEXIST, f"cannot {action} {path}: it exists")
-    advice = {
-        errno.ENOSPC: "; free some space and write again, nothing was changed",
-        errno.EDQUOT: "; raise the quota and write again, nothing was changed",
-        errno.EROFS: "; the directory is read-only",
-        errno.EACCES: "; check the permissions of the folder",
-    }.get(error.errno or 0, "")
-    reason = os.strerror(error.errno) if error.errno else str(error)
-    return StorageError(error.errno or 0, f"cannot {action} {path}: {reason}{advice}")

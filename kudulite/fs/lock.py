@@ -41,8 +41,9 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from kudulite.errors import FormatVersionError, LockTimeoutError, StorageError
+from kudulite.errors import CorruptionError, FormatVersionError, LockTimeoutError
 from kudulite.fs.descriptor import DescriptorOwner, open_descriptor
+from kudulite.fs.storage_error import storage_error
 
 _HEADER = struct.Struct("<4sIQI")
 _MAGIC = b"KLCK"
@@ -68,7 +69,7 @@ def create_lock_file(path: Path) -> None:
     except FileExistsError:
         return
     except OSError as error:
-        raise _storage_error("create", path, error) from error
+        raise storage_error("create", path, error) from error
 
 
 def read_last_timestamp(path: str | Path) -> int:
@@ -93,11 +94,7 @@ def read_lock_file(path: str | Path) -> tuple[int, tuple[int, int] | None]:
     except FileNotFoundError:
         return 0, (0, 0)
     except OSError as error:
-        raise _storage_error("read", path, error) from error
-
-
-def _storage_error(action: str, path: str | Path, error: OSError) -> StorageError:
-    return StorageError(error.errno or 0, f"cannot {action} {path}: {error.strerror}")
+        raise storage_error("read", path, error) from error
 
 
 def _pack_wal_end(segment: int, offset: int) -> bytes:
@@ -129,9 +126,12 @@ def _unpack_last(path: str | Path, content: bytes) -> int:
     if len(content) < _HEADER.size:
         return 0
     magic, version, last, stored = _HEADER.unpack_from(content)
-    if magic != _MAGIC or version > _FORMAT_VERSION:
+    if magic != _MAGIC:
+        raise CorruptionError(f"{path}: not a lock file: begins with {magic!r}, not {_MAGIC!r}")
+    if version > _FORMAT_VERSION:
         raise FormatVersionError(
-            f"{path}: lock file of version {version}, known: {_FORMAT_VERSION}"
+            f"{path}: lock file of version {version}, known: {_FORMAT_VERSION};"
+            " upgrade kudulite to open it"
         )
     return last if stored == _checksum(last) else 0
 
@@ -192,9 +192,7 @@ class TabletLock(DescriptorOwner):
         try:
             self._descriptor = open_descriptor(self._path, flags)
         except OSError as error:
-            raise StorageError(
-                error.errno or 0, f"cannot open {self._path} to lock it: {error.strerror}"
-            ) from error
+            raise storage_error("open", f"{self._path} to lock it", error) from error
 
     def _acquire(self) -> None:
         deadline = time.monotonic() + self.timeout_seconds
@@ -216,7 +214,7 @@ class TabletLock(DescriptorOwner):
         except OSError as error:
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
                 return False
-            raise _storage_error("lock", self._path, error) from error
+            raise storage_error("lock", self._path, error) from error
         return True
 
     def announce(self, work: str) -> None:
@@ -265,7 +263,7 @@ class TabletLock(DescriptorOwner):
             try:
                 content = os.pread(self._descriptor, _FILE_BYTES, 0)
             except OSError as error:
-                raise _storage_error("read", self._path, error) from error
+                raise storage_error("read", self._path, error) from error
             if self._read is None or content != self._read.content:
                 self._read = _Cells(
                     content=bytearray(content),
@@ -282,7 +280,7 @@ class TabletLock(DescriptorOwner):
         try:
             os.pwrite(self._descriptor, cell, offset)
         except OSError as error:
-            raise _storage_error("write", self._path, error) from error
+            raise storage_error("write", self._path, error) from error
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kudulite.errors import FormatVersionError, LockTimeoutError, StorageError
+from kudulite.errors import CorruptionError, FormatVersionError, LockTimeoutError, StorageError
 from kudulite.fs.lock import (
     TabletLock,
     create_lock_file,
@@ -206,8 +206,34 @@ def test_a_lock_file_that_the_disk_refuses_is_a_storage_error(path: Path, monkey
 def test_a_lock_file_of_a_newer_format_is_refused(path: Path):
     """The message names the file and both versions."""
     path.write_bytes(b"KLCK\x09" + path.read_bytes()[5:])
-    with pytest.raises(FormatVersionError, match=r"lock: lock file of version 9, known: 1"):
+    with pytest.raises(
+        FormatVersionError, match=r"lock: lock file of version 9, known: 1; upgrade"
+    ):
         read_last_timestamp(path)
+
+
+def test_a_file_that_is_no_lock_file_is_refused(path: Path):
+    """It has no version that an upgrade would know."""
+    path.write_bytes(b"PAR1" + path.read_bytes()[4:])
+    with pytest.raises(CorruptionError, match=r"lock: not a lock file: begins with b'PAR1'") as e:
+        read_last_timestamp(path)
+    assert not isinstance(e.value, FormatVersionError)
+
+
+def test_a_full_disk_under_the_lock_file_does_not_promise_that_nothing_was_changed(
+    path: Path, monkeypatch
+):
+    """The lock file is written after the log's fsync: the rows are there."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "")
+
+    monkeypatch.setattr(os, "pwrite", refuse)
+    with pytest.raises(StorageError) as found, TabletLock(path, 0) as lock:
+        lock.set_wal_end(1, 64)
+    assert found.value.strerror == (
+        f"cannot write {path}: No space left on device; free some space"
+    )
 
 
 def test_the_end_of_the_log_is_kept_beside_last(path: Path):
