@@ -90,19 +90,6 @@ class KeyIndex:
         return self._opened.header.width
 
     @property
-    def first_key(self) -> bytes:
-        """The smallest key; IndexError when there is none."""
-        return self._opened.header.first_keys[0]
-
-    @property
-    def last_key(self) -> bytes:
-        """The greatest key; IndexError when there is none."""
-        last_key = self._opened.header.last_key
-        if last_key is None:
-            raise IndexError(f"{self.path}: no keys")
-        return last_key
-
-    @property
     def is_whole(self) -> bool:
         """Whether all keys are in memory."""
         return self._whole is not None

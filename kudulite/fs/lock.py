@@ -247,13 +247,13 @@ class TabletLock(DescriptorOwner):
         """Where the log's durable part ends: (segment, offset); (0, 0) where that is not known."""
         return self._cells.wal_end
 
-    def set_wal_end(self, segment: int, offset: int, *, may_fall: bool = False) -> None:
+    def set_wal_end(self, segment: int, offset: int) -> None:
         """Write where the log's durable part ends, before `last` is lifted; not fsynced.
 
-        Only `may_fall` lets it go back, for a log that was found to be shorter.
+        It never moves back.
         """
         cells, end = self._cells, (segment, offset)
-        assert may_fall or end >= cells.wal_end
+        assert end >= cells.wal_end
         self._write(_pack_wal_end(segment, offset), _WAL_END_OFFSET)
         cells.wal_end = end
 

@@ -144,14 +144,6 @@ class BoundPredicates:
             needed, key=lambda name: (self.constraints[name].rank, self.schema.index_of(name))
         )
 
-    @property
-    def by_column(self) -> dict[str, list[Predicate]]:
-        """The predicates as given, by column."""
-        result: dict[str, list[Predicate]] = {}
-        for predicate in self.predicates:
-            result.setdefault(predicate.column, []).append(predicate)
-        return result
-
     def evaluate(self, batch: pa.RecordBatch | pa.Table) -> np.ndarray:
         """bool[n]: which rows match; `batch` has at least `columns`, of exactly their types."""
         if self.is_empty:
@@ -163,13 +155,6 @@ class BoundPredicates:
             if not result.any():
                 return result
         return np.ones(batch.num_rows, bool) if result is None else result
-
-    def evaluate_column(self, column: str, array: pa.Array | pa.ChunkedArray) -> np.ndarray:
-        """bool[n]: which values of one column match its predicates alone."""
-        constraint = self.constraints.get(column)
-        if constraint is None:
-            return np.ones(len(array), bool)
-        return evaluate_constraint(constraint, array)
 
     def may_match_statistics(
         self,

@@ -111,16 +111,6 @@ def average_height(extents: Sequence[RowSetExtent]) -> float:
     return float((space.heights * space.widths).sum() / total) if total > 0 else 0.0
 
 
-def highest_point(extents: Sequence[RowSetExtent]) -> int:
-    """Return how many rowsets cover the key that most of them cover."""
-    ends = [(extent.key_min, 0) for extent in extents] + [(e.key_max, 1) for e in extents]
-    height = highest = 0
-    for _, is_stop in sorted(ends):
-        height += -1 if is_stop else 1
-        highest = max(highest, height)
-    return highest
-
-
 def key_positions(extents: Sequence[RowSetExtent]) -> tuple[np.ndarray, np.ndarray]:
     """Return where each extent starts and stops in key space: float64[n] twice, from 0 to 1."""
     space = _key_space(extents) if extents else _NO_SPACE

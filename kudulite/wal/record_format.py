@@ -124,14 +124,6 @@ def _names(count: int) -> list[str]:
     return [str(index) for index in range(count)]
 
 
-def decode_record(content: bytes | memoryview | pa.Buffer, schema: Schema) -> Record:
-    """The one record in `content`; see RecordDecoder, which is cheaper for many records."""
-    records = RecordDecoder(schema).decode_all(pa.py_buffer(content))
-    if len(records) != 1:
-        raise CorruptionError(f"{len(records)} records, expected 1")
-    return records[0]
-
-
 @dataclass(frozen=True)
 class _Layout:
     """The columns of a record, decoded: ids, whether each has a mask, and their Arrow types."""

@@ -2,8 +2,8 @@
 
     with the tablet's lock:
         if not writer.is_current:                          # others may have appended
-            tail = read_wal(folder, writer.end, None, …)   # and the caller applies it
-            writer.move_to(tail.end)
+            tail = read_wal(folder, writer.end, None, …)   # the caller applies its records
+            writer = WalWriter(file_system, folder, tail.end)
         end = writer.append([changes])                     # durable when it returns
 
 The last segment grows by zeros ahead of its frames, in steps of `padding_bytes`: an append inside
@@ -90,13 +90,6 @@ class WalWriter:
             return self._end.offset <= SEGMENT_HEADER_BYTES
         size, (behind,) = read_ranges(path, [(offset, FRAME_HEADER_BYTES)])
         return size >= offset and not any(behind)
-
-    def move_to(self, end: WalPosition) -> None:
-        """Go on at `end`, to which the caller has read the log since it took the lock."""
-        if end.segment != self._end.segment:
-            self.close()
-        self._end = end
-        self._may_be_dirty = self._must_roll = self._is_cut = False
 
     def append(self, records: Sequence[Record | bytes]) -> WalPosition:
         """Append one frame with all `records`, changes or what `encode_record` made of them.
@@ -240,8 +233,9 @@ class WalWriter:
             self._cut_tail(file)
             self._may_be_dirty = False
         except StorageError as second:
+            reason = os.strerror(error.errno) if error.errno else error.strerror
             raise StorageError(
                 error.errno or 0,
-                f"cannot append to {file.path}, nor take back what was written: {error.strerror};"
+                f"cannot append to {file.path}: {reason}; nor take back what was written:"
                 f" {second.strerror}; whether the rows are there shows when the log is read next",
             ) from error

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from kudulite.errors import CorruptionError
 from kudulite.model.schema import NEW_COLUMN_ID, Column, Schema
 from kudulite.model.types import parse_type
+from kudulite.wal.record_format import Record, RecordDecoder
 from kudulite.wal.row_changes import CHANGE_INSERT, RowChanges
 
 UTC = datetime.UTC
@@ -93,3 +95,11 @@ def damage(path: Path, offset: int, flip: int = 0xFF) -> None:
     content = bytearray(path.read_bytes())
     content[offset] ^= flip
     path.write_bytes(content)
+
+
+def decode_record(content: bytes | memoryview | pa.Buffer, schema: Schema) -> Record:
+    """The one record in `content`; CorruptionError where there is none, or another behind it."""
+    records = RecordDecoder(schema).decode_all(pa.py_buffer(content))
+    if len(records) != 1:
+        raise CorruptionError(f"{len(records)} records, expected 1")
+    return records[0]

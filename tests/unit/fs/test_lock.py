@@ -251,15 +251,14 @@ def test_the_end_of_the_log_is_kept_beside_last(path: Path):
         assert lock.wal_end == (3, 1 << 40)
 
 
-def test_the_end_of_the_log_falls_only_when_told(path: Path):
+def test_the_end_of_the_log_never_falls(path: Path):
     """By our own mistake it never does."""
     with TabletLock(path, 0) as lock:
         lock.set_wal_end(2, 40)
         for end in ((1, 500), (2, 39)):
             with pytest.raises(AssertionError):
                 lock.set_wal_end(*end)
-        lock.set_wal_end(1, 500, may_fall=True)
-        assert lock.wal_end == (1, 500)
+        assert lock.wal_end == (2, 40)
 
 
 def test_a_lock_file_without_the_end_of_the_log_gets_one(path: Path):

@@ -13,7 +13,6 @@ from kudulite.tablet.compaction_policy import (
     RowSetExtent,
     average_height,
     choose_rowsets,
-    highest_point,
 )
 
 MEGABYTE = 1 << 20
@@ -63,15 +62,6 @@ def numbered(count: int, step: int, length: int, size: int = MEGABYTE) -> list[R
 def test_average_height_of_a_layout(layout, height):
     """Each byte of key space counts by how many rowsets lie over it."""
     assert average_height(extents(layout)) == pytest.approx(height, abs=1e-5)
-
-
-def test_the_highest_point_counts_touching_ends():
-    """Bounds are inclusive, so rowsets that meet in a key are two deep there."""
-    assert highest_point([]) == 0
-    assert highest_point(extents("A-B")) == 1
-    assert highest_point(extents("A-B B-C")) == 2
-    assert highest_point(extents("A-B C-D")) == 1
-    assert highest_point(extents("A-D B-C B-C E-F")) == 3
 
 
 def picked(found, layout):

@@ -27,8 +27,9 @@ from kudulite.tablet.collapse import (
 from kudulite.tablet.operation import Operation
 from kudulite.tablet.row_effects import ROW_LIST_MAX, RowApplier, RowEffects
 from kudulite.tablet.row_operation import RowOperation
-from kudulite.wal.record_format import decode_record, encode_record
+from kudulite.wal.record_format import encode_record
 from kudulite.wal.row_changes import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
+from tests.support.tables.wal_changes import decode_record
 
 PRESENT, NOT_FOUND = RowError.REASON_ALREADY_PRESENT, RowError.REASON_NOT_FOUND
 MISSING, NULL = RowError.REASON_MISSING, RowError.REASON_NULL

@@ -16,11 +16,17 @@ from kudulite.wal.record_format import (
     CODEC_LZ4,
     CODEC_NONE,
     RecordDecoder,
-    decode_record,
     encode_record,
 )
 from kudulite.wal.row_changes import CHANGE_DELETE, CHANGE_UPDATE, RowChanges
-from tests.support.tables.wal_changes import ALL_TYPES, TWO_COLUMNS, all_types, inserts, same
+from tests.support.tables.wal_changes import (
+    ALL_TYPES,
+    TWO_COLUMNS,
+    all_types,
+    decode_record,
+    inserts,
+    same,
+)
 
 CODEC_BYTE = 14
 DELETE_ONE = RowChanges(5, np.array([CHANGE_DELETE], np.uint8), {0: pa.array([7], pa.int64())}, {})

@@ -7,11 +7,12 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from wal_changes import decode_record
 
 import kudulite as kudu
 from kudulite.errors import CorruptionError
 from kudulite.model.schema import Schema
-from kudulite.wal.record_format import decode_record, encode_record
+from kudulite.wal.record_format import encode_record
 from kudulite.wal.row_changes import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
 from kudulite.wal.row_codec import RowCodec, RowList
 
