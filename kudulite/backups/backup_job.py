@@ -75,6 +75,10 @@ class BackupJob(LockedJob):
         self.is_resumed = is_resumed
         self.why_full = why
 
+    def __repr__(self) -> str:
+        head = self._plan.head
+        return f"<kudulite {head.kind} backup {head.id} of table {head.table_name!r}>"
+
     @property
     def kind(self) -> str:
         """`full` or `incremental`."""

@@ -49,7 +49,9 @@ class BackupPiece:
     token: ScanToken | ChangeToken
     column_ids: tuple[int, ...]
     with_content: bool
-    file_system: FileSystem = field(default_factory=lambda: default_environment().file_system)
+    file_system: FileSystem = field(
+        default_factory=lambda: default_environment().file_system, repr=False
+    )
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "file_system"}

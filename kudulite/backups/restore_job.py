@@ -89,6 +89,9 @@ class RestoreJob(LockedJob):
         self._overwrite = overwrite
         self.is_resumed = False
 
+    def __repr__(self) -> str:
+        return f"<kudulite restore of backup {self.backup.id} to {self._target.folder}>"
+
     @property
     def backup(self) -> Backup:
         """The backup that the table will be as."""

@@ -12,6 +12,10 @@ import pyarrow as pa
 class ArrowResult(ABC):
     """Rows that are read when a form of them is asked for, and again each time."""
 
+    def __repr__(self) -> str:
+        columns = ", ".join(f"{field.name} {field.type}" for field in self.schema)
+        return f"<kudulite {type(self).__name__}: {columns or 'no columns'}>"
+
     @property
     @abstractmethod
     def schema(self) -> pa.Schema:

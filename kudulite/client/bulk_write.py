@@ -64,6 +64,9 @@ class BulkWrite:
         timeout = stored["lock_timeout_seconds"]
         self._environment = replace(default_environment(), lock_timeout_seconds=timeout)
 
+    def __repr__(self) -> str:
+        return f"<kudulite bulk write {self._state.write_id} to table {self._folder.name!r}>"
+
     def _stager(self) -> Stager:
         store = TableStore(self._folder, self._environment)
         return Stager(store, self._state, base_of(store, self._state))

@@ -29,6 +29,14 @@ class Partitioning:
         self._ranges: list[tuple[Any, Any, str, str]] = []
         self._splits: list[Any] = []
 
+    def __repr__(self) -> str:
+        parts = [f"hash ({', '.join(h.columns)}) in {h.bucket_count} buckets" for h in self._hash]
+        if self._range_columns:
+            ranges = [f"{lower!r} to {upper!r}" for lower, upper, *_ in self._ranges]
+            ranges += [f"split at {split!r}" for split in self._splits]
+            parts.append(f"range ({', '.join(self._range_columns)}): {', '.join(ranges) or 'all'}")
+        return f"Partitioning({'; '.join(parts) or 'none'})"
+
     def add_hash_partitions(
         self, column_names: str | Sequence[str], num_buckets: int, seed: int = 0
     ) -> Partitioning:

@@ -61,6 +61,9 @@ class RowBatch(Sequence[tuple]):
         self._batch = batch
         self._columns = columns
 
+    def __repr__(self) -> str:
+        return f"<{len(self)} rows of {', '.join(column.name for column in self._columns)}>"
+
     def __len__(self) -> int:
         return self._batch.num_rows
 
@@ -100,6 +103,10 @@ class RowReader:
         self._batch_bytes = BATCH_BYTES_DEFAULT
         self._batches: Iterator[pa.RecordBatch] | None = None
         self._next: pa.RecordBatch | None = None
+
+    def __repr__(self) -> str:
+        state = "open" if self.is_open else "not open"
+        return f"<kudulite {type(self).__name__}, {state}>"
 
     def _open_batches(self) -> Iterator[pa.RecordBatch]:
         raise NotImplementedError

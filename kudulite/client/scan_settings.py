@@ -45,6 +45,13 @@ class ScanSettings:
         self._bounds: KeyBounds = (None, None)
         self._batch_bytes = BATCH_BYTES_DEFAULT
 
+    def __repr__(self) -> str:
+        where = " and ".join(map(str, self._predicates))
+        return (
+            f"<kudulite {type(self).__name__} of table {self._store.name!r}:"
+            f" {', '.join(self._names)}{' where ' if where else ''}{where}>"
+        )
+
     def _check_may_change(self) -> None:
         """Raise UsageError when it is too late; a scanner overrides this."""
 

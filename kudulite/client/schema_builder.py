@@ -25,6 +25,11 @@ class ColumnSpec:
         self.options = options
         self.is_primary_key = False
 
+    def __repr__(self) -> str:
+        said = {key: value for key, value in self.options.items() if value is not None}
+        options = "".join(f", {key}={value}" for key, value in said.items())
+        return f"ColumnSpec({self.name!r}{options})"
+
     def type(self, column_type: ColumnType | str) -> ColumnSpec:
         """Set the column's type, by object or name."""
         self.options["type"] = column_type
@@ -163,6 +168,11 @@ class SchemaBuilder:
     def __init__(self) -> None:
         self._specs: list[ColumnSpec] = []
         self._key_names: list[str] | None = None
+
+    def __repr__(self) -> str:
+        keys = self._key_names or [spec.name for spec in self._specs if spec.is_primary_key]
+        columns = ", ".join(map(repr, self._specs))
+        return f"<kudulite schema builder: {columns or 'no columns'}; key {', '.join(keys)}>"
 
     def add_column(
         self,

@@ -33,6 +33,10 @@ class TableAlterer:
         self._steps: list[Step] = []
         self._new_name: str | None = None
 
+    def __repr__(self) -> str:
+        rename = "" if self._new_name is None else f", renamed to {self._new_name!r}"
+        return f"<kudulite alterer of table {self._table.name!r}: {len(self._steps)} steps{rename}>"
+
     def rename(self, table_name: str) -> TableAlterer:
         """Give the table another name."""
         table_folder(self._table.path.parent, table_name)

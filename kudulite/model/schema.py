@@ -96,6 +96,16 @@ class Column:
         for field in ("read_default", "write_default"):
             set_field(self, field, canonical_value(getattr(self, field), self.type, self.name))
 
+    def __repr__(self) -> str:
+        """As in Kudu, `int64 "id" NOT NULL`, then what differs from the defaults."""
+        name = self.name.replace('"', '""')
+        parts = [f'{self.type} "{name}"']
+        parts += [] if self.nullable else ["NOT NULL"]
+        parts += [] if self.write_default is None else [f"DEFAULT {self.write_default!r}"]
+        parts += [] if self.encoding == "auto" else [f"ENCODING {self.encoding}"]
+        parts += [] if self.compression == "default" else [f"COMPRESSION {self.compression}"]
+        return " ".join(parts)
+
     @property
     def mutable(self) -> bool:
         """Whether cells may be updated: always, there are no immutable columns here."""
@@ -177,6 +187,10 @@ class Schema:
         ids = [column.id for column in self.columns]
         if min(ids) < 0 or max(ids) >= self.next_column_id:
             raise SchemaError(f"column ids {ids} are not all within 0..{self.next_column_id - 1}")
+
+    def __repr__(self) -> str:
+        columns = ", ".join(map(repr, self.columns))
+        return f"Schema({columns}, PRIMARY KEY ({', '.join(self.key_names)}))"
 
     @classmethod
     def build(cls, columns: Sequence[Column], primary_key: Sequence[str]) -> Schema:

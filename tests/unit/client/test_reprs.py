@@ -1,0 +1,137 @@
+"""Every public object prints as what it is: in an error, in a notebook, in a debugger."""
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+from core_tables import environment
+
+import kudulite as kudu
+from kudulite.backups.backup_job import begin_backup
+from kudulite.backups.restore_job import begin_restore
+
+
+def described_table() -> tuple[kudu.SchemaBuilder, kudu.ColumnSpec, kudu.Partitioning]:
+    """A schema with its key column, and a partitioning."""
+    builder = kudu.schema_builder()
+    key = builder.add_column("k", kudu.int64, nullable=False)
+    builder.add_column("v", kudu.string, default="x", encoding="plain", compression="zstd")
+    builder.set_primary_keys(["k"])
+    partitioning = kudu.Partitioning().add_hash_partitions(["k"], 2)
+    partitioning.set_range_partition_columns(["k"]).add_range_partition([0], [100])
+    return builder, key, partitioning
+
+
+def public_objects(folder: Path) -> list[Any]:
+    """One of each public class, and what their methods give."""
+    client = kudu.Client(folder / "root", environment())
+    builder, key, partitioning = described_table()
+    table = client.create_table("t", builder.build(), partitioning)
+    result = table.insert([{"k": 1, "v": "a"}, {"k": 2, "v": "b"}])
+    session = client.new_session()
+    kinds = ("insert", "upsert", "update", "delete")
+    names = [f"new_{kind}{suffix}" for kind in kinds for suffix in ("", "_ignore")]
+    operations = [getattr(table, name)({"k": 1}) for name in names]
+    session.apply(table.new_insert({"k": 1, "v": "again"}))
+    with pytest.raises(kudu.errors.RowError):
+        session.flush()
+    start, write = table.current_timestamp(), table.new_bulk_write("upsert")
+    table.upsert([{"k": 1, "v": "c"}])
+    scanner = table.scanner().add_predicate(table["v"] == "c")
+    alterer = client.new_table_alterer(table)
+    alterer.add_column("w", kudu.int8)
+    limits = kudu.NativeLimits(excluded_fraction_max=1, handed_bytes_max=0, decoded_bytes_max=0)
+    plan = table.native_plan(where=[table["k"] < 50], limits=limits)
+    objects = [client, builder, key, partitioning, table, table.schema, *table.schema.columns]
+    objects += [
+        result,
+        session,
+        *operations,
+        table.schema.new_row(),
+        *session.get_pending_errors()[0],
+    ]
+    objects += [
+        session.counters,
+        table["v"],
+        table["v"] == "c",
+        kudu.int64,
+        write,
+        write.stage([], 0),
+    ]
+    objects += [
+        table.scan(),
+        table.changes(start),
+        scanner.open(),
+        scanner,
+        scanner.next_batch(),
+    ]
+    objects += [
+        *table.scan_tokens(),
+        *table.change_tokens(start),
+        table.scan_token_builder(),
+        alterer,
+    ]
+    objects += [table.scan_tokens()[0].into_kudu_scanner(), scanner.get_projection_schema()]
+    objects += [
+        plan,
+        *plan.files,
+        *plan.conditions,
+        *plan.tokens,
+        *[c for f in plan.files for c in f.columns],
+    ]
+    objects += [table.check(), table.statistics, (upkeep := table.maintain()), upkeep.swept, limits]
+    return objects + jobs_of(table, folder)
+
+
+def jobs_of(table: kudu.Table, folder: Path) -> list[Any]:
+    """A backup and a restore, with their parts."""
+    objects: list[Any] = []
+    with begin_backup(table, folder / "backups") as job:
+        objects += [job, *job.pieces]
+        job.run()
+        objects.append(job.finish())
+    with begin_restore(folder / "backups", folder / "root" / "r") as restore:
+        objects += [restore, *restore.steps()]
+    return objects
+
+
+def test_every_public_object_has_a_readable_repr(tmp_path: Path):
+    """No address, and the class or the content is there; no public class is left out."""
+    objects = public_objects(tmp_path)
+    for value in objects:
+        text = repr(value)
+        assert " object at 0x" not in text, (type(value), text)
+        assert len(text) > 2
+    classes = {
+        value
+        for name in kudu.__all__
+        if inspect.isclass(value := getattr(kudu, name)) and not issubclass(value, Exception)
+    }
+    made = {kind for value in objects for kind in type(value).__mro__}
+    assert {kind.__name__ for kind in classes - made} == set()
+
+
+def test_what_reprs_say(tmp_path: Path):
+    """In the words of the table: types, names and conditions, never only an id."""
+    client = kudu.Client(tmp_path, environment())
+    builder = kudu.schema_builder()
+    builder.add_column("id", kudu.int64, nullable=False)
+    builder.add_column('a "b"', kudu.string, default="x", encoding="plain", compression="zstd")
+    builder.set_primary_keys(["id"])
+    assert repr(builder).startswith("<kudulite schema builder: ColumnSpec('id', type=int64")
+    partitioning = kudu.Partitioning().add_hash_partitions("id", 2)
+    partitioning.set_range_partition_columns("id").add_range_partition([0], [9])
+    assert repr(partitioning) == "Partitioning(hash (id) in 2 buckets; range (id): [0] to [9])"
+    assert repr(kudu.Partitioning()) == "Partitioning(none)"
+    table = client.create_table("t", builder.build(), partitioning)
+    key, value = table.schema.columns
+    assert repr(key) == 'int64 "id" NOT NULL'
+    assert repr(value) == """string "a ""b""\" DEFAULT 'x' ENCODING plain COMPRESSION zstd"""
+    assert repr(table.schema) == f"Schema({key!r}, {value!r}, PRIMARY KEY (id))"
+    assert repr(table.scan(columns=["id"])) == "<kudulite Scan: id int64>"
+    scanner = table.scanner().set_projected_column_names(["id"]).add_predicate(table["id"] > 1)
+    assert repr(scanner) == "<kudulite Scanner of table 't': id where id > 1>"
+    assert repr(scanner.open()) == repr(scanner)
+    alterer = client.new_table_alterer(table).rename("u")
+    assert repr(alterer) == "<kudulite alterer of table 't': 0 steps, renamed to 'u'>"
