@@ -39,7 +39,8 @@ def run_session(text: str, name: str, names: dict, line: int = 1) -> list[str]:
     # The parser copies the names; later blocks want what earlier ones defined.
     test.globs = names
     reports: list[str] = []
-    doctest.DocTestRunner(optionflags=FLAGS, verbose=False).run(test, out=reports.append, clear_globs=False)
+    runner = doctest.DocTestRunner(optionflags=FLAGS, verbose=False)
+    runner.run(test, out=reports.append, clear_globs=False)
     return reports
 
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from core_tables import environment
 
 import kudulite
 from kudulite.backups.backup_job import begin_backup
@@ -15,6 +14,7 @@ from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.errors import CorruptionError
 from kudulite.fs.checked_json import encode_checked_json
+from tests.support.tables.core_tables import environment
 
 SCHEMA = pa.schema([pa.field("k", pa.int64(), False), ("v", pa.int64())])
 HOSTILE = ["../other", "..", "", ".x", "/etc/passwd", "a/b", "x" * 201, 5]

@@ -11,7 +11,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from core_tables import altered, environment
 
 import kudulite
 from kudulite.catalog.manifest import Manifest
@@ -22,6 +21,7 @@ from kudulite.client.table import Table
 from kudulite.errors import CorruptionError
 from kudulite.fs.checked_json import encode_checked_json
 from kudulite.tablet.superblock import Superblock
+from tests.support.tables.core_tables import altered, environment
 
 SCHEMA = pa.schema([pa.field("k", pa.int64(), False), ("v", pa.int64())])
 ROWS = {"k": list(range(100)), "v": [1] * 100}

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from core_tables import environment
 
 import kudulite as kudu
 from kudulite.backups.backup_job import begin_backup
 from kudulite.backups.restore_job import begin_restore
+from tests.support.tables.core_tables import environment
 
 
 def described_table() -> tuple[kudu.SchemaBuilder, kudu.ColumnSpec, kudu.Partitioning]:

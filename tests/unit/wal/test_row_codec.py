@@ -7,7 +7,6 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from wal_changes import decode_record
 
 import kudulite as kudu
 from kudulite.errors import CorruptionError
@@ -15,6 +14,7 @@ from kudulite.model.schema import Schema
 from kudulite.wal.record_format import encode_record
 from kudulite.wal.row_changes import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
 from kudulite.wal.row_codec import RowCodec, RowList
+from tests.support.tables.wal_changes import decode_record
 
 UTC = datetime.UTC
 TYPES = {
