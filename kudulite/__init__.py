@@ -15,10 +15,10 @@ from kudulite.backups.restore_step import RestoreStep
 from kudulite.catalog.bulk_write import StagedTask
 from kudulite.catalog.check import CheckReport
 from kudulite.catalog.maintenance import MaintenanceResult
+from kudulite.catalog.read_request import ReadRequest
 from kudulite.catalog.statistics import TableStatistics
 from kudulite.catalog.sweep import SweepResult
 from kudulite.client.bulk_write import BulkWrite, WriteResult
-from kudulite.client.change_token import ChangeToken
 from kudulite.client.changes import Changes
 from kudulite.client.client import Client, connect, open_table
 from kudulite.client.kudu_names import (
@@ -66,9 +66,14 @@ from kudulite.client.row_operations import (
     WriteOperation,
 )
 from kudulite.client.row_reader import RowBatch
-from kudulite.client.rowset_token import RowSetToken
 from kudulite.client.scan import Scan
-from kudulite.client.scan_token import ScanToken, pack_tokens
+from kudulite.client.scan_token import (
+    ChangeToken,
+    RowSetToken,
+    ScanToken,
+    Token,
+    pack_tokens,
+)
 from kudulite.client.scan_token_builder import ScanTokenBuilder
 from kudulite.client.scanner import Scanner
 from kudulite.client.schema_builder import ColumnSpec, SchemaBuilder
@@ -168,6 +173,7 @@ __all__ = [
     "Partitioning",
     "PendingError",
     "Predicate",
+    "ReadRequest",
     "RestoreJob",
     "RestoreStep",
     "RowBatch",
@@ -185,6 +191,7 @@ __all__ = [
     "Table",
     "TableAlterer",
     "TableStatistics",
+    "Token",
     "Update",
     "UpdateIgnore",
     "Upsert",

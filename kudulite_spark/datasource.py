@@ -104,15 +104,15 @@ class KuduliteDataSource(DataSource):
         own_names = check_schema(schema, table, read)
         if self._moments is None:
             self._moments = chosen_moments(table, read)
-        plan = ScanPlan(
-            path=path,
-            arrow_schema=arrow_schema(schema),
-            own_names=own_names,
+        plan = ScanPlan.of(
+            path,
+            arrow_schema(schema),
+            own_names,
             timestamp=self._moments.timestamp,
             start=self._moments.start,
             predicates=tuple(parse_filter(read.filter, table.schema)) if read.filter else (),
-            split_size_bytes=read.split_size_bytes,
             ordered=read.fault_tolerant_scan,
+            split_size_bytes=read.split_size_bytes,
             pinned=decoded_tokens(tokens, path) if (tokens := read.scan_tokens) else None,
         )
         # The front plans each scan for itself, so it may always push.

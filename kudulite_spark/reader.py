@@ -25,7 +25,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 import kudulite
-from kudulite import ChangeToken, Predicate, RowSetToken, ScanToken
+from kudulite import Predicate, ReadRequest, RowSetToken, Token
 from kudulite_spark.change_columns import BEFORE, CHANGE_COLUMNS
 from kudulite_spark.pushdown import pushed_predicates
 from kudulite_spark.table_path import open_table
@@ -41,25 +41,45 @@ NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class ScanPlan:
-    """What one DataFrame reads: which columns and rows of a table, as of which moment.
-
-    With `start`, its changes in (start, timestamp].
-    """
+    """One read of a DataFrame: the rows of a table at a moment, or its changes in a window."""
 
     path: str
-    arrow_schema: pa.Schema  # of the batches to yield; its names are the columns to read,
-    own_names: Mapping[str, str]  # but for those that the table has in another case
-    timestamp: int  # HybridTime
-    start: int | None = None  # HybridTime
-    predicates: tuple[Predicate, ...] = ()
+    request: ReadRequest  # in the table's names, with settled moments
+    arrow_schema: pa.Schema  # of the batches to yield
+    own_names: Mapping[str, str]  # the table's names of columns that it has in another case
     split_size_bytes: int | None = None  # per task, on disk; None fits it to table and cores
-    ordered: bool = False
     # The pieces of a native plan that are to be read, in place of the whole table.
     pinned: tuple[RowSetToken, ...] | None = None
 
-    def own_name(self, name: str) -> str:
-        """Return the table's name of a column to yield."""
-        return self.own_names.get(name, name)
+    @staticmethod
+    def of(
+        path: str,
+        arrow_schema: pa.Schema,
+        own_names: Mapping[str, str],
+        *,
+        timestamp: int,
+        start: int | None = None,
+        predicates: tuple[Predicate, ...] = (),
+        ordered: bool = False,
+        split_size_bytes: int | None = None,
+        pinned: tuple[RowSetToken, ...] | None = None,
+    ) -> ScanPlan:
+        """Plan the rows at `timestamp` or, with `start`, the changes in (start, timestamp]."""
+        names = arrow_schema.names
+        if start is not None:
+            names = [name for name in names if name not in CHANGE_COLUMNS]
+            if BEFORE in arrow_schema.names:
+                names += [field.name for field in arrow_schema.field(BEFORE).type]
+        request = ReadRequest(
+            # A column may be asked for twice: as it is, and as it was before.
+            columns=tuple(dict.fromkeys(own_names.get(name, name) for name in names)),
+            where=predicates,
+            at=timestamp,
+            start=start,
+            ordered=ordered,
+            images="both" if BEFORE in arrow_schema.names else "after",
+        )
+        return ScanPlan(path, request, arrow_schema, own_names, split_size_bytes, pinned)
 
 
 @dataclass(frozen=True)
@@ -91,52 +111,20 @@ class TabletReader(DataSourceReader):
         groups = kudulite.pack_tokens(tokens, split_size)
         return [TabletPartition(tuple(token.to_bytes() for token in group)) for group in groups]
 
-    def _tokens(
-        self, table: kudulite.Table, split_size_bytes: int
-    ) -> Sequence[ScanToken | ChangeToken | RowSetToken]:
-        if self._plan.start is not None:
-            return self._change_tokens(table, self._plan.start, split_size_bytes)
-        names = [self._plan.own_name(name) for name in self._plan.arrow_schema.names]
+    def _tokens(self, table: kudulite.Table, split_size_bytes: int) -> Sequence[Token]:
+        request = self._plan.request
         if self._plan.pinned is not None:
-            return [token.narrowed(names, self._plan.predicates) for token in self._plan.pinned]
-        return table.scan_tokens(
-            columns=names,
-            where=list(self._plan.predicates),
-            at=self._plan.timestamp,
-            ordered=self._plan.ordered,
-            split_size_bytes=split_size_bytes,
-        )
-
-    def _change_tokens(
-        self, table: kudulite.Table, start: int, split_size_bytes: int
-    ) -> list[ChangeToken]:
-        schema = self._plan.arrow_schema
-        names = [name for name in schema.names if name not in CHANGE_COLUMNS]
-        with_before = BEFORE in schema.names
-        if with_before:
-            names += [f.name for f in schema.field(BEFORE).type]
-        names = list(dict.fromkeys(map(self._plan.own_name, names)))
-        return table.change_tokens(
-            start,
-            self._plan.timestamp,
-            columns=names,
-            where=list(self._plan.predicates),
-            images="both" if with_before else "after",
-            split_size_bytes=split_size_bytes,
-        )
+            columns = request.columns or ()
+            return [token.narrowed(columns, request.where) for token in self._plan.pinned]
+        return table.tokens(request, split_size_bytes)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition; in key order inside a tablet when the plan is ordered."""
         # Spark makes a partition of its own where partitions() returned none.
         if not isinstance(partition, TabletPartition):
             return
-        kind: type[ScanToken] | type[ChangeToken] | type[RowSetToken] = ScanToken
-        if self._plan.start is not None:
-            kind = ChangeToken
-        elif self._plan.pinned is not None:
-            kind = RowSetToken
         for token in partition.tokens:
-            batches = kind.from_bytes(token).open()
+            batches = Token.from_bytes(token).open()
             yield from fitted_batches(batches, self._plan.arrow_schema, self._plan.own_names)
 
 
@@ -150,13 +138,14 @@ class PushingTabletReader(TabletReader):
         """Take what has an exact counterpart; return everything, so that Spark applies it too."""
         # A predicate on a column of changes means nothing to the tablets; on a column of the table
         # it holds at either end of the window, so that no row is missing that Spark's filter keeps.
+        names, request = self._plan.own_names, self._plan.request
         pushed = [
-            replace(predicate, column=self._plan.own_name(predicate.column))
+            replace(predicate, column=names.get(predicate.column, predicate.column))
             for predicate in pushed_predicates(filters)
             if predicate.column not in CHANGE_COLUMNS
         ]
-        predicates = (*self._plan.predicates, *pushed)
-        self._plan = replace(self._plan, predicates=predicates)
+        request = replace(request, where=(*request.where, *pushed))
+        self._plan = replace(self._plan, request=request)
         return filters
 
 

@@ -115,7 +115,7 @@ def snapshot_end(
         if estimate <= left:
             left -= estimate
             continue
-        key, passed = replace(token, where=()).key_after(left)
+        key, passed = token.of_columns(()).key_after(left)
         if key is not None:
             return token.tablet_id, key
         left -= passed

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from kudulite import ChangeToken, Predicate, ScanToken, Table
+from kudulite import Predicate, ScanToken, Table, Token
 from kudulite.errors import ConflictError, OptionError, TableNotFoundError, TimestampError
 from kudulite_spark.change_columns import BEFORE, CHANGE_COLUMNS, CHANGE_TYPE, COMMIT_TIMESTAMP
 from kudulite_spark.reader import ScanPlan, TabletReader, fitted_batches
@@ -74,6 +74,26 @@ class StreamPlan:
     predicates: tuple[Predicate, ...] = ()
     split_size_bytes: int | None = None
     row_count_max: int | None = None
+
+    def window(self, after: int, until: int) -> ScanPlan:
+        """Return the plan of the changes in (after, until]."""
+        return self._scan_plan(self.arrow_schema, until, after)
+
+    def snapshot(self, timestamp: int) -> ScanPlan:
+        """Return the plan of the rows at a moment."""
+        own = [field for field in self.arrow_schema if field.name not in CHANGE_COLUMNS]
+        return self._scan_plan(pa.schema(own), timestamp, None)
+
+    def _scan_plan(self, schema: pa.Schema, timestamp: int, start: int | None) -> ScanPlan:
+        return ScanPlan.of(
+            self.path,
+            schema,
+            self.own_names,
+            timestamp=timestamp,
+            start=start,
+            predicates=self.predicates,
+            split_size_bytes=self.split_size_bytes,
+        )
 
 
 @dataclass(frozen=True)
@@ -185,33 +205,13 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._change_partitions(after, last.timestamp) if after < last.timestamp else []
 
     def _change_partitions(self, after: int, until: int) -> list[StreamPartition]:
-        plan = self._plan
-        window = ScanPlan(
-            path=plan.path,
-            arrow_schema=plan.arrow_schema,
-            own_names=plan.own_names,
-            timestamp=until,
-            start=after,
-            predicates=plan.predicates,
-            split_size_bytes=plan.split_size_bytes,
-        )
-        packed = TabletReader(window).partitions()
+        packed = TabletReader(self._plan.window(after, until)).partitions()
         return [StreamPartition(partition.tokens, None) for partition in packed]
 
     def _snapshot_partitions(
         self, timestamp: int, first: RowPlace | None, end: RowPlace | None
     ) -> list[StreamPartition]:
-        plan = self._plan
-        own = [field for field in plan.arrow_schema if field.name not in CHANGE_COLUMNS]
-        rows = ScanPlan(
-            path=plan.path,
-            arrow_schema=pa.schema(own),
-            own_names=plan.own_names,
-            timestamp=timestamp,
-            predicates=plan.predicates,
-            split_size_bytes=plan.split_size_bytes,
-        )
-        packed = SnapshotPartReader(rows, first, end).partitions()
+        packed = SnapshotPartReader(self._plan.snapshot(timestamp), first, end).partitions()
         return [StreamPartition(partition.tokens, timestamp) for partition in packed]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -227,13 +227,12 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, token: bytes, snapshot_timestamp: int | None
     ) -> Iterator[pa.RecordBatch]:
         plan = self._plan
+        batches = Token.from_bytes(token).open()
         if snapshot_timestamp is not None:
-            rows = ScanToken.from_bytes(token).open()
-            return _as_inserts(rows, plan, snapshot_timestamp)
-        changes = ChangeToken.from_bytes(token).open()
+            return _as_inserts(batches, plan, snapshot_timestamp)
         if CHANGE_TYPE in plan.arrow_schema.names:
-            return changes
-        return _without_deletes(changes, plan.path)
+            return batches
+        return _without_deletes(batches, plan.path)
 
     # -- what may have happened to the table
 
@@ -273,12 +272,9 @@ class SnapshotPartReader(TabletReader):
         self._first, self._end = first, end
 
     def _tokens(self, table: Table, split_size_bytes: int) -> Sequence[ScanToken]:
-        tokens = [
-            token
-            for token in super()._tokens(table, split_size_bytes)
-            if isinstance(token, ScanToken)
-        ]
-        return snapshot_tokens(tokens, self._first, self._end)
+        tokens = super()._tokens(table, split_size_bytes)
+        rows = [token for token in tokens if isinstance(token, ScanToken)]
+        return snapshot_tokens(rows, self._first, self._end)
 
 
 def _moment_of(offset: StreamStart | StreamOffset) -> int:

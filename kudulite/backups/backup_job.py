@@ -23,7 +23,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 from kudulite.backups.backup_plan import new_plan, plan_to_go_on_with, why_not_incremental
 from kudulite.backups.backup_set import Backup, BackupSet
@@ -39,9 +38,9 @@ from kudulite.backups.format import (
 from kudulite.backups.locked_job import LockedJob
 from kudulite.backups.piece import BackupPiece
 from kudulite.catalog.planned_columns import planned_columns
-from kudulite.client.change_token import ChangeToken
+from kudulite.catalog.read_request import ChangePlan, ReadRequest, RowPlan
 from kudulite.client.client import open_table
-from kudulite.client.scan_token import ScanToken
+from kudulite.client.scan_token import ChangeToken, ScanToken
 from kudulite.client.table import Table
 from kudulite.errors import (
     ConflictError,
@@ -226,23 +225,18 @@ def begin_backup(
 
 def _token(table: Table, head: BackupHead, piece: PlannedPiece) -> ScanToken | ChangeToken:
     """Return the token of a planned piece; it means the columns that the plan meant."""
-    names = tuple(head.schema.names)
-    shared: dict[str, Any] = {
-        "folder": str(table.path),
-        "table_id": head.table_id,
-        "columns": names,
-        "where": (),
-        "column_ids": planned_columns(head.schema, names, ()),
-        "lower": piece.lower,
-        "upper": piece.upper,
-        "size_bytes": piece.size_bytes,
-        "row_count_estimate": piece.row_count,
-    }
+    names, folder = tuple(head.schema.names), str(table.path)
+    ids = planned_columns(head.schema, names, ())
     if piece.kind == "changes":
-        shared |= {"start": head.start, "end": head.moment, "with_before": False}
-        return ChangeToken(tablet_ids=piece.tablet_ids, **shared)
-    (tablet_id,) = piece.tablet_ids
-    return ScanToken(tablet_id=tablet_id, timestamp=head.moment, ordered=False, **shared)
+        changes = ReadRequest(names, start=head.start, at=head.moment)
+        plan = ChangePlan(folder, head.table_id, changes, ids)
+        return ChangeToken(
+            plan, piece.size_bytes, piece.row_count, piece.tablet_ids, piece.lower, piece.upper
+        )
+    rows = RowPlan(folder, head.table_id, ReadRequest(names, at=head.moment), ids)
+    return ScanToken(
+        rows, piece.size_bytes, piece.row_count, piece.tablet_ids, piece.lower, piece.upper
+    )
 
 
 def _publish_plan(backups: BackupSet, plan: BackupPlan) -> None:

@@ -24,8 +24,7 @@ from kudulite.backups.content_hash import batch_sum, content_sum
 from kudulite.backups.format import ContentSum, DataFile, PieceResult
 from kudulite.catalog.environment import default_environment
 from kudulite.cfile.base_data import has_repeats
-from kudulite.client.change_token import ChangeToken
-from kudulite.client.scan_token import ScanToken
+from kudulite.client.scan_token import ChangeToken, ScanToken
 from kudulite.errors import CorruptionError, StorageError
 from kudulite.fs.file_system import FileSystem, read_file
 

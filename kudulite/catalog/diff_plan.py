@@ -15,15 +15,14 @@ from typing import Any, NamedTuple
 from kudulite.catalog.history import check_not_ancient, partitions_to_read, tablet_at
 from kudulite.catalog.manifest import Manifest, TabletEntry
 from kudulite.catalog.partition import PartitionSchema
-from kudulite.catalog.pruning import tablets_to_scan
-from kudulite.catalog.scan_plan import ScanPiece, cut_pieces, scan_spec
+from kudulite.catalog.scan_plan import ScanPiece, cut_pieces, unpruned
 from kudulite.catalog.snapshot import choose_snapshot
 from kudulite.catalog.table_store import TableStore
 from kudulite.errors import SchemaError, TimestampError
-from kudulite.model.predicate import Predicate
 from kudulite.mvcc.hybrid_time import format_timestamp, parse_timestamp
 from kudulite.rowset.diff_spec import DiffSpec
 from kudulite.rowset.rowset_diff import may_have_changed
+from kudulite.rowset.scan_spec import ScanSpec
 from kudulite.tablet.diff_scan import CHANGE_COLUMNS
 from kudulite.tablet.tablet import Tablet
 
@@ -52,36 +51,24 @@ def choose_window(store: TableStore, start: Any, end: Any) -> tuple[int, int]:
 
 
 def diff_spec(
-    table: str,
-    manifest: Manifest,
-    columns: Sequence[str] | None,
-    where: Sequence[Predicate],
-    *,
-    window: tuple[int, int],
-    with_before: bool,
-    column_ids: frozenset[int] | None = None,
+    scan: ScanSpec, *, table: str, start: int, column_ids: frozenset[int], with_before: bool
 ) -> DiffSpec:
-    """Check names and predicates against the schema; bounds come from the key predicates.
+    """Return the diff scan that begins at `start` and ends with `scan`; `table` is for errors.
 
-    `column_ids` are all columns of the table where the manifest's schema has only some. Raises
-    ColumnNotFoundError and SchemaError.
+    Raises SchemaError for a column with the name of one that changes have themselves.
     """
-    start, end = window
-    scan = scan_spec(table, manifest, columns, where, end)
     for name in scan.names:
         if name in CHANGE_COLUMNS:
             raise SchemaError(
                 f"table {table!r}: its column {name!r} has the name of a column that changes have"
                 " themselves; leave it out with columns=[…], or rename it"
             )
-    if column_ids is None:
-        column_ids = frozenset(column.id for column in manifest.schema.columns)
     return DiffSpec(
         schema=scan.schema,
         names=scan.names,
         predicates=scan.predicates,
         start=start,
-        end=end,
+        end=scan.timestamp,
         column_ids=column_ids,
         with_before=with_before,
         lower=scan.lower,
@@ -90,7 +77,7 @@ def diff_spec(
 
 
 def entries_to_diff(
-    store: TableStore, manifest: Manifest, spec: DiffSpec, is_pruned: bool = True
+    store: TableStore, manifest: Manifest, spec: DiffSpec
 ) -> list[tuple[TabletEntry, ...]]:
     """Return the tablets that may hold a change of a key that matches, dropped ones as well.
 
@@ -99,10 +86,8 @@ def entries_to_diff(
     """
     found: list[_Place] = []
     for partition, tablets in partitions_to_read(store, manifest, spec.start):
-        if is_pruned:
-            indexes = tablets_to_scan(partition, spec.key_scan.predicates)
-            tablets = tuple(tablets[index] for index in indexes)
-        found += [_place_of(partition, entry) for entry in tablets]
+        left = unpruned(manifest, spec.schema, spec.key_scan.predicates, partition, tablets)
+        found += [_place_of(partition, entry) for entry in left]
     if not manifest.dropped:
         return [(place.entry,) for place in found]
     return [tuple(place.entry for place in group) for group in _overlapping(found)]
@@ -167,13 +152,13 @@ def open_tablets(store: TableStore, entries: Sequence[TabletEntry], spec: DiffSp
 
 def plan_diff_pieces(
     store: TableStore, manifest: Manifest, spec: DiffSpec, split_bytes: int
-) -> list[tuple[tuple[str, ...], ScanPiece]]:
-    """Return the pieces of a diff scan, each with the tablets that it reads together.
+) -> list[ScanPiece]:
+    """Return the pieces of a diff scan.
 
     Sizes are those of the rowsets with changes, on disk: what may have to be read. Tablets without
     a change in the window give no piece.
     """
-    pieces = []
+    pieces: list[ScanPiece] = []
     for entries in entries_to_diff(store, manifest, spec):
         rowsets = [
             rowset
@@ -184,6 +169,5 @@ def plan_diff_pieces(
         ids = tuple(entry.id for entry in entries)
         names = [column.name for column in spec.image_columns]
         share = max(1, len(names)) / len(spec.schema.columns)
-        for piece in cut_pieces(ids[0], rowsets, spec.key_scan, share, split_bytes):
-            pieces.append((ids, piece))
+        pieces += cut_pieces(ids, rowsets, spec.key_scan, share, split_bytes)
     return pieces

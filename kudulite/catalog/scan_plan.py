@@ -13,11 +13,13 @@ from typing import TypeVar
 
 from kudulite.catalog.history import partitions_to_read, tablet_at
 from kudulite.catalog.manifest import Manifest, TabletEntry
+from kudulite.catalog.partition import PartitionSchema
 from kudulite.catalog.pruning import tablets_to_scan
 from kudulite.catalog.table_store import TableStore
 from kudulite.cfile.base_data import ROW_GROUP_ROWS
 from kudulite.errors import SchemaError
 from kudulite.model.predicate import BoundPredicates, Predicate, bind_predicates
+from kudulite.model.schema import Schema
 from kudulite.rowset.diff_spec import DiffSpec
 from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.rowset import RowSet
@@ -34,9 +36,12 @@ MEMORY_ROW_BYTES = 64
 
 @dataclass(frozen=True)
 class ScanPiece:
-    """A key range [lower, upper) of one tablet; None is unbounded. Sizes are estimates."""
+    """A key range [lower, upper) of tablets read together; None is unbounded.
 
-    tablet_id: str
+    Sizes are estimates.
+    """
+
+    tablet_ids: tuple[str, ...]
     lower: bytes | None
     upper: bytes | None
     size_bytes: int
@@ -45,19 +50,16 @@ class ScanPiece:
 
 def scan_spec(
     table: str,
-    manifest: Manifest,
+    schema: Schema,
     columns: Sequence[str] | None,
     where: Sequence[Predicate],
     timestamp: int,
 ) -> ScanSpec:
     """Check names and predicates against the schema; bounds come from the key predicates.
 
-    One text is one column's name. Raises ColumnNotFoundError and SchemaError.
+    Raises ColumnNotFoundError and SchemaError.
     """
-    schema = manifest.schema
-    if columns is None:
-        columns = schema.names
-    names = (columns,) if isinstance(columns, str) else tuple(columns)
+    names = tuple(schema.names if columns is None else columns)
     try:
         for name in names:
             schema.column(name)
@@ -68,18 +70,32 @@ def scan_spec(
     return ScanSpec(schema, names, predicates, timestamp, lower, upper)
 
 
-def entries_to_scan(
-    store: TableStore, manifest: Manifest, predicates: BoundPredicates, timestamp: int
-) -> list[TabletEntry]:
-    """Return the tablets that may hold a matching row at `timestamp`, dropped ones last.
+def entries_to_scan(store: TableStore, manifest: Manifest, spec: ScanSpec) -> list[TabletEntry]:
+    """Return the tablets that may hold a matching row, dropped ones last.
 
-    Raises TimestampError when history up to there was collected.
+    Raises TimestampError when history up to the snapshot was collected.
     """
     return [
-        tablets[index]
-        for partition, tablets in partitions_to_read(store, manifest, timestamp)
-        for index in tablets_to_scan(partition, predicates)
+        entry
+        for partition, tablets in partitions_to_read(store, manifest, spec.timestamp)
+        for entry in unpruned(manifest, spec.schema, spec.predicates, partition, tablets)
     ]
+
+
+def unpruned(
+    manifest: Manifest,
+    schema: Schema,
+    predicates: BoundPredicates,
+    partition: PartitionSchema,
+    tablets: Sequence[TabletEntry],
+) -> Sequence[TabletEntry]:
+    """Return the tablets of a partitioning that predicates, bound to `schema`, leave.
+
+    After a rename they leave all: partitions have the columns' new names, predicates the old ones.
+    """
+    if schema is not manifest.schema:
+        return tablets
+    return [tablets[index] for index in tablets_to_scan(partition, predicates)]
 
 
 def plan_pieces(
@@ -90,7 +106,7 @@ def plan_pieces(
     A tablet that a snapshot sees no rowset of gives no piece.
     """
     pieces: list[ScanPiece] = []
-    for entry in entries_to_scan(store, manifest, spec.predicates, spec.timestamp):
+    for entry in entries_to_scan(store, manifest, spec):
         pieces += _tablet_pieces(store, entry, spec, split_bytes)
     return pieces
 
@@ -101,11 +117,15 @@ def _tablet_pieces(
     tablet = tablet_at(store, entry, spec.timestamp)
     share = max(1, len(set(spec.names) | set(spec.predicates.columns))) / len(spec.schema.columns)
     rowsets = tablet.visible(spec.timestamp).overlapping(spec.lower, spec.upper)
-    return cut_pieces(entry.id, rowsets, spec, share, split_bytes)
+    return cut_pieces((entry.id,), rowsets, spec, share, split_bytes)
 
 
 def cut_pieces(
-    tablet_id: str, rowsets: Iterable[RowSet], spec: ScanSpec, share: float, split_bytes: int
+    tablet_ids: tuple[str, ...],
+    rowsets: Iterable[RowSet],
+    spec: ScanSpec,
+    share: float,
+    split_bytes: int,
 ) -> list[ScanPiece]:
     """Sweep the first keys of all row groups in key order; cut where a piece is large enough.
 
@@ -135,7 +155,7 @@ def cut_pieces(
             continue
         if pieces:
             pieces[-1] = replace(pieces[-1], upper=key)
-        pieces.append(ScanPiece(tablet_id, key if pieces else None, None, size, rows))
+        pieces.append(ScanPiece(tablet_ids, key if pieces else None, None, size, rows))
     return [piece for piece in pieces if _overlaps(piece, spec)]
 
 

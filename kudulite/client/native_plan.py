@@ -18,7 +18,7 @@ Threads: any.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,17 +27,15 @@ import pyarrow as pa
 
 from kudulite.catalog.flush import flush_table
 from kudulite.catalog.history import tablet_at
-from kudulite.catalog.manifest import Manifest, TabletEntry
-from kudulite.catalog.planned_columns import ColumnIds, planned_columns
-from kudulite.catalog.scan_plan import entries_to_scan, scan_spec
-from kudulite.catalog.snapshot import choose_snapshot
+from kudulite.catalog.manifest import TabletEntry
+from kudulite.catalog.read_request import Read, ReadRequest, plan_rows
+from kudulite.catalog.scan_plan import entries_to_scan
 from kudulite.catalog.table_store import TableStore
 from kudulite.cfile.base_data import ROW_GROUP_ROWS, BaseDataFile
-from kudulite.client.rowset_token import RowSetToken
 from kudulite.client.scan import read_ahead
+from kudulite.client.scan_token import RowSetToken
 from kudulite.delta.delta_overlay import DeltaOverlay
 from kudulite.errors import StorageError
-from kudulite.model.predicate import Predicate
 from kudulite.model.predicate_domain import domain_value
 from kudulite.model.schema import Column, Schema
 from kudulite.rowset.disk_rowset import DiskRowSet
@@ -64,6 +62,9 @@ class NativeLimits:
     decoded_bytes_max: int = 256 << 20
     # Unflushed rows beyond this are flushed, where the table can be written.
     memory_rows_max: int = 200_000
+
+
+NATIVE_LIMITS = NativeLimits()
 
 
 @dataclass(frozen=True)
@@ -130,60 +131,39 @@ class NativePlan:
     tokens: tuple[RowSetToken, ...]
 
 
-class NativeReading:
-    """The part of `Table` that plans for readers of Parquet."""
-
-    _store: TableStore
-
-    def native_plan(
-        self,
-        columns: Sequence[str] | None = None,
-        where: Sequence[Predicate] = (),
-        at: Any = None,
-        is_readable: Callable[[NativeFile], bool] = lambda file: True,
-        limits: NativeLimits = NativeLimits(),
-    ) -> NativePlan:
-        """Plan a read whose base data a Parquet reader of the caller reads itself.
-
-        The reader has to apply `where` to the rows of the files: for these it only skips rowsets.
-        What `is_readable` refuses comes as tokens. Raises as `scan` does.
-        """
-        return plan_native(self._store, columns, tuple(where), at, is_readable, limits)
-
-
 def plan_native(
     store: TableStore,
-    columns: Sequence[str] | None,
-    where: tuple[Predicate, ...],
-    at: Any,
+    request: ReadRequest,
     is_readable: Callable[[NativeFile], bool],
     limits: NativeLimits,
 ) -> NativePlan:
-    """Do as `NativeReading.native_plan`."""
-    timestamp = choose_snapshot(store, at)
-    manifest = store.newest()
-    spec = scan_spec(store.name, manifest, columns, where, timestamp)
-    tablets = _pinned_tablets(store, manifest, spec)
+    """Do as `Table.native_plan`."""
+    read = plan_rows(store, request)
+    spec = read.spec
+    tablets = _pinned_tablets(read)
     if sum(_memory_row_count(tablet) for _, tablet in tablets) > limits.memory_rows_max:
         try:
             flush_table(store)
         except StorageError:
             pass  # a directory that cannot be written: its rows are handed over all the same
-        tablets = _pinned_tablets(store, manifest, spec)
+        tablets = _pinned_tablets(read)
     planner = _Planner(spec, is_readable, limits)
     for entry, tablet in tablets:
         planner.add_tablet(entry, tablet)
     planner.limit_excluded()
-    rows, left = planner.handed_over()
-    ids = planned_columns(manifest.schema, spec.names, where)
+    rows, left = planner.handed_over(read.schema)
     return NativePlan(
-        timestamp=timestamp,
+        timestamp=read.plan.timestamp,
         conditions=tuple(_condition(spec, name) for name in spec.predicates.columns),
-        schema=manifest.schema,
+        schema=spec.schema,
         columns=tuple(spec.schema.column(name) for name in spec.names),
         files=tuple(rest.file for rest in planner.found if rest.file is not None),
         rows=rows,
-        tokens=tuple(_tokens(store, manifest, spec, where, ids, left)),
+        # One for each rowset; whoever reads packs small ones together.
+        tokens=tuple(
+            RowSetToken(read.plan, rest.size_bytes, rest.row_count, rest.entry, (rest.chosen,))
+            for rest in left
+        ),
     )
 
 
@@ -201,11 +181,9 @@ def _condition(spec: ScanSpec, name: str) -> NativeCondition:
     return NativeCondition(column, lower=lower, upper=upper)
 
 
-def _pinned_tablets(
-    store: TableStore, manifest: Manifest, spec: ScanSpec
-) -> list[tuple[TabletEntry, Tablet]]:
-    entries = entries_to_scan(store, manifest, spec.predicates, spec.timestamp)
-    return [_pinned(store, entry, spec.timestamp) for entry in entries]
+def _pinned_tablets(read: Read[ScanSpec]) -> list[tuple[TabletEntry, Tablet]]:
+    entries = entries_to_scan(read.store, read.manifest, read.spec)
+    return [_pinned(read.store, entry, read.spec.timestamp) for entry in entries]
 
 
 def _pinned(store: TableStore, entry: TabletEntry, timestamp: int) -> tuple[TabletEntry, Tablet]:
@@ -327,7 +305,7 @@ class _Planner:
             total -= len(rest.changed)
             rest.as_whole()
 
-    def handed_over(self) -> tuple[pa.Table, list[_Rest]]:
+    def handed_over(self, schema: pa.Schema) -> tuple[pa.Table, list[_Rest]]:
         """Return rows as Arrow, memory's and those of small rests, and the rests that are left."""
         batches = list(read_ahead(self.in_memory))
         size = decoded = 0
@@ -341,12 +319,10 @@ class _Planner:
                 left.append(rest)
                 continue
             batches += read_ahead(chosen_reads(rest.rowset, rest.positions, self.spec))
-        schema = self.spec.schema.arrow_schema(self.spec.names)
-        plain = pa.schema([item.remove_metadata() for item in schema])
         if not len(schema):
             return _rows_without_columns(sum(batch.num_rows for batch in batches)), left
-        parts = (pa.RecordBatch.from_arrays(batch.columns, schema=plain) for batch in batches)
-        return pa.Table.from_batches(parts, plain), left
+        parts = (pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in batches)
+        return pa.Table.from_batches(parts, schema), left
 
 
 def _rows_without_columns(row_count: int) -> pa.Table:
@@ -371,27 +347,3 @@ def _bounds(base: BaseDataFile, name: str) -> tuple[Any, Any] | None:
         return None
     known = [item for item in found if item is not None]
     return min(item[0] for item in known), max(item[1] for item in known)
-
-
-def _tokens(
-    store: TableStore,
-    manifest: Manifest,
-    spec: ScanSpec,
-    where: tuple[Predicate, ...],
-    column_ids: ColumnIds,
-    left: Sequence[_Rest],
-) -> Iterator[RowSetToken]:
-    """Yield a token for each rowset; whoever reads packs small ones together."""
-    for rest in left:
-        yield RowSetToken(
-            folder=str(store.folder),
-            table_id=manifest.table_id,
-            tablet=rest.entry,
-            rows=(rest.chosen,),
-            columns=spec.names,
-            where=where,
-            column_ids=column_ids,
-            timestamp=spec.timestamp,
-            size_bytes=rest.size_bytes,
-            row_count_estimate=rest.row_count,
-        )

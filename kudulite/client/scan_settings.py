@@ -13,10 +13,12 @@ nothing here: replica selection, cache blocks, timeouts.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
-from typing import Any, Self
+from typing import Any, Self, cast
 
-from kudulite.catalog.scan_plan import KeyBounds, tightest
+from kudulite.catalog.read_request import ReadRequest
+from kudulite.catalog.scan_plan import tightest
 from kudulite.catalog.table_store import TableStore
 from kudulite.client.kudu_names import (
     READ_AT_SNAPSHOT,
@@ -26,6 +28,7 @@ from kudulite.client.kudu_names import (
 )
 from kudulite.client.row_reader import BATCH_BYTES_DEFAULT
 from kudulite.errors import OptionError, SchemaError, TimestampError, UsageError
+from kudulite.model.aliases import Moment
 from kudulite.model.partial_row import PartialRow
 from kudulite.model.predicate import Predicate, bind_predicates
 from kudulite.model.schema import Column, Schema
@@ -37,26 +40,26 @@ class ScanSettings:
     def __init__(self, store: TableStore) -> None:
         self._store = store
         self._schema: Schema = store.newest().schema
-        self._names: list[str] = self._schema.names
-        self._predicates: list[Predicate] = []
+        self._request = ReadRequest(tuple(self._schema.names))
         self._read_mode: str | None = None
-        self._snapshot: Any = None
-        self._ordered = False
-        self._bounds: KeyBounds = (None, None)
         self._batch_bytes = BATCH_BYTES_DEFAULT
 
     def __repr__(self) -> str:
-        where = " and ".join(map(str, self._predicates))
+        where = " and ".join(map(str, self._request.where))
         return (
             f"<kudulite {type(self).__name__} of table {self._store.name!r}:"
-            f" {', '.join(self._names)}{' where ' if where else ''}{where}>"
+            f" {', '.join(self._request.columns or ())}{' where ' if where else ''}{where}>"
         )
 
     def _check_may_change(self) -> None:
         """Raise UsageError when it is too late; a scanner overrides this."""
 
     def _projected(self) -> Sequence[Column]:
-        return [self._schema.column(name) for name in self._names]
+        return [self._schema.column(name) for name in self._request.columns or ()]
+
+    def _with(self, **changed: Any) -> Self:
+        self._request = replace(self._request, **changed)
+        return self
 
     def set_projected_column_names(self, names: str | Sequence[str]) -> Self:
         """Set the columns to read; none of them means rows without cells."""
@@ -64,8 +67,7 @@ class ScanSettings:
         given = [names] if isinstance(names, str) else list(names)
         for name in given:
             self._schema.column(name)
-        self._names = given
-        return self
+        return self._with(columns=tuple(given))
 
     def set_projected_column_indexes(self, indexes: Sequence[int]) -> Self:
         """Set the columns to read by their numbers in the table."""
@@ -78,8 +80,7 @@ class ScanSettings:
             bind_predicates([predicate], self._schema)
         except SchemaError as error:
             raise type(error)(f"table {self._store.name!r}: {error}") from error
-        self._predicates.append(predicate)
-        return self
+        return self._with(where=(*self._request.where, predicate))
 
     def add_predicates(self, predicates: Iterable[Predicate]) -> Self:
         """Read only rows that meet all of the predicates."""
@@ -94,16 +95,14 @@ class ScanSettings:
     def add_lower_bound(self, bound: PartialRow | Mapping | Sequence) -> Self:
         """Read only keys from `bound` on; it holds all key columns, or the first of them."""
         self._check_may_change()
-        lower, upper = self._bounds
-        self._bounds = tightest(max, lower, self._encoded(bound)), upper
-        return self
+        lower, upper = self._request.bounds
+        return self._with(bounds=(tightest(max, lower, self._encoded(bound)), upper))
 
     def add_exclusive_upper_bound(self, bound: PartialRow | Mapping | Sequence) -> Self:
         """Read only keys below `bound`."""
         self._check_may_change()
-        lower, upper = self._bounds
-        self._bounds = lower, tightest(min, upper, self._encoded(bound))
-        return self
+        lower, upper = self._request.bounds
+        return self._with(bounds=(lower, tightest(min, upper, self._encoded(bound))))
 
     def add_upper_bound(self, bound: PartialRow | Mapping | Sequence) -> Self:
         """Do as `add_exclusive_upper_bound`: the name that a builder of scan tokens has for it."""
@@ -115,7 +114,7 @@ class ScanSettings:
         self._read_mode = checked_choice("read mode", read_mode, READ_MODES)
         return self
 
-    def set_snapshot(self, timestamp: Any, format: str | None = None) -> Self:
+    def set_snapshot(self, timestamp: Moment, format: str | None = None) -> Self:
         """Read as of a moment, inclusive: datetime, ISO text, HybridTime, or text in a `format`.
 
         Where no zone is given it is UTC. `format` is that of `datetime.strptime`.
@@ -123,17 +122,15 @@ class ScanSettings:
         self._check_may_change()
         if format is not None:
             try:
-                timestamp = datetime.strptime(timestamp, format)
+                timestamp = datetime.strptime(cast(str, timestamp), format)
             except (TypeError, ValueError) as error:
                 raise TimestampError(f"{timestamp!r} is not a moment: {error}") from error
-        self._snapshot = timestamp
-        return self
+        return self._with(at=timestamp)
 
     def set_fault_tolerant(self) -> Self:
         """Give the rows in key order."""
         self._check_may_change()
-        self._ordered = True
-        return self
+        return self._with(ordered=True)
 
     def set_batch_size_bytes(self, batch_size: int) -> Self:
         """Set about how many bytes of rows a batch holds; it has one row at least."""
@@ -156,14 +153,14 @@ class ScanSettings:
         """Do nothing: a scan waits for nobody but the disk."""
         return self
 
-    def _at(self) -> Any:
-        """Return the moment of the scan, None for now. Raises UsageError."""
-        if self._snapshot is not None and self._read_mode not in (None, READ_AT_SNAPSHOT):
+    def _checked(self) -> ReadRequest:
+        """Return what was set. Raises UsageError for a snapshot in a mode that has none."""
+        if self._request.at is not None and self._read_mode not in (None, READ_AT_SNAPSHOT):
             raise UsageError(
                 f"table {self._store.name!r}: a scan in read mode {self._read_mode!r} was given a"
                 f" snapshot; set_read_mode({READ_AT_SNAPSHOT!r}), or leave the snapshot out"
             )
-        return self._snapshot
+        return self._request
 
     def _encoded(self, bound: PartialRow | Mapping | Sequence) -> bytes | None:
         """Return a bound as an encoded key prefix, None when no column of it is set."""

@@ -11,7 +11,7 @@ from typing import Self
 
 from kudulite.catalog.table_store import TableStore
 from kudulite.client.scan_settings import ScanSettings
-from kudulite.client.scan_token import ScanToken, make_tokens
+from kudulite.client.scan_token import ScanToken, make_scan_tokens
 from kudulite.errors import OptionError
 
 
@@ -31,12 +31,4 @@ class ScanTokenBuilder(ScanSettings):
 
     def build(self) -> list[ScanToken]:
         """Return the tokens, all of one moment; the builder may be used again."""
-        return make_tokens(
-            self._store,
-            columns=self._names,
-            where=self._predicates,
-            at=self._at(),
-            ordered=self._ordered,
-            split_size_bytes=self._split_bytes,
-            bounds=self._bounds,
-        )
+        return make_scan_tokens(self._store, self._checked(), self._split_bytes)

@@ -25,7 +25,6 @@ class Scanner(ScanSettings, RowReader):
     def __init__(self, store: TableStore) -> None:
         RowReader.__init__(self)
         ScanSettings.__init__(self, store)
-        self._limit: int | None = None
         self._scan: Scan | None = None
 
     def set_limit(self, limit: int) -> Self:
@@ -33,8 +32,7 @@ class Scanner(ScanSettings, RowReader):
         self._check_may_change()
         if limit <= 0:
             raise OptionError(f"table {self._store.name!r}: limit {limit} of a scan is not above 0")
-        self._limit = limit
-        return self
+        return self._with(limit=limit)
 
     @property
     def timestamp(self) -> int | None:
@@ -51,13 +49,5 @@ class Scanner(ScanSettings, RowReader):
         return ScanSettings._projected(self) if self._scan is None else self._scan.columns
 
     def _open_batches(self) -> Iterator[pa.RecordBatch]:
-        self._scan = Scan(
-            self._store,
-            columns=self._names,
-            where=self._predicates,
-            at=self._at(),
-            ordered=self._ordered,
-            limit=self._limit,
-            bounds=self._bounds,
-        )
+        self._scan = Scan(self._store, self._checked())
         return self._scan.to_batches()

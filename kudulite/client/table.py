@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import pyarrow as pa
 from kudulite.catalog.bulk_write import WriteState, begin_write
 from kudulite.catalog.flush import flush_table
 from kudulite.catalog.partition import PartitionSchema
+from kudulite.catalog.read_request import ReadRequest
 from kudulite.catalog.snapshot import choose_snapshot
 from kudulite.catalog.sweep import sweep_staging
 from kudulite.catalog.table_store import TableStore
@@ -27,10 +29,21 @@ from kudulite.client.arrow_input import arrow_batches
 from kudulite.client.bulk_write import BulkWrite, WriteResult
 from kudulite.client.kudu_table import KuduTable
 from kudulite.client.lookup import KeyLookup
-from kudulite.client.native_plan import NativeReading
+from kudulite.client.native_plan import (
+    NATIVE_LIMITS,
+    NativeFile,
+    NativeLimits,
+    NativePlan,
+    plan_native,
+)
 from kudulite.client.row_operations import RowOperations
 from kudulite.client.scan import Scan
-from kudulite.client.scan_token import ScanToken, make_tokens
+from kudulite.client.scan_token import (
+    ChangeToken,
+    ScanToken,
+    make_change_tokens,
+    make_scan_tokens,
+)
 from kudulite.client.small_write import SmallWrite
 from kudulite.client.table_copy import copy_with_past, empty_copy
 from kudulite.client.table_history import TableHistory
@@ -39,7 +52,8 @@ from kudulite.client.table_purge import TablePurge
 from kudulite.client.table_tags import TableTags
 from kudulite.client.table_upkeep import TableUpkeep
 from kudulite.errors import ColumnNotFoundError, OptionError
-from kudulite.model.predicate import ColumnExpression, Predicate, conjunction
+from kudulite.model.aliases import Moment
+from kudulite.model.predicate import ColumnExpression, Predicate
 from kudulite.model.schema import Schema
 from kudulite.tablet.operation import WriteSpec, parse_operation
 
@@ -55,7 +69,6 @@ WRITE_OPTIONS = (
 class Table(
     RowOperations,
     TableHistory,
-    NativeReading,
     TableUpkeep,
     TableTags,
     TablePurge,
@@ -266,14 +279,8 @@ class Table(
         A tagged moment is `at=table.tags["name"]`. `where` is a conjunction. `ordered` gives key
         order over all tablets. Raises ColumnNotFoundError, SchemaError, TimestampError.
         """
-        return Scan(
-            self._store,
-            columns=columns,
-            where=conjunction(where),
-            at=at,
-            ordered=ordered,
-            limit=limit,
-        )
+        request = ReadRequest.of(columns, where)
+        return Scan(self._store, replace(request, at=at, ordered=ordered, limit=limit))
 
     def scan_tokens(
         self,
@@ -288,14 +295,32 @@ class Table(
         Tablets larger than `split_size_bytes` (of the columns asked for, on disk) are cut by key
         range; `pack_tokens` puts small pieces together.
         """
-        return make_tokens(
-            self._store,
-            columns=columns,
-            where=conjunction(where),
-            at=at,
-            ordered=ordered,
-            split_size_bytes=split_size_bytes,
-        )
+        request = replace(ReadRequest.of(columns, where), at=at, ordered=ordered)
+        return make_scan_tokens(self._store, request, split_size_bytes)
+
+    def tokens(
+        self, request: ReadRequest, split_size_bytes: int | None = None
+    ) -> list[ScanToken] | list[ChangeToken]:
+        """Return the change tokens of a request that has a start, the scan tokens of any other."""
+        if request.start is None:
+            return make_scan_tokens(self._store, request, split_size_bytes)
+        return make_change_tokens(self._store, request, split_size_bytes)
+
+    def native_plan(
+        self,
+        columns: Sequence[str] | None = None,
+        where: Sequence[Predicate] | Predicate = (),
+        at: Moment | None = None,
+        is_readable: Callable[[NativeFile], bool] = lambda file: True,
+        limits: NativeLimits = NATIVE_LIMITS,
+    ) -> NativePlan:
+        """Plan a read whose base data a Parquet reader of the caller reads itself.
+
+        The reader has to apply `where` to the rows of the files; the plan only skips rowsets by it.
+        Files that `is_readable` refuses are read through tokens. Raises as `scan` does.
+        """
+        request = replace(ReadRequest.of(columns, where), at=at)
+        return plan_native(self._store, request, is_readable, limits)
 
     def get(self, key: Any, at: Any = None) -> dict[str, Any] | None:
         """Return one row by primary key (tuple, single value, or dict), or None."""

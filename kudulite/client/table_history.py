@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
+from kudulite.catalog.read_request import ReadRequest
 from kudulite.catalog.snapshot import choose_snapshot, newest_change
 from kudulite.catalog.table_store import TableStore
-from kudulite.client.change_token import ChangeToken, make_change_tokens
 from kudulite.client.changes import Changes
 from kudulite.client.row_history import row_history
-from kudulite.model.predicate import Predicate, conjunction
+from kudulite.client.scan_token import ChangeToken, make_change_tokens
+from kudulite.model.predicate import Predicate
 
 
 class TableHistory:
@@ -36,14 +38,8 @@ class TableHistory:
         `where` when it does at either end. Raises TimestampError, ColumnNotFoundError, SchemaError,
         OptionError.
         """
-        return Changes(
-            self._store,
-            start=start,
-            end=end,
-            columns=columns,
-            where=conjunction(where),
-            images=images,
-        )
+        request = replace(ReadRequest.of(columns, where), start=start, at=end, images=images)
+        return Changes(self._store, request)
 
     def change_tokens(
         self,
@@ -55,15 +51,8 @@ class TableHistory:
         split_size_bytes: int | None = None,
     ) -> list[ChangeToken]:
         """Plan `changes` as picklable pieces, all of one window; see `ChangeToken`."""
-        return make_change_tokens(
-            self._store,
-            start=start,
-            end=end,
-            columns=columns,
-            where=conjunction(where),
-            images=images,
-            split_size_bytes=split_size_bytes,
-        )
+        request = replace(ReadRequest.of(columns, where), start=start, at=end, images=images)
+        return make_change_tokens(self._store, request, split_size_bytes)
 
     def newest_change(self) -> int:
         """Return when the table changed last (or was made), a HybridTime, settled.

@@ -11,9 +11,9 @@ does. Only a DELETE stays what it is, the end of the row. A row's first insert i
 changes but its begin. Where an earlier compaction has put several lives of a key into one row, the
 older ones are among the changes, each from its REINSERT to the DELETE at its insert.
 
-Of a DiskRowSet these are left out: changes at or before the ancient history mark, rows that are dead
-since then, rows that no snapshot ever saw (inserted and deleted at one timestamp), and columns that
-were dropped from the schema. Columns that were added later show their read default. Of a MemRowSet
+Of a DiskRowSet these are left out: changes at or before the ancient history mark, rows that are
+dead since then, rows that no snapshot ever saw (inserted and deleted at one timestamp), and columns
+that were dropped from the schema. Columns that were added later show their read default. Of a MemRowSet
 nothing is left out.
 
 Invariants: (1) keys ascend; (2) `changes` are by row, newest first, each row's last insert down to
