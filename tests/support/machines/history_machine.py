@@ -22,16 +22,23 @@
     ("retain", client, seconds)
     ("drop_range", client, place), ("add_range", client, place), ("forget", client)
     ("tag", client, name, at), ("untag", client, name), ("bad_tag", client)
+    ("paused", client, step, gap, [number, …])     a step whose publications stand still: see below
 
 Keys are numbers of the setup's keys, values small integers (history_setup.py); `at` is None or
 stands for one of the moments that are legal then. Steps whose column, range, tag or slot is not
 there do nothing, so any part of a list is a list that can be run.
+
+While a publication of a paused step stands still, before or after the version's file is created,
+another process writes rows of the keys `number` that the step does not write, flushes what it can,
+and removes all superseded versions and files without grace. It waits for no lock, so it changes the
+tablets that the step does not hold.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -41,10 +48,22 @@ import pyarrow as pa
 
 import kudulite
 from kudulite.catalog.compaction import run_operation
+from kudulite.catalog.flush import flush_tablet
 from kudulite.catalog.manifest import TabletEntry
 from kudulite.catalog.range_drop import forget_dropped_ranges
+from kudulite.catalog.sweep import sweep
+from kudulite.catalog.table_store import Environment, TableStore
+from kudulite.client.client import Client
+from kudulite.client.table import Table
 from kudulite.client.table_alterer import TableAlterer
-from kudulite.errors import ConflictError, KuduliteError, RowError, StorageError, TimestampError
+from kudulite.errors import (
+    ConflictError,
+    KuduliteError,
+    LockTimeoutError,
+    RowError,
+    StorageError,
+    TimestampError,
+)
 from kudulite.mvcc.hybrid_time import LOGICAL_BITS
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.tablet.maintenance_policy import (
@@ -54,9 +73,11 @@ from kudulite.tablet.maintenance_policy import (
     CompactRowSets,
     Operation,
 )
+from tests.support.doubles.pausing_file_system import PausingFileSystem
 from tests.support.machines.history_looks import LOOKS, ChangeSteps, LookSteps, PlannedScan
 from tests.support.machines.history_setup import (
     ADDED_TYPES,
+    COLUMN_NAMES,
     RANGE_COUNT,
     HistoryState,
     Setup,
@@ -64,6 +85,7 @@ from tests.support.machines.history_setup import (
     widened,
 )
 from tests.support.oracle.table_model import UPDATES, Counts, Key, ModelColumn, Row
+from tests.support.tables.core_tables import environment
 
 Given = Sequence[tuple[str, int, Row]]
 Rows = list[tuple[str, Row]]
@@ -481,6 +503,9 @@ class Picks:
     second: int
 
 
+Step = tuple
+
+
 class CompactionSteps(HistoryState):
     """Operations of upkeep on files, picked at random."""
 
@@ -560,10 +585,81 @@ class CompactionSteps(HistoryState):
                 planned.expected = {k: r for k, r in planned.expected.items() if k not in keys}
 
 
-Step = tuple
+class PauseSteps(CompactionSteps):
+    """Steps whose publications stand still while another process goes on."""
+
+    other: Environment | None = None
+
+    def _paused(self, client: int, step: Step, gap: str, numbers: Sequence[int]) -> None:
+        """A step; `gap` is before or after each of its publications."""
+        store = self.tables[client]._store
+        environment = store.environment
+        if step[0] == "commit" and isinstance(staged := self.slots.get(step[1]), StagedWrite):
+            environment = staged.write._environment
+        file_system = environment.file_system
+        assert isinstance(file_system, PausingFileSystem)
+        free = [number for number in numbers if number not in self._written_by(step)]
+        written: list[tuple[Row, int]] = []
+        file_system.pause_at(gap, lambda: written.extend(self._others(store.folder, free)))
+        try:
+            self.run([step])
+        finally:
+            file_system.pause_at(gap, None)
+        self.counted["pauses"] += file_system.pause_count
+        file_system.pause_count = 0
+        for row, timestamp in written:
+            self.counted["writes in a pause"] += 1
+            self.model.write_each([("upsert", row)])
+            self.model.commit(lambda key, timestamp=timestamp: timestamp)
+
+    def _written_by(self, step: Step) -> set[int]:
+        """The keys that a step may write; the others have the same outcome before or after it."""
+        name, *arguments = step
+        if name == "batch":
+            return {given[0] for given in arguments[2]}
+        if name == "mixed":
+            return {given[1] for given in arguments[1]}
+        if name == "purge":
+            return set(arguments[1])
+        if name == "overwrite":
+            return set(range(self.setup.key_count))
+        if name == "commit":
+            staged = self.slots.get(arguments[0])
+            if not isinstance(staged, StagedWrite) or staged.is_overwrite:
+                return set(range(self.setup.key_count))
+            rows = staged.rows
+            keys = {tuple(row[name] for name in self.setup.key_names) for _, row in rows}
+            return {at for at, key in enumerate(self.keys) if key in keys}
+        return set()
+
+    def _others(self, folder: Path, numbers: Sequence[int]) -> list[tuple[Row, int]]:
+        """Write rows, flush and remove as another process; return rows and timestamps."""
+        if self.other is None:
+            self.other = environment(clock=self.clock, lock_timeout_seconds=0.0)
+        store = TableStore(folder, self.other)
+        table = Table(store)
+        written = []
+        session = Client(folder.parent, self.other).new_session()
+        for number in numbers:
+            key = self.setup.key(number)
+            tablet = self.tablet_of[key]
+            if tablet is None:
+                continue
+            named, numbered = self.row("upsert", number, {COLUMN_NAMES[0]: number})
+            with suppress(KuduliteError):
+                session.apply(table.new_upsert(named))
+                session.flush()
+                written.append((numbered, store.last_timestamp(tablet)))
+            session.get_pending_errors()
+        for entry in store.newest().tablets:
+            with suppress(LockTimeoutError):
+                flush_tablet(store, entry.id)
+        with suppress(LockTimeoutError):
+            sweep(store, grace_seconds=0.0)
+        return written
 
 
-class HistoryMachine(CompactionSteps, WriteSteps, UpkeepSteps, LookSteps, ChangeSteps):
+class HistoryMachine(PauseSteps, WriteSteps, UpkeepSteps, LookSteps, ChangeSteps):
     """A table, two clients of it, and the model that they must equal.
 
     `counted` says how often each step was taken, and how often an operation on files published.

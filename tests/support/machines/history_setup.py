@@ -24,6 +24,7 @@ from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.model.types import ColumnType, parse_type
 from kudulite.mvcc.hybrid_time import LOGICAL_BITS
+from tests.support.doubles.pausing_file_system import PausingFileSystem
 from tests.support.oracle.table_model import UPDATES, HistoryModel, Key, ModelColumn, Row
 from tests.support.tables.core_tables import ManualClock, environment
 
@@ -220,7 +221,8 @@ class HistoryState:
     def new_client(self, number: int) -> Client:
         """A client that has seen nothing; the second writes small batches through the log."""
         small = SMALL_ROWS_MAX if number else 0
-        return Client(self.folder, environment(clock=self.clock, small_write_rows_max=small))
+        parts = environment(PausingFileSystem(), self.clock, small_write_rows_max=small)
+        return Client(self.folder, parts)
 
     def find_tablets(self) -> None:
         """Ask which tablet owns each key, after a change of the partitioning."""

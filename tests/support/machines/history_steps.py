@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from kudulite.errors import KuduliteError
+from tests.support.doubles.pausing_file_system import GAPS as PAUSES
 from tests.support.machines.history_looks import LOOKS, PLANS, READS
 from tests.support.machines.history_machine import GAPS, KINDS, HistoryMachine, Step
 from tests.support.machines.history_setup import (
@@ -73,10 +74,14 @@ WEIGHTS: dict[str, float] = {
     "compact_all": 0.7,
     "purge": 0.5,
     "maintain": 1,
+    "paused": 15,
 }
 HOOKED = 0.2  # of the operations have steps in their gaps
 INSIDE = ("rows", "batch", "mixed", "commit", "look", "past", "flush", "add", "drop", "overwrite")
 INSIDE += ("major", "merge", "collect", "purge", "drop_range", "tag", "retain", "widen")
+PAUSED = ("flush", "major", "merge", "collect", "compact_all", "maintain", "purge", "commit")
+PAUSED += ("batch", "mixed", "overwrite", "tag", "untag", "add", "drop", "widen", "retain")
+PAUSED += ("drop_range", "add_range", "forget")
 WORK = (*KINDS, "compact_all", "purge", "flush", "maintain", "add", "drop", "rename", "default")
 WORK += ("widen", "drop_range", "add_range")
 
@@ -104,6 +109,7 @@ class Steps:
         weights = {name: w for name, w in WEIGHTS.items() if name not in only_ranges}
         self._weight, self._names = weights, list(weights)
         self._inside = [name for name in INSIDE if name in weights]
+        self._paused_names = [name for name in PAUSED if name in weights]
         self._is_inside = False
 
     def make(self, operation_count: int) -> list[Step]:
@@ -305,6 +311,18 @@ class Steps:
         (name,) = self.random.choices(self._inside, [self._weight[n] for n in self._inside])
         self.operation_count += name in WORK
         return getattr(self, f"_{name}")()
+
+    def _paused(self) -> Step:
+        (name,) = self.random.choices(
+            self._paused_names, [self._weight[n] for n in self._paused_names]
+        )
+        self.operation_count += name in WORK
+        self._is_inside = True
+        step = getattr(self, f"_{name}")()
+        self._is_inside = False
+        numbers = [self._number() for _ in range(self.random.choice([0, 1, 2, 5]))]
+        client = step[1] if name != "commit" else self._client()
+        return "paused", client, step, self.random.choice(PAUSES), numbers
 
     def _compact_all(self) -> Step:
         return "compact_all", self._client()
