@@ -13,8 +13,8 @@ older ones are among the changes, each from its REINSERT to the DELETE at its in
 
 Of a DiskRowSet these are left out: changes at or before the ancient history mark, rows that are
 dead since then, rows that no snapshot ever saw (inserted and deleted at one timestamp), and columns
-that were dropped from the schema. Columns that were added later show their read default. Of a MemRowSet
-nothing is left out.
+that were dropped from the schema. Columns that were added later show their read default. Of a
+MemRowSet nothing is left out.
 
 Invariants: (1) keys ascend; (2) `changes` are by row, newest first, each row's last insert down to
 its first but for the begin; (3) a REINSERT sets all columns but the key; (4) all changes and ends

@@ -11,12 +11,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from kudulite.client.rowset_token import RowSetToken
 
 import kudulite
 from kudulite.catalog.manifest import Manifest
 from kudulite.catalog.table_store import TableStore
 from kudulite.client.client import Client
-from kudulite.client.rowset_token import RowSetToken
 from kudulite.client.table import Table
 from kudulite.errors import CorruptionError
 from kudulite.fs.checked_json import encode_checked_json
