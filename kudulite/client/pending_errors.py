@@ -11,7 +11,6 @@ import copy
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from kudulite.client.row_operations import WriteOperation
 from kudulite.errors import (
@@ -24,7 +23,7 @@ from kudulite.errors import (
     UsageError,
 )
 from kudulite.tablet.collapse import NO_COUNTS, WriteCounts
-from kudulite.tablet.row_operation import RowWriteResult
+from kudulite.tablet.row_operation import Cells, RowWriteResult
 
 # Kudu keeps them without a bound.
 ERROR_BYTES_MAX = 16 << 20
@@ -69,7 +68,7 @@ class PendingError:
         return self.operation.target.name
 
     @property
-    def row(self) -> dict[str, Any]:
+    def row(self) -> Cells:
         """The values that the operation sets, by column."""
         return dict(self.operation.values)
 
@@ -177,7 +176,7 @@ class FailureSummary:
         self._count = 0
         self._row_count = 0
         self._statuses: Counter[str] = Counter()
-        self._keys: list[tuple[Any, ...]] = []
+        self._keys: list[tuple[object, ...]] = []
         self._first: PendingError | None = None
         self._error: BaseException | None = None
 

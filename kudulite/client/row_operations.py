@@ -98,7 +98,7 @@ class WriteOperation(RowOperation):
         return f"<{self} of table {self.target.name!r}>"
 
     @property
-    def key(self) -> tuple[Any, ...]:
+    def key(self) -> tuple[object, ...]:
         """The primary key."""
         return tuple(self.values[name] for name in self.target.layout.schema.key_names)
 

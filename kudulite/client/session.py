@@ -381,7 +381,7 @@ def _by_table(operations: Sequence[WriteOperation]) -> list[list[WriteOperation]
     return list(groups.values())
 
 
-def _number(what: str, value: Any, maximum: float = float("inf")) -> float:
+def _number(what: str, value: object, maximum: float = float("inf")) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= maximum:
         limits = "0 or more" if maximum == float("inf") else f"between 0 and {maximum:g} inclusive"
         raise OptionError(f"invalid {what}: {value!r}; it must be {limits}")

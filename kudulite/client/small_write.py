@@ -13,7 +13,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -123,8 +122,9 @@ class SmallWrite:
             raise_row_error(self.store.name, self.operation.label, reason, rows, schema, refused)
 
 
-def _cells(column: pa.ChunkedArray, schema: Schema, name: str) -> list[Any]:
+def _cells(column: pa.ChunkedArray, schema: Schema, name: str) -> list[object]:
     """Return a column's cells as Python values; moments as whole microseconds."""
     if schema.column(name).type.is_timestamp:  # Python's datetime ends with the year 9999
-        return column.cast(pa.int64()).to_pylist()
-    return column.to_pylist()
+        column = column.cast(pa.int64())
+    cells: list[object] = column.to_pylist()
+    return cells

@@ -146,7 +146,7 @@ def collapse_uniform(
 
 def _actions(exists: np.ndarray, is_live: np.ndarray, is_changed: np.ndarray) -> np.ndarray:
     """Return the action on each key: which exist before the write, and which are live after it."""
-    action = _ACTIONS.take(np.uint8(2) * exists + is_live)
+    action: np.ndarray = _ACTIONS.take(np.uint8(2) * exists + is_live)
     action[(action == ACTION_UPDATE) & ~is_changed] = ACTION_NONE
     return action
 
@@ -206,7 +206,7 @@ class _Rounds:
 
     def apply(self, rows: np.ndarray, keys: np.ndarray, operations: np.ndarray) -> np.ndarray:
         """Apply one operation to each of `keys` (all different); return the outcome codes."""
-        outcomes = _OUTCOMES.take(2 * operations + self._alive[keys])
+        outcomes: np.ndarray = _OUTCOMES.take(2 * operations + self._alive[keys])
         creates, changes, deletes = (outcomes == code for code in (INSERTED, UPDATED, DELETED))
         for index, source in enumerate(self._sources):
             source[keys[creates]] = SOURCE_DEFAULT

@@ -29,7 +29,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from sortedcontainers import SortedKeyList
@@ -200,7 +199,7 @@ def _candidates(extents: Sequence[RowSetExtent]) -> _Candidates:
     )
 
 
-def _quality(value: Any, span: Any) -> np.ndarray:
+def _quality(value: np.ndarray | float, span: np.ndarray | float) -> np.ndarray:
     """Return what sets of these total values are worth that cover at most these spans."""
     gain = value - span
     return np.where(gain > 0, gain - _SPAN_PENALTY * span, gain)

@@ -142,12 +142,13 @@ def _matches(
         return spec.value_predicates.evaluate(pa.RecordBatch.from_arrays(arrays, names))
 
     # A deleted row's image "after" is the one before.
-    return evaluate(first, after_at) | (evaluate(first + width, before_at) & was_live)
+    is_match: np.ndarray = evaluate(first, after_at)
+    return is_match | (evaluate(first + width, before_at) & was_live)
 
 
 def _struct(arrays: list[pa.Array], fields: list[pa.Field], is_there: np.ndarray) -> pa.Array:
     """Return a struct array, null where nothing is there; fields may be none."""
     if fields:
         return pa.StructArray.from_arrays(arrays, fields=fields, mask=pa.array(~is_there))
-    values: list[dict | None] = [{} if there else None for there in is_there.tolist()]
+    values: list[dict[str, object] | None] = [{} if there else None for there in is_there.tolist()]
     return pa.array(values, pa.struct([]))

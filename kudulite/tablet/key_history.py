@@ -36,7 +36,9 @@ class KeyVersion:
         return self.change_type == CHANGE_TYPES[DELETE]
 
 
-def key_history(tablets: Sequence[Tablet], key: bytes, schema: Schema, start: int) -> list:
+def key_history(
+    tablets: Sequence[Tablet], key: bytes, schema: Schema, start: int
+) -> list[KeyVersion]:
     """Return the KeyVersions of an encoded key, the one at `start` first if it was there then."""
     spec = ScanSpec(
         schema, (), bind_predicates((), schema), TIMESTAMP_MAX, key, key + b"\0", with_keys=True

@@ -115,7 +115,8 @@ class TimedChanges:
 def _ops_of(record: Record) -> list[int]:
     if isinstance(record, RowList):
         return [op for op, _ in record.rows]
-    return record.ops.tolist()
+    ops: list[int] = record.ops.tolist()
+    return ops
 
 
 def _timestamps_of(records: Sequence[Record]) -> np.ndarray:

@@ -100,7 +100,8 @@ class Ordering:
         for column in self.columns:
             keys += sort_keys(self._column_values(column, keyed.rows[among]), exact=True)
         order = sorted_positions(keys)
-        return among[order[last_of_runs(groups[order])]]
+        greatest: np.ndarray = among[order[last_of_runs(groups[order])]]
+        return greatest
 
     def is_outdated(
         self, newest: KeyedOperations, keys: KeyArray, locations: RowLocations, tablet: Tablet

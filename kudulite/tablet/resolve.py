@@ -30,6 +30,7 @@ from kudulite.fs.file_system import FileSystem
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Column, Schema
 from kudulite.mvcc.hybrid_time import TIMESTAMP_MAX
+from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.rowset.rowset_writer import write_rowsets
 from kudulite.tablet.collapse import (
     ACTION_DELETE,
@@ -181,7 +182,7 @@ class Resolver:
 
     def _stage_inserts(
         self, rows: pa.Table, keys: KeyArray, firsts: np.ndarray, effects: KeyEffects, folder: str
-    ) -> tuple:
+    ) -> tuple[RowSetMeta, ...]:
         at = np.flatnonzero(effects.action == ACTION_INSERT)
         if not len(at):
             return ()

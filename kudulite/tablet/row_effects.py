@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from kudulite.tablet.operation import (
     UPDATED,
     Outcome,
 )
-from kudulite.tablet.row_operation import RowOperation
+from kudulite.tablet.row_operation import Cells, RowOperation
 from kudulite.wal.record_format import Record
 from kudulite.wal.row_changes import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE, RowChanges
 from kudulite.wal.row_codec import RowCodec, RowList
@@ -39,7 +39,7 @@ from kudulite.wal.row_codec import RowCodec, RowList
 ROW_LIST_MAX = 16
 _COUNTED = (INSERTED, UPDATED, DELETED, IGNORED)
 # (CHANGE_ constant, cells by name, position)
-Change = tuple[int, dict[str, Any], int]
+Change = tuple[int, Cells, int]
 
 
 @dataclass(slots=True)
@@ -49,8 +49,8 @@ class _Row:
     position: int
     existed: bool
     is_live: bool
-    key: dict[str, Any]
-    values: dict[str, Any] = field(default_factory=dict)
+    key: Cells
+    values: Cells = field(default_factory=dict)
     is_replaced: bool = False
 
 
@@ -177,7 +177,7 @@ class RowApplier:
             row.values = self._defaults | given
         return outcome
 
-    def _refusal(self, given: dict[str, Any], is_new: bool) -> str | None:
+    def _refusal(self, given: Cells, is_new: bool) -> str | None:
         if not given.keys() <= self._columns.keys():  # the table was altered meanwhile
             return RowError.REASON_INVALID
         for name in self._not_null:

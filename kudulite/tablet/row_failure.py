@@ -35,7 +35,7 @@ def raise_row_error(
     )
 
 
-def _show(key: tuple) -> str:
+def _show(key: tuple[object, ...]) -> str:
     cells = [_show_cell(cell) for cell in key]
     return cells[0] if len(cells) == 1 else f"({', '.join(cells)})"
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from kudulite.errors import KuduliteError
 from kudulite.tablet.collapse import WriteCounts
 from kudulite.tablet.operation import Operation
+
+# Canonical values (model/values.py) by column name, None for null.
+Cells: TypeAlias = dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -20,7 +23,7 @@ class RowOperation:
     """
 
     operation: Operation
-    values: dict[str, Any]
+    values: Cells
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any
 
 from kudulite.errors import CorruptionError, FormatVersionError
 from kudulite.fs.file_system import FileRef, checked_name
@@ -47,7 +46,7 @@ class Superblock:
 
     def encode(self) -> bytes:
         """Return the file's content."""
-        content: dict[str, Any] = {
+        content: dict[str, object] = {
             "format_version": _VERSION_WITHOUT_TOMBSTONES,
             "tablet_id": self.tablet_id,
             "wal_start": self.wal_start.to_json(),

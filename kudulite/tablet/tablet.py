@@ -27,7 +27,7 @@ from kudulite.delta.delta_mem_store import DeltaMemSnapshot
 from kudulite.model.key_array import KeyArray
 from kudulite.mvcc.hybrid_time import TIMESTAMP_MAX
 from kudulite.rowset.disk_rowset import DiskRowSet
-from kudulite.rowset.memrowset import MemRowSetSnapshot
+from kudulite.rowset.memrowset_snapshot import MemRowSetSnapshot
 from kudulite.rowset.rowset import RowSet
 from kudulite.rowset.rowset_tree import RowSetTree
 from kudulite.tablet.superblock import Superblock

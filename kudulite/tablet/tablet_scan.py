@@ -42,7 +42,7 @@ def block_reads(tablet: Tablet, spec: ScanSpec) -> Iterator[BlockRead]:
             yield BlockRead(rowset, block, spec)
 
 
-def scan_ordered(tablet: Tablet, spec: ScanSpec) -> OrderedStream:
+def scan_ordered(tablet: Tablet, spec: ScanSpec) -> OrderedStream[ScannedRows]:
     """Return the tablet's matching rows as one stream in key order."""
     with_keys = replace(spec, with_keys=True)
     rowsets = (
@@ -55,7 +55,7 @@ def scan_ordered(tablet: Tablet, spec: ScanSpec) -> OrderedStream:
     return OrderedStream(key_min, lambda: merge_ordered(streams))
 
 
-def _rowset_stream(rowset: RowSet, spec: ScanSpec) -> OrderedStream:
+def _rowset_stream(rowset: RowSet, spec: ScanSpec) -> OrderedStream[ScannedRows]:
     def read() -> Iterator[ScannedRows]:
         for block in rowset.blocks(spec):
             found = rowset.read_block(block, spec)

@@ -51,7 +51,7 @@ class TombstoneRows:
     @property
     def nbytes(self) -> int:
         """Memory in bytes."""
-        return self.keys.nbytes + self.values.nbytes + self.timestamps.nbytes
+        return int(self.keys.nbytes + self.values.nbytes + self.timestamps.nbytes)
 
     def take(self, at: np.ndarray) -> TombstoneRows:
         """Return the deletes at int64[m] positions, in that order."""

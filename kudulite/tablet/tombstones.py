@@ -132,7 +132,8 @@ class Tombstones:
             rows = read_tombstones(path, meta)
             return rows, rows.nbytes
 
-        return self.cache.get_or_load(str(path), load)
+        rows: TombstoneRows = self.cache.get_or_load(str(path), load)
+        return rows
 
 
 def is_ancient(meta: TombstoneFileMeta, mark: int) -> bool:

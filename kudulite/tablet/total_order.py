@@ -43,7 +43,8 @@ def sorted_positions(keys: Sequence[pa.Array]) -> np.ndarray:
     """Return int64[n]: the positions of rows in the order of sort keys, which compare in turn."""
     names = [str(number) for number in range(len(keys))]
     table = pa.Table.from_arrays(list(keys), names=names)
-    return pc.sort_indices(table, [(name, "ascending") for name in names]).to_numpy().astype(int)
+    order: pa.Array = pc.sort_indices(table, [(name, "ascending") for name in names])
+    return np.asarray(order.to_numpy(), np.int64)
 
 
 def last_of_runs(groups: np.ndarray) -> np.ndarray:
@@ -81,7 +82,7 @@ def equals_previous(keys: Sequence[pa.Array]) -> np.ndarray:
 
 
 def _is_true(flags: pa.Array) -> np.ndarray:
-    return pc.fill_null(flags, False).to_numpy(zero_copy_only=False)
+    return np.asarray(pc.fill_null(flags, False).to_numpy(zero_copy_only=False))
 
 
 def _float_key(values: pa.Array, exact: bool) -> pa.Array:
