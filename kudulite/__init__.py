@@ -87,6 +87,7 @@ from kudulite.errors import (
     KuduNotFound,
     KuduNotSupported,
 )
+from kudulite.model.aliases import Columns, Key, Keys, Moment, Row, Rows, Where, WriteOptions
 from kudulite.model.partial_row import PartialRow
 from kudulite.model.predicate import ColumnExpression, Predicate
 from kudulite.model.schema import Column, Schema, schema_from_arrow
@@ -153,10 +154,13 @@ __all__ = [
     "ColumnSchema",
     "ColumnSpec",
     "ColumnType",
+    "Columns",
     "Delete",
     "DeleteIgnore",
     "Insert",
     "InsertIgnore",
+    "Key",
+    "Keys",
     "KuduBadStatus",
     "KuduError",
     "KuduException",
@@ -164,6 +168,7 @@ __all__ = [
     "KuduNotFound",
     "KuduNotSupported",
     "MaintenanceResult",
+    "Moment",
     "NativeColumn",
     "NativeCondition",
     "NativeFile",
@@ -176,8 +181,10 @@ __all__ = [
     "ReadRequest",
     "RestoreJob",
     "RestoreStep",
+    "Row",
     "RowBatch",
     "RowSetToken",
+    "Rows",
     "Scan",
     "ScanToken",
     "ScanTokenBuilder",
@@ -196,7 +203,9 @@ __all__ = [
     "UpdateIgnore",
     "Upsert",
     "UpsertIgnore",
+    "Where",
     "WriteOperation",
+    "WriteOptions",
     "WriteResult",
     "array",
     "backup",

@@ -123,7 +123,7 @@ class FileReader:
 
 def scans(spark: SparkSession, files: Sequence[NativeFile]) -> list[DataFrame]:
     """Return DataFrames that together are the rows of all files, without the excluded ones."""
-    by_layout: dict[tuple, list[NativeFile]] = {}
+    by_layout: dict[tuple[object, ...], list[NativeFile]] = {}
     for file in files:
         by_layout.setdefault(_layout(file), []).append(file)
     frames = []
@@ -143,7 +143,7 @@ def scans(spark: SparkSession, files: Sequence[NativeFile]) -> list[DataFrame]:
     return frames
 
 
-def _layout(file: NativeFile) -> tuple:
+def _layout(file: NativeFile) -> tuple[object, ...]:
     return tuple(
         (c.column.id, c.stored_name, str(c.stored_type), _may_be_lacking(c)) for c in file.columns
     )

@@ -20,6 +20,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
@@ -111,7 +112,7 @@ class TabletReader(DataSourceReader):
         groups = kudulite.pack_tokens(tokens, split_size)
         return [TabletPartition(tuple(token.to_bytes() for token in group)) for group in groups]
 
-    def _tokens(self, table: kudulite.Table, split_size_bytes: int) -> Sequence[Token]:
+    def _tokens(self, table: kudulite.Table, split_size_bytes: int) -> Sequence[Token[Any]]:
         request = self._plan.request
         if self._plan.pinned is not None:
             columns = request.columns or ()

@@ -7,7 +7,6 @@ Decoded column blocks stay in the cache, so a warm read decodes nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +17,7 @@ from kudulite.catalog.snapshot import choose_snapshot
 from kudulite.catalog.table_store import TableStore
 from kudulite.client.arrow_input import key_table, key_values
 from kudulite.errors import RowError, SchemaError
+from kudulite.model.aliases import Key, Keys, Moment, Row
 from kudulite.model.column_cast import cast_to_column
 from kudulite.model.encoded_key import decode_key, encode_keys, key_width
 from kudulite.model.key_array import KeyArray
@@ -31,7 +31,7 @@ class KeyLookup:
 
     store: TableStore
 
-    def get(self, key: Any, at: Any) -> dict[str, Any] | None:
+    def get(self, key: Key, at: Moment | None) -> Row | None:
         """Return the row of `key` as a dict, or None."""
         timestamp = TIMESTAMP_MAX if at is None else choose_snapshot(self.store, at)
         manifest = self.store.newest()
@@ -56,8 +56,8 @@ class KeyLookup:
         row.update(zip((column.name for column in schema.value_columns), cells, strict=True))
         return row
 
-    def get_many(self, keys: Any, at: Any) -> pa.Table:
-        """Return the rows that are there, in the order of `keys`."""
+    def get_many(self, keys: Keys, at: Moment | None) -> pa.Table:
+        """Return the rows whose keys exist, in the order of `keys`."""
         timestamp = TIMESTAMP_MAX if at is None else choose_snapshot(self.store, at)
         manifest = self.store.newest()
         columns = self._key_columns(manifest, keys)
@@ -95,17 +95,17 @@ class KeyLookup:
             results.append((table, order[at]))
         return results
 
-    def tablet_index(self, keys: Any) -> pa.Array:
+    def tablet_index(self, keys: Keys) -> pa.Array:
         """Return int32 per row of key columns: which tablet owns it, -1 where no range does."""
         manifest = self.store.newest()
         columns = self._key_columns(manifest, keys)
         count = len(next(iter(columns.values())))
         return pa.array(manifest.partition.tablet_index(columns, count))
 
-    def keys_by_tablet(self, keys: Any) -> dict[str, KeyArray]:
-        """Return the keys, ascending and each once, by the id of each tablet that may have them.
+    def keys_by_tablet(self, keys: Keys) -> dict[str, KeyArray]:
+        """Return the distinct keys, ascending, by the id of each tablet that may have them.
 
-        Tablets of dropped ranges are among them.
+        Tablets of dropped ranges are included.
         """
         manifest = self.store.newest()
         columns = self._key_columns(manifest, keys)
@@ -120,7 +120,7 @@ class KeyLookup:
                 found[tablets[number].id] = own.take(np.flatnonzero(~own.equals_previous()))
         return found
 
-    def _key_columns(self, manifest: Manifest, keys: Any) -> dict[str, pa.Array]:
+    def _key_columns(self, manifest: Manifest, keys: Keys) -> dict[str, pa.Array]:
         table = key_table(keys, manifest.schema, self.store.name)
         columns = {}
         for column in manifest.schema.key_columns:

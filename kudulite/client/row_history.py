@@ -1,12 +1,10 @@
 """Every version of one row that can still be read.
 
-A version that the retention has passed is left out, but for the one that was current at the ancient
-history mark: reads at the mark show it.
+Versions older than the retention are omitted, except the one that was current at the ancient
+history mark, because a read at the mark still returns it.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import pyarrow as pa
 
@@ -15,12 +13,13 @@ from kudulite.catalog.history import ancient_history_mark, tablet_at
 from kudulite.catalog.table_store import TableStore
 from kudulite.client.arrow_input import key_values
 from kudulite.errors import SchemaError
+from kudulite.model.aliases import Key
 from kudulite.mvcc.hybrid_time import TIMESTAMP_MAX
 from kudulite.tablet.diff_scan import CHANGE_TYPE, COMMIT_TIMESTAMP
 from kudulite.tablet.key_history import KeyVersion, key_history
 
 
-def row_history(store: TableStore, key: Any) -> pa.Table:
+def row_history(store: TableStore, key: Key) -> pa.Table:
     """Return the versions of the row of `key`, the oldest first; see `Table.history`."""
     manifest = store.newest()
     schema = manifest.schema

@@ -18,6 +18,8 @@ from kudulite.model.schema import Column
 from kudulite.model.values import timestamp_from_micros
 
 BATCH_BYTES_DEFAULT = 1 << 20
+# One row, in the order of the projection.
+RowTuple = tuple[Any, ...]
 
 
 class Projection(Sequence[Column]):
@@ -54,7 +56,7 @@ class Projection(Sequence[Column]):
         return self[index]
 
 
-class RowBatch(Sequence[tuple]):
+class RowBatch(Sequence[RowTuple]):
     """Some rows of a scan; a row is a tuple in the order of the projection."""
 
     def __init__(self, batch: pa.RecordBatch, columns: Sequence[Column]) -> None:
@@ -65,13 +67,13 @@ class RowBatch(Sequence[tuple]):
         return f"<{len(self)} rows of {', '.join(column.name for column in self._columns)}>"
 
     def __len__(self) -> int:
-        return self._batch.num_rows
+        return int(self._batch.num_rows)
 
     @overload
-    def __getitem__(self, index: int) -> tuple: ...
+    def __getitem__(self, index: int) -> RowTuple: ...
     @overload
-    def __getitem__(self, index: slice) -> list[tuple]: ...
-    def __getitem__(self, index: int | slice) -> tuple | list[tuple]:
+    def __getitem__(self, index: slice) -> list[RowTuple]: ...
+    def __getitem__(self, index: int | slice) -> RowTuple | list[RowTuple]:
         """Return a row, or rows."""
         if isinstance(index, slice):
             return self.as_tuples()[index]
@@ -80,10 +82,10 @@ class RowBatch(Sequence[tuple]):
             raise IndexError(f"row {index} of a batch of {len(self)} rows")
         return RowBatch(self._batch.slice(position, 1), self._columns).as_tuples()[0]
 
-    def __iter__(self) -> Iterator[tuple]:
+    def __iter__(self) -> Iterator[RowTuple]:
         return iter(self.as_tuples())
 
-    def as_tuples(self) -> list[tuple]:
+    def as_tuples(self) -> list[RowTuple]:
         """Return the rows as tuples of Python values, as `Table.get` gives them."""
         if not self._columns:
             return [()] * len(self)
@@ -144,16 +146,16 @@ class RowReader:
         self._next = next(self._batches, None)
         return RowBatch(batch, self._projected())
 
-    def read_next_batch_tuples(self) -> list[tuple]:
+    def read_next_batch_tuples(self) -> list[RowTuple]:
         """Return the next rows as tuples. Raises StopIteration after the last."""
         return self.next_batch().as_tuples()
 
-    def xbatches(self) -> Iterator[list[tuple]]:
+    def xbatches(self) -> Iterator[list[RowTuple]]:
         """Yield the rows batch by batch, as lists of tuples."""
         while self.has_more_rows():
             yield self.read_next_batch_tuples()
 
-    def read_all_tuples(self) -> list[tuple]:
+    def read_all_tuples(self) -> list[RowTuple]:
         """Return all rows that are left."""
         return [row for batch in self.xbatches() for row in batch]
 
@@ -195,11 +197,11 @@ def _in_pieces(batches: Iterator[pa.RecordBatch], size: int) -> Iterator[pa.Reco
             yield batch.slice(start, rows)
 
 
-def _python_values(array: pa.Array, column: Column) -> list:
+def _python_values(array: pa.Array, column: Column) -> list[Any]:
     if column.type.is_timestamp:
         micros = array.cast(pa.int64()).to_pylist()
         return [None if m is None else timestamp_from_micros(m, column.type) for m in micros]
-    return array.to_pylist()
+    return list(array.to_pylist())
 
 
 def _as_float(field: pa.Field) -> pa.Field:

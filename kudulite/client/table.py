@@ -1,4 +1,4 @@
-"""Table: rows by primary key; whole batches in, scans and lookups out.
+"""Table: the whole interface of one table: writes, reads, history, tags and maintenance.
 
     table.upsert(batch)                      one of eight operations, all rows or none
     table.scan(where=[table["a"] == 1])      as Arrow, at one moment
@@ -11,23 +11,33 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Never, Unpack
 
 import pyarrow as pa
 
 from kudulite.catalog.bulk_write import WriteState, begin_write
+from kudulite.catalog.check import CheckReport, check_table
 from kudulite.catalog.flush import flush_table
+from kudulite.catalog.maintenance import (
+    MaintenanceResult,
+    compact_table,
+    maintain_table,
+    maintain_tablets,
+)
 from kudulite.catalog.partition import PartitionSchema
+from kudulite.catalog.purge import PurgeReport, purge_keys
 from kudulite.catalog.read_request import ReadRequest
-from kudulite.catalog.snapshot import choose_snapshot
-from kudulite.catalog.sweep import sweep_staging
+from kudulite.catalog.snapshot import choose_snapshot, newest_change
+from kudulite.catalog.statistics import TableStatistics, live_row_count, table_statistics
+from kudulite.catalog.sweep import GRACE_SECONDS, STAGING_GRACE_SECONDS, sweep_staging
 from kudulite.catalog.table_store import TableStore
+from kudulite.catalog.tags import delete_tag, make_tag
 from kudulite.client.arrow_input import arrow_batches
 from kudulite.client.bulk_write import BulkWrite, WriteResult
-from kudulite.client.kudu_table import KuduTable
+from kudulite.client.changes import Changes
 from kudulite.client.lookup import KeyLookup
 from kudulite.client.native_plan import (
     NATIVE_LIMITS,
@@ -36,6 +46,7 @@ from kudulite.client.native_plan import (
     NativePlan,
     plan_native,
 )
+from kudulite.client.row_history import row_history
 from kudulite.client.row_operations import RowOperations
 from kudulite.client.scan import Scan
 from kudulite.client.scan_token import (
@@ -44,36 +55,21 @@ from kudulite.client.scan_token import (
     make_change_tokens,
     make_scan_tokens,
 )
+from kudulite.client.scan_token_builder import ScanTokenBuilder
+from kudulite.client.scanner import Scanner
 from kudulite.client.small_write import SmallWrite
 from kudulite.client.table_copy import copy_with_past, empty_copy
-from kudulite.client.table_history import TableHistory
 from kudulite.client.table_name import move_table
-from kudulite.client.table_purge import TablePurge
-from kudulite.client.table_tags import TableTags
-from kudulite.client.table_upkeep import TableUpkeep
 from kudulite.errors import ColumnNotFoundError, OptionError
-from kudulite.model.aliases import Moment
-from kudulite.model.predicate import ColumnExpression, Predicate
+from kudulite.model.aliases import Columns, Key, Keys, Moment, Row, Rows, Where, WriteOptions
+from kudulite.model.predicate import ColumnExpression
 from kudulite.model.schema import Schema
 from kudulite.tablet.operation import WriteSpec, parse_operation
 
-WRITE_OPTIONS = (
-    "application_id",
-    "application_version",
-    "ignore_null",
-    "ordering_column",
-    "overwrite",
-)
+WRITE_OPTIONS = tuple(sorted(WriteOptions.__annotations__))
 
 
-class Table(
-    RowOperations,
-    TableHistory,
-    TableUpkeep,
-    TableTags,
-    TablePurge,
-    KuduTable,
-):
+class Table(RowOperations):
     """One table; made by `Client.table`, `Client.create_table` and `open_table`."""
 
     def __init__(self, store: TableStore) -> None:
@@ -115,9 +111,34 @@ class Table(
         return self._store.newest().partition
 
     @property
+    def id(self) -> str:
+        """The table's unique id: a table created later under the same name has another."""
+        return self._store.newest().table_id
+
+    @property
+    def num_columns(self) -> int:
+        """Number of columns."""
+        return len(self._store.newest().schema)
+
+    @property
     def tablet_count(self) -> int:
         """Number of tablets."""
         return len(self._store.newest().tablets)
+
+    @property
+    def statistics(self) -> TableStatistics:
+        """Figures of the newest version, and the work that maintenance would save reads."""
+        return table_statistics(self._store)
+
+    @property
+    def live_row_count(self) -> int:
+        """The number of rows now, from metadata; cheaper than `statistics`."""
+        return live_row_count(self._store)
+
+    @property
+    def tablet_ids(self) -> list[str]:
+        """The ids of the tablets, as `maintain` takes them."""
+        return [entry.id for entry in self._store.newest().tablets]
 
     def __getitem__(self, column: str | int) -> ColumnExpression:
         """Return a column to compare: `table["host"] == "a"`. Raises ColumnNotFoundError."""
@@ -132,64 +153,73 @@ class Table(
 
     # -- writing
 
-    def insert(self, data: Any, **options: Any) -> WriteResult:
-        """Add rows; RowError if any key is there already. For `options` see `new_bulk_write`."""
+    def insert(self, data: Rows, **options: Unpack[WriteOptions]) -> WriteResult:
+        """Add rows; RowError if any key is there already. Options: see `new_bulk_write`."""
         return self._write("insert", data, options)
 
-    def insert_ignore(self, data: Any, **options: Any) -> WriteResult:
+    def insert_ignore(self, data: Rows, **options: Unpack[WriteOptions]) -> WriteResult:
         """Add rows; those whose key is there already are ignored."""
         return self._write("insert_ignore", data, options)
 
-    def upsert(self, data: Any, **options: Any) -> WriteResult:
+    def upsert(self, data: Rows, **options: Unpack[WriteOptions]) -> WriteResult:
         """Add rows, or set the given columns where the key is there."""
         return self._write("upsert", data, options)
 
-    def upsert_ignore(self, data: Any, **options: Any) -> WriteResult:
-        """Do as `upsert`; there are no immutable columns to ignore."""
+    def upsert_ignore(self, data: Rows, **options: Unpack[WriteOptions]) -> WriteResult:
+        """The same as `upsert`: kudulite has no immutable columns to ignore."""
         return self._write("upsert_ignore", data, options)
 
-    def update(self, data: Any, **options: Any) -> WriteResult:
+    def update(self, data: Rows, **options: Unpack[WriteOptions]) -> WriteResult:
         """Set the given columns; RowError if any key is absent."""
         return self._write("update", data, options)
 
-    def update_ignore(self, data: Any, **options: Any) -> WriteResult:
+    def update_ignore(self, data: Rows, **options: Unpack[WriteOptions]) -> WriteResult:
         """Set the given columns; rows whose key is absent are ignored."""
         return self._write("update_ignore", data, options)
 
-    def delete(self, data: Any, **options: Any) -> WriteResult:
+    def delete(self, data: Rows, **options: Unpack[WriteOptions]) -> WriteResult:
         """Delete by the key columns of `data`; RowError if any key is absent."""
         return self._write("delete", data, options)
 
-    def delete_ignore(self, data: Any, **options: Any) -> WriteResult:
+    def delete_ignore(self, data: Rows, **options: Unpack[WriteOptions]) -> WriteResult:
         """Delete by the key columns of `data`; absent keys are ignored."""
         return self._write("delete_ignore", data, options)
 
     def apply(
         self,
-        data: Any,
+        data: Rows,
         operation_column: str = "op",
         ordering_column: str | None = None,
-        **options: Any,
+        *,
+        ignore_null: bool = False,
+        overwrite: bool = False,
+        application_id: str | None = None,
+        application_version: int | None = None,
+        **unknown: Never,
     ) -> WriteResult:
         """Apply a mixed batch, e.g. of change capture, in one commit.
 
-        `operation_column` holds I, U, D or operation names. Rows of a key apply in batch order;
-        with `ordering_column` only the one with the highest value counts, whatever came before it
-        and comes later, deletes included (for the history retention): the same changes in any order
-        and batches leave the same table. Insert and update both mean upsert then. Of equal values a
-        delete wins, else the row with the greater cells.
+        `operation_column` holds I, U, D or operation names. Rows of a key apply in batch order.
+
+        With `ordering_column`, the row with the highest value wins, regardless of arrival order.
+        Deletes are remembered for the retention period. Applying the same changes in any order or
+        batching gives the same table. Insert and update both mean upsert then. Of equal values a
+        delete wins, otherwise the row with the greater cells. Other options: see `new_bulk_write`.
         """
-        _check_options(self.name, options)
+        _check_options(self.name, unknown)
         names, batches = arrow_batches(data, self.schema, self.name)
         write = self.new_bulk_write(
             columns=[name for name in names if name != operation_column],
             operation_column=operation_column,
             ordering_column=ordering_column,
-            **options,
+            ignore_null=ignore_null,
+            overwrite=overwrite,
+            application_id=application_id,
+            application_version=application_version,
         )
         return self._run(write, batches)
 
-    def overwrite(self, data: Any, **options: Any) -> WriteResult:
+    def overwrite(self, data: Rows, **options: Unpack[WriteOptions]) -> WriteResult:
         """Replace all rows in one version; the past stays readable."""
         return self._write("upsert", data, {**options, "overwrite": True})
 
@@ -212,11 +242,11 @@ class Table(
     ) -> BulkWrite:
         """Begin a write that is staged in pieces and committed once; see `BulkWrite`.
 
-        `columns` are those that the batches will have (default: all). `ignore_null` makes null mean
-        "leave the cell alone". A write with an application id and version that was committed
-        before, or an older one, is skipped. An `owner` has one write at a time: what an earlier one
-        has staged and not committed goes. Raises OptionError and SchemaError before anything is
-        written.
+        `columns` are those of the batches (default: all). With `ignore_null` a null leaves the cell
+        as it is. `ordering_column` is explained in `apply`. `overwrite` deletes all other rows. A
+        write is skipped when this version of its application id, or a newer one, was committed
+        before. An `owner` has one write at a time: beginning one removes what an earlier one has
+        staged and not committed. Raises OptionError and SchemaError before anything is written.
         """
         sweep_staging(self._store)
         while True:
@@ -245,7 +275,7 @@ class Table(
             if begin_write(self._store, state):
                 return BulkWrite(self.path, state, self._store.environment)
 
-    def _write(self, operation: str, data: Any, options: dict[str, Any]) -> WriteResult:
+    def _write(self, operation: str, data: Rows, options: WriteOptions) -> WriteResult:
         _check_options(self.name, options)
         names, batches = arrow_batches(data, self.schema, self.name)
         if options.keys() <= {"ignore_null"}:
@@ -257,7 +287,7 @@ class Table(
                 return result
         return self._run(self.new_bulk_write(operation, columns=names, **options), batches)
 
-    def _run(self, write: BulkWrite, batches: Any) -> WriteResult:
+    def _run(self, write: BulkWrite, batches: Iterable[pa.RecordBatch | pa.Table]) -> WriteResult:
         try:
             return write.commit([write.stage(batches)])
         except BaseException:
@@ -268,9 +298,9 @@ class Table(
 
     def scan(
         self,
-        columns: Sequence[str] | None = None,
-        where: Sequence[Predicate] | Predicate = (),
-        at: Any = None,
+        columns: Columns | None = None,
+        where: Where = (),
+        at: Moment | None = None,
         ordered: bool = False,
         limit: int | None = None,
     ) -> Scan:
@@ -284,16 +314,16 @@ class Table(
 
     def scan_tokens(
         self,
-        columns: Sequence[str] | None = None,
-        where: Sequence[Predicate] | Predicate = (),
-        at: Any = None,
+        columns: Columns | None = None,
+        where: Where = (),
+        at: Moment | None = None,
         ordered: bool = False,
         split_size_bytes: int | None = None,
     ) -> list[ScanToken]:
         """Plan a scan as picklable pieces, all at one moment; see `ScanToken`.
 
-        Tablets larger than `split_size_bytes` (of the columns asked for, on disk) are cut by key
-        range; `pack_tokens` puts small pieces together.
+        Tablets larger than `split_size_bytes` (on disk, of the columns that are read) are cut into
+        key ranges. `pack_tokens` puts small pieces together.
         """
         request = replace(ReadRequest.of(columns, where), at=at, ordered=ordered)
         return make_scan_tokens(self._store, request, split_size_bytes)
@@ -306,10 +336,30 @@ class Table(
             return make_scan_tokens(self._store, request, split_size_bytes)
         return make_change_tokens(self._store, request, split_size_bytes)
 
+    def get(self, key: Key, at: Moment | None = None) -> Row | None:
+        """Return one row by primary key (tuple, single value, or dict), or None."""
+        return KeyLookup(self._store).get(key, at)
+
+    def get_many(self, keys: Keys, at: Moment | None = None) -> pa.Table:
+        """Return the rows whose keys exist, in the order of `keys`."""
+        return KeyLookup(self._store).get_many(keys, at)
+
+    def tablet_index(self, keys: Keys) -> pa.Array:
+        """Return int32 per row of key columns: which tablet owns it, -1 where no range does."""
+        return KeyLookup(self._store).tablet_index(keys)
+
+    def scanner(self) -> Scanner:
+        """Return a scanner to set up, open, and read row by row; see also `scan`."""
+        return Scanner(self._store)
+
+    def scan_token_builder(self) -> ScanTokenBuilder:
+        """Return a builder of scan tokens to set up; see also `scan_tokens`."""
+        return ScanTokenBuilder(self._store)
+
     def native_plan(
         self,
-        columns: Sequence[str] | None = None,
-        where: Sequence[Predicate] | Predicate = (),
+        columns: Columns | None = None,
+        where: Where = (),
         at: Moment | None = None,
         is_readable: Callable[[NativeFile], bool] = lambda file: True,
         limits: NativeLimits = NATIVE_LIMITS,
@@ -322,24 +372,159 @@ class Table(
         request = replace(ReadRequest.of(columns, where), at=at)
         return plan_native(self._store, request, is_readable, limits)
 
-    def get(self, key: Any, at: Any = None) -> dict[str, Any] | None:
-        """Return one row by primary key (tuple, single value, or dict), or None."""
-        return KeyLookup(self._store).get(key, at)
-
-    def get_many(self, keys: Any, at: Any = None) -> pa.Table:
-        """Return the rows of the keys that are there, in the order of `keys`."""
-        return KeyLookup(self._store).get_many(keys, at)
+    # -- the past
 
     def current_timestamp(self) -> int:
-        """Return the present, settled: it shows every commit so far and never any later one."""
+        """Return the present, a settled HybridTime: it shows all commits so far, no later one."""
         return choose_snapshot(self._store, None)
 
-    def copy_to(self, path: str | os.PathLike[str], *, with_past: bool = True) -> int:
-        """Copy the table to another folder, as it is at one moment, which is returned.
+    def newest_change(self) -> int:
+        """Return when the table last changed, or was created, as a settled HybridTime.
 
-        The copy is a table of its own. With its past, every moment that can be read here can be
-        read there; without, it has the rows only. Writers wait for a moment, while the version to
-        copy is made. Raises TableExistsError, CorruptionError, StorageError.
+        All changes up to this time are visible, and no write can add one later. Unlike
+        `current_timestamp`, the result stays the same until somebody writes, and no lock is taken
+        if nothing has changed.
+        """
+        return choose_snapshot(self._store, newest_change(self._store))
+
+    def changes(
+        self,
+        start: Moment,
+        end: Moment | None = None,
+        columns: Columns | None = None,
+        where: Where = (),
+        images: str = "after",
+    ) -> Changes:
+        """Return what changed in (start, end], one row per key; `end` None is now.
+
+        The moments are given as the `at` of a scan. Each row has `_change_type` (insert, update,
+        delete) and `_commit_timestamp`, the time of its newest change in the window. With
+        images="both" it also has `_before`, the row at `start`. Rows both inserted and deleted
+        inside the window are not returned. A row is returned if it meets `where` at the start or at
+        the end of the window.
+
+        Raises TimestampError, ColumnNotFoundError, SchemaError and OptionError.
+        """
+        request = replace(ReadRequest.of(columns, where), start=start, at=end, images=images)
+        return Changes(self._store, request)
+
+    def change_tokens(
+        self,
+        start: Moment,
+        end: Moment | None = None,
+        columns: Columns | None = None,
+        where: Where = (),
+        images: str = "after",
+        split_size_bytes: int | None = None,
+    ) -> list[ChangeToken]:
+        """Plan `changes` as picklable pieces, all of one window; see `ChangeToken`."""
+        request = replace(ReadRequest.of(columns, where), start=start, at=end, images=images)
+        return make_change_tokens(self._store, request, split_size_bytes)
+
+    def history(self, key: Key) -> pa.Table:
+        """Return every version of one row that the retention still holds, the oldest first.
+
+        Each version has `_change_type` and `_commit_timestamp` as in `changes`; a delete shows the
+        row that was deleted. Both columns of the oldest version are null if its time is no longer
+        known. The result is empty if there was no such row.
+        """
+        return row_history(self._store, key)
+
+    @property
+    def tags(self) -> dict[str, int]:
+        """The HybridTime of each tag, oldest first; use it as `at=table.tags["name"]`."""
+        return dict(sorted(self._store.newest().tags.items(), key=lambda item: item[1]))
+
+    def tag(self, name: str, at: Moment | None = None) -> int:
+        """Tag a moment, now or `at`; it and all later ones stay readable until `delete_tag`.
+
+        Returns the HybridTime of the tag. Raises UsageError if the name is already used for another
+        moment, TimestampError if the moment is before the ancient history mark or in the future.
+        """
+        return make_tag(self._store, name, at)
+
+    def delete_tag(self, name: str) -> None:
+        """Delete a tag, so that history older than the retention may be removed.
+
+        Raises NotFoundError.
+        """
+        delete_tag(self._store, name)
+
+    # -- upkeep
+
+    def flush(self) -> int:
+        """Write logged rows to DiskRowSets; return the number of tablets that had any.
+
+        Rows are durable and visible without a flush. A flush frees memory and shortens the logs.
+        """
+        return flush_table(self._store)
+
+    def compact(self) -> MaintenanceResult:
+        """Compact the table completely, at any cost; the past stays readable.
+
+        Afterwards the rowsets of a tablet do not overlap, and base data holds every update. Reads
+        and writes continue meanwhile. `maintain` compacts only where it is worth the cost, and also
+        removes files that are no longer needed. Raises LockTimeoutError if another maintenance run
+        does not end, StorageError and CorruptionError.
+        """
+        return compact_table(self._store)
+
+    def maintain(
+        self,
+        grace_seconds: float = GRACE_SECONDS,
+        staging_grace_seconds: float = STAGING_GRACE_SECONDS,
+        *,
+        budget_bytes: int | None = None,
+        tablet_ids: Sequence[str] | None = None,
+    ) -> MaintenanceResult:
+        """Flush, compact what is worth it, drop history behind the retention, and sweep.
+
+        It is safe at any time, beside readers, writers and other maintenance runs. It ends when no
+        work is worth its cost, or when `budget_bytes` were rewritten. Versions of the last
+        `grace_seconds` keep their files, so that reads under way on any machine can finish. The
+        staged files of a write are kept until nothing was added to them for
+        `staging_grace_seconds`.
+
+        With `tablet_ids`, only these tablets are maintained and nothing is swept; use it to spread
+        the work over machines. Raises UsageError for an unknown id, LockTimeoutError, StorageError
+        and CorruptionError.
+        """
+        if tablet_ids is not None:
+            return maintain_tablets(self._store, tablet_ids, budget_bytes=budget_bytes)
+        return maintain_table(
+            self._store,
+            grace_seconds=grace_seconds,
+            staging_grace_seconds=staging_grace_seconds,
+            budget_bytes=budget_bytes,
+        )
+
+    def check(self) -> CheckReport:
+        """Read all files of the newest version and check that they agree with each other.
+
+        The report lists the problems: see `table.check().problems`, or call `.raise_if_bad()` to
+        raise them as a CorruptionError. Nothing is changed. Memory is bounded by a row group.
+        """
+        return check_table(self._store)
+
+    def purge(self, keys: Keys) -> PurgeReport:
+        """Erase the rows of `keys` (as in `get_many`), live or deleted, with all their history.
+
+        Afterwards no file of the table holds these rows: base data, deltas, the log and older
+        versions are rewritten without them or removed at once. Other rows keep their history. Reads
+        of an older version may fail with a StorageError; scan again then. Writes that are staged
+        and not committed keep older files. The report names them: purge again after they have
+        ended. Backups and copies of the folder are not changed.
+
+        Raises SchemaError, LockTimeoutError, StorageError, CorruptionError and ConflictError.
+        """
+        return purge_keys(self._store, KeyLookup(self._store).keys_by_tablet(keys))
+
+    def copy_to(self, path: str | os.PathLike[str], *, with_past: bool = True) -> int:
+        """Copy the table, as it is at one moment, to another folder; return the moment.
+
+        The copy is an independent table. With its past, it can be read at every moment at which
+        this one can be read. Without, it has the rows only. Writers wait briefly while the version
+        to copy is made. Raises TableExistsError, CorruptionError and StorageError.
         """
         if with_past:
             return copy_with_past(self._store, Path(path))
@@ -349,12 +534,8 @@ class Table(
         move_table(hidden, target)
         return moment
 
-    def tablet_index(self, keys: Any) -> pa.Array:
-        """Return int32 per row of key columns: which tablet owns it, -1 where no range does."""
-        return KeyLookup(self._store).tablet_index(keys)
 
-
-def _check_options(table: str, options: Mapping[str, Any]) -> None:
+def _check_options(table: str, options: Mapping[str, object]) -> None:
     """Raise OptionError for an option that no write has."""
     for name in options:
         if name not in WRITE_OPTIONS:
