@@ -2,7 +2,7 @@
 
 A window (start, end] is legal when both moments can be read: neither is before the ancient history
 mark or ahead of the clock. `end` is settled, and with it `start`, so the same window gives the same
-changes for ever, until the mark passes `start`.
+changes until the mark passes `start`.
 
 A piece is logical, as that of a scan: a tablet, a key range and the window.
 """

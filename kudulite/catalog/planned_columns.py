@@ -1,10 +1,10 @@
 """Columns of a scan that was planned before the table was altered.
 
-A plan names columns; what it means are their ids. Between plan and read a column may be renamed,
-dropped, or dropped and added again under its name, so whoever reads asks here: a renamed column
-is read under the name that it had, a dropped one is an error, and never another column's values.
-One whose type was widened is read in the wider type, since files may have that, and given in the
-type that it had: at the plan's moment every value was one of it.
+A plan names columns, and keeps their ids. Between plan and read a column may be renamed, dropped,
+or dropped and added again under its name. A renamed column is read under the name that it had; a
+dropped one is an error; another column's values are never read in its place. A column whose type
+was widened is read in the wider type, because files may have it, and returned in the type that it
+had: at the plan's moment every value fitted that type.
 """
 
 from __future__ import annotations

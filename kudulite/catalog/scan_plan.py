@@ -1,7 +1,7 @@
 """Planning a scan: snapshot, tablets that may match, and key ranges of similar size.
 
-A piece of a plan is logical (tablet, key range, time), not a list of files: whoever runs it opens
-the tablet's newest superblock and reads at the plan's time, so pieces outlive compactions and
+A piece of a plan is logical (tablet, key range, time), not a list of files. To read it, the newest
+superblock of the tablet is opened and read at the plan's time, so pieces outlive compactions and
 sweeps. Key ranges are cut at the first keys of row groups, where base data is cut too.
 """
 
@@ -30,7 +30,7 @@ Spec = TypeVar("Spec", ScanSpec, DiffSpec)
 # [lower, upper) as encoded keys; None is unbounded.
 KeyBounds = tuple[bytes | None, bytes | None]
 
-# A guess of what a row of a MemRowSet will take on disk.
+# The estimated size on disk of a row that is in a MemRowSet.
 MEMORY_ROW_BYTES = 64
 
 
@@ -172,6 +172,7 @@ def narrowed(spec: Spec, lower: bytes | None, upper: bytes | None) -> Spec:
     )
 
 
-def tightest(choose: Callable, *bounds: bytes | None) -> bytes | None:
+def tightest(choose: Callable[[list[bytes]], bytes], *bounds: bytes | None) -> bytes | None:
     """Return the tightest of several bounds by `choose` (max of lower ones, min of upper ones)."""
-    return choose((bound for bound in bounds if bound is not None), default=None)
+    given = [bound for bound in bounds if bound is not None]
+    return choose(given) if given else None

@@ -1,12 +1,12 @@
-"""Choosing a snapshot time and settling it: after that, reading at it gives the same rows for ever.
+"""Choosing a snapshot time and settling it: from then on every read at it gives the same rows.
 
-A time T is settled in a tablet when its `last` is T or above: whatever committed at or before T is
-published, and nothing later can get a timestamp ≤ T. Where `last` is below T the planner takes the
-tablet's lock for a moment and lifts it. Only a time near the present needs that, so reading the
-past takes no lock.
+A time T is settled in a tablet if its `last` is T or above: all commits at or before T are
+published, and no later one can get a timestamp ≤ T. If `last` is below T, the planner takes the
+tablet's lock briefly and raises it. Only a time near the present needs that, so reading the past
+takes no lock.
 
-Where `last` cannot be written (a read-only directory) the present is the newest change that is
-there, found while shared locks keep writers out.
+If `last` cannot be written (a read-only directory), the present is the newest change in the table,
+found while shared locks keep writers out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ArrowResult: what is read as record batches, in all the forms that users ask for."""
+"""ArrowResult: rows that are read as record batches, and the forms in which users get them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 
 
 class ArrowResult(ABC):
-    """Rows that are read when a form of them is asked for, and again each time."""
+    """Rows that are read when one of the methods is called, anew at each call."""
 
     def __repr__(self) -> str:
         columns = ", ".join(f"{field.name} {field.type}" for field in self.schema)
@@ -30,17 +30,17 @@ class ArrowResult(ABC):
         return pa.Table.from_batches(self.to_batches(), self.schema)
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """Return a reader that scans as it is read."""
+        """Return a reader that scans while it is read."""
         return pa.RecordBatchReader.from_batches(self.schema, self.to_batches())
 
     def to_pandas(self, **options: Any) -> Any:
-        """Return a pandas DataFrame; `options` go to pyarrow's `Table.to_pandas`."""
+        """Return a pandas DataFrame; `options` are those of pyarrow's `Table.to_pandas`."""
         return self.to_arrow().to_pandas(**options)
 
     def to_pylist(self) -> list[dict[str, Any]]:
         """Return all rows as dicts."""
-        return self.to_arrow().to_pylist()
+        return list(self.to_arrow().to_pylist())
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Hand the rows to whatever speaks the Arrow C stream interface."""
+        """Return the rows as an Arrow C stream, for DuckDB, Polars and others."""
         return self.to_reader().__arrow_c_stream__(requested_schema)

@@ -1,4 +1,4 @@
-"""Changes: what changed in a table between two moments, as Arrow.
+"""Changes: the rows that changed in a table between two moments, as Arrow.
 
     table.changes(start, end)      one row for each key with a change in (start, end]
 
@@ -10,8 +10,8 @@
 The types are names of operations: applied to the table as it was at `start`, with
 `operation_column="_change_type"`, the changes make the table as it was at `end`.
 
-The window is checked and settled when the object is made, and read when a result is asked for,
-again each time. Memory is bounded by a block of each rowset that a key is in.
+The window is checked and settled when the object is made. It is read when a result is asked for,
+anew each time. Memory is bounded by a block of each rowset that a key is in.
 """
 
 from __future__ import annotations

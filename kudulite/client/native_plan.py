@@ -1,17 +1,17 @@
-"""Native plans: which base files another Parquet reader may read itself, and what it lacks then.
+"""Native plans: the base files that another Parquet reader may read, and the rows beside them.
 
-    rows at T  =  rows of `files`, but for the positions `excluded` of each    the reader's work
-               +  `rows`, an Arrow table                                       few rows, read here
-               +  the rows of `tokens`                                         read by workers
+    rows at T  =  rows of `files`, except the positions `excluded` of each    read by the caller
+               +  `rows`, an Arrow table                                      few rows, read here
+               +  the rows of `tokens`                                        read by workers
 
-A base file shows a row as it is at T when no delta visible at T touches the row. The positions that
-some delta touches are left out; these rows, as they are at T, come with `rows` or `tokens`, as do
-memory's rows and those of rowsets that are not worth it or that the reader would not read exactly.
+A row of a base file is as it was at T if no delta visible at T changes it. All other rows are
+excluded from the files. They are in `rows` or `tokens`, with their values at T. So are the rows in
+memory, and the rows of rowsets that have too many changes or that the caller cannot read exactly.
 
-Invariants: (1) files, rows and tokens are of one version of each tablet, pinned when it is planned:
-together they have every row of the snapshot once; (2) tokens never need the log: what memory
-changes or adds is in `rows`; (3) a plan lives as long as the files of its versions, which stay for
-the grace time after a compaction has replaced them.
+Invariants: (1) files, rows and tokens are of one version of each tablet, pinned by the plan:
+together they have every row of the snapshot once; (2) tokens never need the log: all rows that
+memory changes or adds are in `rows`; (3) a plan can be read as long as the files of its versions
+exist: for the grace time after a compaction has replaced them.
 
 Threads: any.
 """
@@ -51,16 +51,16 @@ _ARROW_FACTOR = 4
 
 @dataclass(frozen=True)
 class NativeLimits:
-    """How much a plan leaves to the reader, and how much of the rest it hands over as Arrow."""
+    """How many rows a plan leaves to the reader, and how many of the rest it returns as Arrow."""
 
-    # Of a rowset's rows. Above it the whole rowset is cheaper to read than its changed rows.
+    # Changed rows of a rowset. Above this, reading the whole rowset here is cheaper.
     excluded_fraction_max: float = 0.25
-    # Of all rowsets; those with the most changes are left to tokens as a whole.
+    # Changed rows of all rowsets. Above this, rowsets with the most changes become tokens.
     excluded_rows_max: int = 4_000_000
-    # Of `rows`, and of the compressed base data that may be decoded for them.
+    # The size of `rows`, and of the compressed base data that is decoded for them.
     handed_bytes_max: int = 32 << 20
     decoded_bytes_max: int = 256 << 20
-    # Unflushed rows beyond this are flushed, where the table can be written.
+    # With more unflushed rows, the table is flushed first if it can be written.
     memory_rows_max: int = 200_000
 
 
@@ -69,11 +69,11 @@ NATIVE_LIMITS = NativeLimits()
 
 @dataclass(frozen=True)
 class NativeColumn:
-    """One column of a plan as a base file has it.
+    """One column of a plan as it is stored in a base file.
 
-    `stored_name` is None where the file lacks it: all rows show `default` then. The type in the
-    file may be narrower than the column's now. `bounds` are the least and the greatest value in the
-    file, of dates and timestamps only; None where they are not known.
+    `stored_name` is None if the file does not have the column: all its rows show `default` then.
+    The type in the file may be narrower than the column's current type. `bounds` are the least and
+    the greatest value in the file, for dates and timestamps only; None if they are not known.
     """
 
     column: Column
@@ -84,13 +84,13 @@ class NativeColumn:
 
     @property
     def default(self) -> Any:
-        """What rows show that are older than the column."""
+        """The value in rows that are older than the column."""
         return self.column.read_default
 
 
 @dataclass(frozen=True)
 class NativeFile:
-    """A base file to be read without the rows at the ascending int64 positions `excluded`."""
+    """A base file, and the ascending int64 positions of the rows in it that must be skipped."""
 
     path: str
     size_bytes: int
@@ -102,10 +102,11 @@ class NativeFile:
 
 @dataclass(frozen=True)
 class NativeCondition:
-    """What `where` says of one column, merged, in values of the column's own type.
+    """All predicates on one column, merged, with values of the column's own type.
 
-    NULL where `is_null`; else not NULL and, where they are given, one of `values`, ≥ `lower` and
-    ≤ `upper`. Strings and binary have bounds of bytes, and are below `upper`.
+    The column must be NULL if `is_null`. Otherwise it must not be NULL and, as far as they are
+    given, be one of `values`, ≥ `lower` and ≤ `upper`. Bounds of strings and binary are bytes, and
+    their `upper` is exclusive.
     """
 
     column: Column
@@ -117,9 +118,9 @@ class NativeCondition:
 
 @dataclass(frozen=True)
 class NativePlan:
-    """All rows of a table at `timestamp` that match, in three kinds; see the module.
+    """All matching rows of a table at `timestamp`: in files, as Arrow rows, and in tokens.
 
-    `conditions` are what the reader of the files has to apply; other rows meet them already.
+    The reader of the files must apply `conditions`. `rows` and the rows of `tokens` meet them.
     """
 
     timestamp: int
@@ -159,7 +160,7 @@ def plan_native(
         columns=tuple(spec.schema.column(name) for name in spec.names),
         files=tuple(rest.file for rest in planner.found if rest.file is not None),
         rows=rows,
-        # One for each rowset; whoever reads packs small ones together.
+        # One for each rowset; `pack_tokens` puts small ones together.
         tokens=tuple(
             RowSetToken(read.plan, rest.size_bytes, rest.row_count, rest.entry, (rest.chosen,))
             for rest in left

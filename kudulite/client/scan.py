@@ -1,8 +1,8 @@
 """Scan: rows of a table at one moment, as Arrow.
 
-A scan is planned when it is made (columns and predicates are checked, the snapshot is settled) and
-read when a result is asked for, again each time. Blocks are read by a few threads ahead of the
-consumer; memory is bounded by those in flight.
+A scan is planned when it is made: columns and predicates are checked, and the snapshot is settled.
+It is read when a result is asked for, anew each time. A few threads read blocks ahead of the
+consumer; memory is bounded by the blocks in flight.
 """
 
 from __future__ import annotations

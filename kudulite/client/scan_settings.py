@@ -1,13 +1,12 @@
-"""ScanSettings: what a scanner or a builder of scan tokens is told before it begins, in
-kudu-python's words.
+"""ScanSettings: the setters of a scanner or a scan token builder, with kudu-python's names.
 
 Every setter returns the object itself. Columns and values are checked when they are set, against
 the schema that the table had when the object was made.
 
-Differences from kudu-python: a snapshot is inclusive and may also be ISO text or a HybridTime; a
-scan that is given a snapshot needs no read mode; reading the latest state always shows one's own
-writes; a bound needs the leading key columns only. Settings about servers are accepted and mean
-nothing here: replica selection, cache blocks, timeouts.
+Differences from kudu-python: a snapshot is inclusive, and may also be ISO text or a HybridTime. A
+scan with a snapshot needs no read mode. The latest state always includes one's own writes. A bound
+needs the leading key columns only. Settings about servers are accepted and have no effect: replica
+selection, cache blocks, timeouts.
 """
 
 from __future__ import annotations
@@ -33,6 +32,9 @@ from kudulite.model.partial_row import PartialRow
 from kudulite.model.predicate import Predicate, bind_predicates
 from kudulite.model.schema import Column, Schema
 
+# A row whose first key columns are set, a dict of them, or their values.
+Bound = PartialRow | Mapping[str, Any] | Sequence[Any]
+
 
 class ScanSettings:
     """The settings of a scan of one table."""
@@ -52,7 +54,7 @@ class ScanSettings:
         )
 
     def _check_may_change(self) -> None:
-        """Raise UsageError when it is too late; a scanner overrides this."""
+        """Raise UsageError if the scan has begun; only a scanner can have."""
 
     def _projected(self) -> Sequence[Column]:
         return [self._schema.column(name) for name in self._request.columns or ()]
@@ -62,7 +64,7 @@ class ScanSettings:
         return self
 
     def set_projected_column_names(self, names: str | Sequence[str]) -> Self:
-        """Set the columns to read; none of them means rows without cells."""
+        """Set the columns to read; an empty list gives rows without cells."""
         self._check_may_change()
         given = [names] if isinstance(names, str) else list(names)
         for name in given:
@@ -70,11 +72,14 @@ class ScanSettings:
         return self._with(columns=tuple(given))
 
     def set_projected_column_indexes(self, indexes: Sequence[int]) -> Self:
-        """Set the columns to read by their numbers in the table."""
+        """Set the columns to read by their index in the table."""
         return self.set_projected_column_names([self._schema.at(index).name for index in indexes])
 
     def add_predicate(self, predicate: Predicate) -> Self:
-        """Read only rows that meet the predicate, `table["column"] >= value`, and all others."""
+        """Read only rows that meet the predicate, as in `table["column"] >= value`.
+
+        Several predicates must all hold.
+        """
         self._check_may_change()
         try:
             bind_predicates([predicate], self._schema)
@@ -89,27 +94,27 @@ class ScanSettings:
         return self
 
     def new_bound(self) -> PartialRow:
-        """Return a row whose key columns are to be set, for a bound."""
+        """Return an empty row; set its key columns to use it as a bound."""
         return self._schema.new_row()
 
-    def add_lower_bound(self, bound: PartialRow | Mapping | Sequence) -> Self:
-        """Read only keys from `bound` on; it holds all key columns, or the first of them."""
+    def add_lower_bound(self, bound: Bound) -> Self:
+        """Read only keys at or above `bound`, which has all key columns or the first of them."""
         self._check_may_change()
         lower, upper = self._request.bounds
         return self._with(bounds=(tightest(max, lower, self._encoded(bound)), upper))
 
-    def add_exclusive_upper_bound(self, bound: PartialRow | Mapping | Sequence) -> Self:
+    def add_exclusive_upper_bound(self, bound: Bound) -> Self:
         """Read only keys below `bound`."""
         self._check_may_change()
         lower, upper = self._request.bounds
         return self._with(bounds=(lower, tightest(min, upper, self._encoded(bound))))
 
-    def add_upper_bound(self, bound: PartialRow | Mapping | Sequence) -> Self:
-        """Do as `add_exclusive_upper_bound`: the name that a builder of scan tokens has for it."""
+    def add_upper_bound(self, bound: Bound) -> Self:
+        """The same as `add_exclusive_upper_bound`; the name of scan token builders for it."""
         return self.add_exclusive_upper_bound(bound)
 
     def set_read_mode(self, read_mode: str) -> Self:
-        """Set "latest", "snapshot" or "read_your_writes"; see READ_AT_SNAPSHOT and the others."""
+        """Set the read mode: READ_LATEST, READ_AT_SNAPSHOT or READ_YOUR_WRITES."""
         self._check_may_change()
         self._read_mode = checked_choice("read mode", read_mode, READ_MODES)
         return self
@@ -117,7 +122,7 @@ class ScanSettings:
     def set_snapshot(self, timestamp: Moment, format: str | None = None) -> Self:
         """Read as of a moment, inclusive: datetime, ISO text, HybridTime, or text in a `format`.
 
-        Where no zone is given it is UTC. `format` is that of `datetime.strptime`.
+        A moment without a time zone is UTC. `format` is as in `datetime.strptime`.
         """
         self._check_may_change()
         if format is not None:
@@ -128,12 +133,12 @@ class ScanSettings:
         return self._with(at=timestamp)
 
     def set_fault_tolerant(self) -> Self:
-        """Give the rows in key order."""
+        """Return the rows in key order."""
         self._check_may_change()
         return self._with(ordered=True)
 
     def set_batch_size_bytes(self, batch_size: int) -> Self:
-        """Set about how many bytes of rows a batch holds; it has one row at least."""
+        """Set the approximate size of a batch; it has at least one row."""
         self._check_may_change()
         if batch_size < 0:
             raise OptionError(f"batch size of {batch_size} bytes is below 0")
@@ -141,16 +146,16 @@ class ScanSettings:
         return self
 
     def set_selection(self, replica_selection: str) -> Self:
-        """Do nothing but check the name: there are no replicas."""
+        """Check the name only: there are no replicas."""
         checked_choice("replica selection", replica_selection, REPLICA_SELECTIONS)
         return self
 
     def set_cache_blocks(self, cache_blocks: bool) -> Self:
-        """Do nothing: scans leave the block cache to lookups."""
+        """Do nothing: scans do not use the block cache."""
         return self
 
     def set_timeout_millis(self, millis: int) -> Self:
-        """Do nothing: a scan waits for nobody but the disk."""
+        """Do nothing: a scan waits only for the disk."""
         return self
 
     def _checked(self) -> ReadRequest:
@@ -162,8 +167,8 @@ class ScanSettings:
             )
         return self._request
 
-    def _encoded(self, bound: PartialRow | Mapping | Sequence) -> bytes | None:
-        """Return a bound as an encoded key prefix, None when no column of it is set."""
+    def _encoded(self, bound: Bound) -> bytes | None:
+        """Return a bound as an encoded key prefix; None if it has no columns."""
         row = bound if isinstance(bound, PartialRow) else self._schema.new_row(bound)
         names = self._schema.key_names
         if set(row) != set(names[: len(row)]):

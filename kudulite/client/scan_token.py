@@ -310,7 +310,7 @@ def make_change_tokens(
     return _tokens(ChangeToken, read, pieces)
 
 
-KindOfToken = TypeVar("KindOfToken", bound=KeyRangeToken)
+KindOfToken = TypeVar("KindOfToken", bound=KeyRangeToken[Any])
 
 
 def _tokens(
