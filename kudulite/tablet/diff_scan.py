@@ -143,7 +143,8 @@ def _matches(
 
     # A deleted row's image "after" is the one before.
     is_match: np.ndarray = evaluate(first, after_at)
-    return is_match | (evaluate(first + width, before_at) & was_live)
+    is_match = is_match | (evaluate(first + width, before_at) & was_live)
+    return is_match
 
 
 def _struct(arrays: list[pa.Array], fields: list[pa.Field], is_there: np.ndarray) -> pa.Array:
