@@ -83,7 +83,7 @@ class RowLives:
     @property
     def row_bytes(self) -> int:
         """Bytes of the newest cells of a row, on average; at least 1."""
-        size = sum(values.nbytes for values in self.columns.values())
+        size: int = sum(values.nbytes for values in self.columns.values())
         return 1 + size // max(1, len(self))
 
     def cut(self, start: int, stop: int) -> RowLives:
