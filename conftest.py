@@ -25,6 +25,8 @@ _inherited = os.environ.get("PYTHONPATH")
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *([_inherited] if _inherited else [])])
 
 
+# First: xdist reads the groups in the same hook.
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what starts Spark; what of it is of the quick tier shares one worker and one session."""
     for item in items:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.source_tree import SourceTree
+from tests.support.source_tree import project_tree
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -69,7 +69,7 @@ def test_the_code_in_a_document_runs(document, tmp_path, monkeypatch, request):
 
 @pytest.mark.parametrize(
     "source",
-    [source for source in SourceTree(ROOT).packaged if ">>> " in source.text],
+    [source for source in project_tree().packaged if ">>> " in source.text],
     ids=lambda source: str(source.path),
 )
 def test_the_code_in_docstrings_runs(source, tmp_path, monkeypatch):

@@ -15,7 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.source_tree import Import, SourceTree
+from tests.support.source_tree import Import, SourceTree, project_tree
+
+# One worker parses the sources, once.
+pytestmark = pytest.mark.xdist_group("structure")
 
 ROOT = Path(__file__).parents[2]
 
@@ -169,7 +172,7 @@ CHECKS = (
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_the_project_keeps_the_layers(check):
     """STYLE of the project: a folder is a layer, imports are absolute and point down."""
-    problems = check(SourceTree(ROOT))
+    problems = check(project_tree())
     assert not problems, "\n".join(problems)
 
 

@@ -6,13 +6,13 @@ says why.
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.support.source_tree import Source, SourceTree
+from tests.support.source_tree import Source, SourceTree, project_tree
 
-ROOT = Path(__file__).parents[2]
+# One worker parses the sources, once.
+pytestmark = pytest.mark.xdist_group("structure")
 
 FILE_LINES_MAX = 600
 CLASS_LINES_MAX = 500
@@ -96,7 +96,7 @@ CHECKS = (size_problems, docstring_problems, print_problems)
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_the_project_keeps_the_limits(check):
     """File ≤ 600 lines, class ≤ 500, function ≤ 60, line ≤ 100; docstrings; no print."""
-    problems = check(SourceTree(ROOT))
+    problems = check(project_tree())
     assert not problems, "\n".join(problems)
 
 

@@ -7,21 +7,26 @@ check runs on the project (which must have none) and on a small tree made to bre
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
+ROOT = Path(__file__).parents[2]
 PACKAGES = ("kudulite", "kudulite_spark", "pyspark_kudulite")
 FOLDERS = (*PACKAGES, "benchmarks", "examples", "tests")
 
 
 @dataclass(frozen=True)
 class Source:
-    """One file: its dotted module name, its path under the root, its text and its syntax tree."""
+    """One file: its dotted module name, its path under the root, and its text."""
 
     name: str
     path: Path
     text: str
-    tree: ast.Module
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        """The syntax tree."""
+        return ast.parse(self.text)
 
     @property
     def top(self) -> str:
@@ -110,4 +115,10 @@ class SourceTree:
         if parts[-1] == "__init__":
             parts.pop()
         text = path.read_text(encoding="utf-8")
-        return Source(".".join(parts), relative, text, ast.parse(text))
+        return Source(".".join(parts), relative, text)
+
+
+@cache
+def project_tree() -> SourceTree:
+    """This checkout, read and parsed once."""
+    return SourceTree(ROOT)
