@@ -46,7 +46,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     A test that changes a setting puts it back.
     """
     # Tests without Spark run where pyspark is not installed.
-    from kudulite_spark.local import local_session
+    from kudulite_spark.session import local_session
 
     folder = tmp_path_factory.mktemp("spark")
     session = local_session(

@@ -24,14 +24,14 @@ import pyarrow as pa
 from main_job import make_rows, seconds_in_turn
 
 import kudulite as kudu
-from kudulite.catalog.compaction import run_operation
-from kudulite.catalog.table_store import TableStore
 from kudulite.rowset.rowset_meta import RowSetMeta
+from kudulite.table.compaction import run_operation
+from kudulite.table.table_store import TableStore
 from kudulite.tablet.maintenance_policy import (
     CompactColumns,
     CompactDeltas,
     CompactRowSets,
-    Operation,
+    MaintenanceOperation,
 )
 
 SCANNED = ["amount", "quantity", "name"]
@@ -176,7 +176,7 @@ def run_past(root: Path, args: argparse.Namespace) -> None:
         )
 
 
-def operations_of(table: kudu.Table, kind: str) -> Iterator[tuple[str, Operation]]:
+def operations_of(table: kudu.Table, kind: str) -> Iterator[tuple[str, MaintenanceOperation]]:
     """Yield the operations of a kind for all rowsets, with their tablets."""
     columns = tuple(column.id for column in table.schema.value_columns)
     found = rowsets_of(table)

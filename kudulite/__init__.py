@@ -7,21 +7,32 @@ What stands in `__all__` is what users may rely on; everything else may change.
 """
 
 from kudulite import errors
-from kudulite.backups.backup_job import BackupJob, backup, begin_backup
+from kudulite.backups.backup_job import BackupJob, BackupPiece, backup, begin_backup
 from kudulite.backups.backup_set import Backup, list_backups
-from kudulite.backups.piece import BackupPiece
-from kudulite.backups.restore_job import RestoreJob, begin_restore, restore
-from kudulite.backups.restore_step import RestoreStep
-from kudulite.catalog.bulk_write import StagedTask
-from kudulite.catalog.check import CheckReport
-from kudulite.catalog.maintenance import MaintenanceResult
-from kudulite.catalog.read_request import ReadRequest
-from kudulite.catalog.statistics import TableStatistics
-from kudulite.catalog.sweep import SweepResult
+from kudulite.backups.restore_job import RestoreJob, RestoreStep, begin_restore, restore
 from kudulite.client.bulk_write import BulkWrite, WriteResult
-from kudulite.client.changes import Changes
 from kudulite.client.client import Client, connect, open_table
-from kudulite.client.kudu_names import (
+from kudulite.client.mutation_buffer import PendingError
+from kudulite.client.native_plan import (
+    NativeColumn,
+    NativeCondition,
+    NativeFile,
+    NativeLimits,
+    NativePlan,
+)
+from kudulite.client.row_operations import (
+    Delete,
+    DeleteIgnore,
+    Insert,
+    InsertIgnore,
+    Update,
+    UpdateIgnore,
+    Upsert,
+    UpsertIgnore,
+    WriteOperation,
+)
+from kudulite.client.scan import Changes, Scan
+from kudulite.client.scanner import (
     CLOSEST_REPLICA,
     COMPRESSION_DEFAULT,
     COMPRESSION_LZ4,
@@ -44,42 +55,21 @@ from kudulite.client.kudu_names import (
     READ_AT_SNAPSHOT,
     READ_LATEST,
     READ_YOUR_WRITES,
+    RowBatch,
+    Scanner,
 )
-from kudulite.client.native_plan import (
-    NativeColumn,
-    NativeCondition,
-    NativeFile,
-    NativeLimits,
-    NativePlan,
-)
-from kudulite.client.partitioning import Partitioning
-from kudulite.client.pending_errors import PendingError
-from kudulite.client.row_operations import (
-    Delete,
-    DeleteIgnore,
-    Insert,
-    InsertIgnore,
-    Update,
-    UpdateIgnore,
-    Upsert,
-    UpsertIgnore,
-    WriteOperation,
-)
-from kudulite.client.row_reader import RowBatch
-from kudulite.client.scan import Scan
-from kudulite.client.scan_token import (
-    ChangeToken,
-    RowSetToken,
-    ScanToken,
-    Token,
-    pack_tokens,
-)
-from kudulite.client.scan_token_builder import ScanTokenBuilder
-from kudulite.client.scanner import Scanner
-from kudulite.client.schema_builder import ColumnSpec, SchemaBuilder
+from kudulite.client.schema_builder import ColumnSpec, Partitioning, SchemaBuilder
 from kudulite.client.session import Session, SessionCounters
 from kudulite.client.table import Table
 from kudulite.client.table_alterer import TableAlterer
+from kudulite.client.tokens import (
+    ChangeToken,
+    RowSetToken,
+    ScanToken,
+    ScanTokenBuilder,
+    Token,
+    pack_tokens,
+)
 from kudulite.errors import (
     KuduBadStatus,
     KuduException,
@@ -88,9 +78,9 @@ from kudulite.errors import (
     KuduNotSupported,
 )
 from kudulite.model.aliases import Columns, Key, Keys, Moment, Row, Rows, Where, WriteOptions
-from kudulite.model.partial_row import PartialRow
+from kudulite.model.hybrid_time import parse_timestamp
 from kudulite.model.predicate import ColumnExpression, Predicate
-from kudulite.model.schema import Column, Schema, schema_from_arrow
+from kudulite.model.schema import Column, PartialRow, Schema, schema_from_arrow
 from kudulite.model.types import (
     ColumnType,
     array,
@@ -110,7 +100,11 @@ from kudulite.model.types import (
     unixtime_micros,
     varchar,
 )
-from kudulite.mvcc.hybrid_time import parse_timestamp
+from kudulite.table.check import CheckReport
+from kudulite.table.garbage_collection import GarbageResult
+from kudulite.table.maintenance import MaintenanceResult, TableStatistics
+from kudulite.table.read_request import ReadRequest
+from kudulite.table.stage import StagedTask
 
 __version__ = "0.1.0"
 
@@ -157,6 +151,7 @@ __all__ = [
     "Columns",
     "Delete",
     "DeleteIgnore",
+    "GarbageResult",
     "Insert",
     "InsertIgnore",
     "Key",
@@ -194,7 +189,6 @@ __all__ = [
     "Session",
     "SessionCounters",
     "StagedTask",
-    "SweepResult",
     "Table",
     "TableAlterer",
     "TableStatistics",

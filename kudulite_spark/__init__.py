@@ -28,15 +28,15 @@ _MODULE_OF = {
     "KuduContext": "kudulite_spark.kudu_context",
     "KuduReadOptions": "kudulite_spark.kudu_context",
     "KuduWriteOptions": "kudulite_spark.kudu_context",
-    "backup": "kudulite_spark.backups",
-    "create_table": "kudulite_spark.table_admin",
+    "backup": "kudulite_spark.admin",
+    "create_table": "kudulite_spark.admin",
     "ensure_java": "kudulite_spark.jvm",
-    "local_session": "kudulite_spark.local",
-    "maintain": "kudulite_spark.maintenance",
+    "local_session": "kudulite_spark.session",
+    "maintain": "kudulite_spark.admin",
     "read_table": "kudulite_spark.native_read",
     "register": "kudulite_spark.session",
-    "repartition_for": "kudulite_spark.distribution",
-    "restore": "kudulite_spark.backups",
+    "repartition_for": "kudulite_spark.admin",
+    "restore": "kudulite_spark.admin",
 }
 
 

@@ -41,28 +41,30 @@ from kudulite.errors import (
     TableNotFoundError,
     TimestampError,
 )
-from kudulite_spark.change_columns import change_schema, table_columns
-from kudulite_spark.column_names import find_all, find_name
 from kudulite_spark.filter_text import parse_filter
-from kudulite_spark.options import CHECKPOINT, FRONT, ReadOptions, WriteOptions
-from kudulite_spark.reader import (
-    PushingTabletReader,
-    ScanPlan,
-    TabletReader,
-    decoded_tokens,
+from kudulite_spark.options import (
+    CHECKPOINT,
+    FRONT,
+    ReadOptions,
+    WriteOptions,
+    absolute_path,
+    open_table,
 )
-from kudulite_spark.stream_offset import StreamStart
+from kudulite_spark.reader import PushingTabletReader, ScanPlan, TabletReader, decoded_tokens
+from kudulite_spark.stream_bounds import StreamStart
 from kudulite_spark.stream_reader import StreamPlan, TableStreamReader
-from kudulite_spark.stream_writer import StreamTableWriter
-from kudulite_spark.table_path import absolute_path, open_table
 from kudulite_spark.types import (
     arrow_schema,
+    change_schema,
+    find_all,
+    find_name,
     is_exactly_readable,
     spark_schema,
+    table_columns,
     with_row_count,
 )
 from kudulite_spark.write_plan import plan_stream_write, plan_write
-from kudulite_spark.writer import TableWriter
+from kudulite_spark.writer import StreamTableWriter, TableWriter
 
 _LOAD_PROCESS = "pyspark.sql.worker.create_data_source"
 _WRITE_PROCESS = "pyspark.sql.worker.write_into_data_source"

@@ -32,7 +32,7 @@ from sqlglot.tokens import TokenType
 
 from kudulite import Column, Predicate, Schema
 from kudulite.errors import ColumnNotFoundError, OptionError
-from kudulite_spark.column_names import find_name
+from kudulite_spark.types import find_name
 
 _SPARK = Dialect.get_or_raise("spark")
 

@@ -27,10 +27,10 @@ from pyspark.sql.types import StructType
 
 from kudulite import Client, Partitioning, Schema, Table
 from kudulite.errors import NotSupportedError, OptionError
-from kudulite_spark.distribution import repartition_for
+from kudulite_spark.admin import repartition_for
 from kudulite_spark.kudu_options import PREFIX, table_path
+from kudulite_spark.options import absolute_path, catalog_of, open_table
 from kudulite_spark.session import start_directory
-from kudulite_spark.table_path import absolute_path, catalog_of, open_table
 from kudulite_spark.types import table_schema
 
 logger = logging.getLogger("kudulite.spark")

@@ -1,40 +1,116 @@
 """`read_table`: a table at one snapshot, its base data read by Spark's own Parquet reader.
 
-    Table.native_plan ─┬─ files    Spark's scans (native_scan.py)            ─┐
+    Table.native_plan ─┬─ files    Spark's scans            ─┐
                        ├─ rows     few rows, handed to Spark as Arrow         ├─ union
                        └─ tokens   the Python source, for all that is left   ─┘
 
 Spark prunes columns, pushes filters, skips row groups and knows sizes for the files as for any
 Parquet; a table without deltas is nothing but its files. The snapshot is fixed by the call, and so
 are the files: a DataFrame lives for the grace time after a compaction has replaced some of them.
+
+Base files as Spark DataFrames: Spark's own Parquet reader, without the rows that deltas touch.
+
+    files of one layout ── spark.read.schema(…).parquet(…) ── columns under the table's names
+                                   │ those with excluded rows: left anti join, broadcast, on
+                                   │ (file size, row index / 64) and a bit of a mask
+                                   └ files of equal size: a scan of their own each
+
+A layout says where the columns of the table are in a file: under which name, in which type, or
+nowhere. Files of one layout are one scan, so after an alteration there are two until compactions
+have rewritten the older files.
+
+A file is known by its length: Spark has it as a constant number for each file, which costs nothing
+to compare, and files of one scan are chosen to differ in it. Excluded rows are handed to Spark as
+64 to a mask: one number to look up, and never more than a 64th of the rows.
+
+Invariants: a row is read here as kudulite reads it, bit by bit, or its file is refused
+(`is_readable`). In particular (1) float columns are hidden from Parquet's filters: statistics leave
+NaN out, and dictionaries tell -0.0 from 0.0, so Spark would skip row groups that match; (2) so are
+dates and timestamps where a file has some near the ten days of 1582 that Java's old calendar lacks:
+Spark takes a literal of these days for one ten days later; (3) dates and timestamps are never
+rebased; (4) missing or broken files are errors, whatever the session says.
 """
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import reduce
 from os import PathLike
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.types import (
+    ByteType,
+    DataType,
+    DecimalType,
+    FloatType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StructField,
+    StructType,
+)
 
-from kudulite import NativeLimits, NativePlan, Predicate, Schema, Table
+from kudulite import NativeColumn, NativeFile, NativeLimits, NativePlan, Predicate, Schema, Table
 from kudulite.errors import OptionError
-from kudulite_spark.column_names import find_all
 from kudulite_spark.filter_text import parse_filter
-from kudulite_spark.literals import condition
-from kudulite_spark.native_scan import FileReader, backquoted, quoted, scans
-from kudulite_spark.options import SCAN_TOKENS, parse_names
+from kudulite_spark.literals import condition, literal
+from kudulite_spark.options import SCAN_TOKENS, absolute_path, open_table, parse_names
 from kudulite_spark.reader import encoded_tokens
 from kudulite_spark.session import start_directory
-from kudulite_spark.table_path import absolute_path, open_table
-from kudulite_spark.types import spark_schema
+from kudulite_spark.types import find_all, spark_schema, spark_type
 
 LIMITS = NativeLimits()
 # Queries of wider tables ask for few of their columns. What a plan hands over it decodes in all of
 # them; what it leaves to the source is read lazily, and with the front in these columns alone.
 COLUMNS_MANY = 32
+
+_ENCODINGS = frozenset(
+    {
+        "PLAIN",
+        "PLAIN_DICTIONARY",
+        "RLE_DICTIONARY",
+        "RLE",
+        "BIT_PACKED",
+        "DELTA_BINARY_PACKED",
+        "DELTA_LENGTH_BYTE_ARRAY",
+        "DELTA_BYTE_ARRAY",
+    }
+)
+# Spark's vectorised reader has it from 4.3 on.
+_ENCODINGS_4_3 = frozenset({"BYTE_STREAM_SPLIT"})
+# A column of such a name hides, or is taken for, what Spark knows of a file.
+_SPARK_NAMES = frozenset({"_metadata", "_tmp_metadata_row_index"})
+
+# Each wins over the session's setting of the same meaning.
+_READ_OPTIONS = {
+    "recursiveFileLookup": "true",  # or folder names like a=1 would become columns
+    "__globPaths__": "false",  # a path may have * and [ in it
+    "mergeSchema": "false",
+    "ignoreMissingFiles": "false",
+    "ignoreCorruptFiles": "false",
+    "datetimeRebaseMode": "CORRECTED",
+    "int96RebaseMode": "CORRECTED",
+}
+
+# From the first day that the old calendar lacks to ten days after the last; a day more for zones.
+_LACKING = datetime.date(1582, 10, 4), datetime.date(1582, 10, 26)
+
+_BLOCK_BITS = 6  # 64 rows to a mask
+_KEY_BITS = 62
+_NARROWER: dict[pa.DataType, DataType] = {
+    pa.int8(): ByteType(),
+    pa.int16(): ShortType(),
+    pa.int32(): IntegerType(),
+    pa.int64(): LongType(),
+    pa.float32(): FloatType(),
+}
 
 
 def read_table(
@@ -143,3 +219,196 @@ def _handed_over(spark: SparkSession, plan: NativePlan) -> DataFrame:
     # PySpark cannot take arrays of no chunks at all.
     rows = plan.rows if plan.rows.num_rows else plan.rows.schema.empty_table()
     return spark.createDataFrame(rows, schema)
+
+
+@dataclass(frozen=True)
+class FileReader:
+    """What of a session decides whether it reads a file exactly."""
+
+    spark_version: tuple[int, int]
+    has_metadata: bool  # only the first version of Spark's file sources knows row positions
+
+    @staticmethod
+    def of(spark: SparkSession) -> FileReader:
+        """Ask a session, classic or Connect."""
+        major, minor = (int(part) for part in spark.version.split(".")[:2])
+        sources = str(spark.conf.get("spark.sql.sources.useV1SourceList", "parquet") or "")
+        names = {name.strip().lower() for name in sources.split(",")}
+        return FileReader((major, minor), "parquet" in names)
+
+    def is_readable(self, file: NativeFile) -> bool:
+        """Whether Spark reads the file exactly as kudulite does."""
+        encodings = _ENCODINGS | (_ENCODINGS_4_3 if self.spark_version >= (4, 3) else frozenset())
+        lowered = [name.lower() for name in file.stored_names]
+        names = [item.column.name.lower() for item in file.columns]
+        return (
+            self.has_metadata
+            and all(item.encodings <= encodings for item in file.columns)
+            and len(set(lowered)) == len(lowered)
+            and len(set(names)) == len(names)
+            and _SPARK_NAMES.isdisjoint(lowered)
+            and all(_stored_type(item) is not None for item in file.columns)
+            and file.size_bytes.bit_length() + _block_bits(file) <= _KEY_BITS
+        )
+
+
+def scans(spark: SparkSession, files: Sequence[NativeFile]) -> list[DataFrame]:
+    """Return DataFrames that together are the rows of all files, without the excluded ones."""
+    by_layout: dict[tuple[object, ...], list[NativeFile]] = {}
+    for file in files:
+        by_layout.setdefault(_layout(file), []).append(file)
+    frames = []
+    for group in by_layout.values():
+        dirty = [file for file in group if len(file.excluded)]
+        clean = [file for file in group if not len(file.excluded)]
+        size = sum(file.size_bytes for file in clean)
+        parts = _of_distinct_sizes(dirty)
+        if parts and size <= sum(file.size_bytes for file in parts[0]):
+            # A scan of its own would cost more than to look their rows up in vain.
+            known = {file.size_bytes for file in parts[0]}
+            parts[0] += [file for file in clean if file.size_bytes not in known]
+            clean = [file for file in clean if file.size_bytes in known]
+        if clean:
+            frames.append(_with_columns(_scan(spark, clean), clean[0]))
+        frames += [_scan_without_excluded(spark, part) for part in parts]
+    return frames
+
+
+def _layout(file: NativeFile) -> tuple[object, ...]:
+    return tuple(
+        (c.column.id, c.stored_name, str(c.stored_type), _may_be_lacking(c)) for c in file.columns
+    )
+
+
+def _of_distinct_sizes(files: Sequence[NativeFile]) -> list[list[NativeFile]]:
+    """Split files so that in no part two have the same length; mostly one part."""
+    parts: list[list[NativeFile]] = []
+    seen: dict[int, int] = {}
+    for file in files:
+        number = seen.get(file.size_bytes, 0)
+        seen[file.size_bytes] = number + 1
+        if number == len(parts):
+            parts.append([])
+        parts[number].append(file)
+    return parts
+
+
+def _scan(spark: SparkSession, files: Sequence[NativeFile]) -> DataFrame:
+    fields = []
+    for item in files[0].columns:
+        stored = _stored_type(item)
+        if item.stored_name is not None and stored is not None:
+            fields.append(StructField(item.stored_name, stored))
+    reader = spark.read.schema(StructType(fields)).options(**_READ_OPTIONS)
+    return reader.parquet(*(f"file:{file.path}" for file in files))
+
+
+def _scan_without_excluded(spark: SparkSession, files: Sequence[NativeFile]) -> DataFrame:
+    bits = max(_block_bits(file) for file in files)
+    size, row, block, mask = _unused_names(files[0], "size", "row", "block", "mask")
+    positions = [f"_metadata.file_size AS `{size}`", f"_metadata.row_index AS `{row}`"]
+    found = _with_columns(_scan(spark, files), files[0], positions)
+    masks = spark.createDataFrame(excluded_masks(files, bits).rename_columns([block, mask]))
+    place = sf.shiftleft(sf.col(size), bits) + sf.shiftright(sf.col(row), _BLOCK_BITS)
+    is_excluded = sf.expr(
+        f"shiftright(`{mask}`, cast(`{row}` & {(1 << _BLOCK_BITS) - 1} as int)) & 1 = 1"
+    )
+    kept = found.join(sf.broadcast(masks), (place == sf.col(block)) & is_excluded, "left_anti")
+    return kept.drop(size, row)
+
+
+def excluded_masks(files: Sequence[NativeFile], bits: int) -> pa.Table:
+    """Return (block, mask) of all excluded rows: file size << bits | row / 64, and 64 bits."""
+    blocks, masks = [], []
+    for file in files:
+        rows = file.excluded
+        block, position = np.unique(rows >> _BLOCK_BITS, return_inverse=True)
+        mask = np.zeros(len(block), np.uint64)
+        one = np.uint64(1)
+        np.bitwise_or.at(mask, position, one << (rows & 63).astype(np.uint64))
+        blocks.append((file.size_bytes << bits) + block)
+        masks.append(mask.view(np.int64))
+    return pa.table({"block": np.concatenate(blocks), "mask": np.concatenate(masks)})
+
+
+def _block_bits(file: NativeFile) -> int:
+    return max(1, (file.row_count >> _BLOCK_BITS).bit_length())
+
+
+def _unused_names(file: NativeFile, *wanted: str) -> list[str]:
+    taken = {item.column.name.lower() for item in file.columns}
+    names = []
+    for name in wanted:
+        while name in taken:
+            name = f"_{name}"
+        taken.add(name)
+        names.append(name)
+    return names
+
+
+def _with_columns(frame: DataFrame, file: NativeFile, more: Sequence[str] = ()) -> DataFrame:
+    """Return the columns as the table has them, from what its files have, and more as SQL.
+
+    As texts, and only where there is something to do: each Column costs calls to the JVM, which
+    for hundreds of them take longer than a query."""
+    texts = [_sql(item) for item in file.columns]
+    if not more and texts == [backquoted(item.column.name) for item in file.columns]:
+        return frame
+    if None not in texts:
+        return frame.selectExpr(*(text for text in texts if text is not None), *more)
+    columns = [
+        literal(item.default, item.column.type).alias(item.column.name)
+        if text is None
+        else sf.expr(text)
+        for item, text in zip(file.columns, texts, strict=True)
+    ]
+    return frame.select(*columns, *(sf.expr(text) for text in more))
+
+
+def _sql(item: NativeColumn) -> str | None:
+    """Return SQL for the column from what its file has; None where that has nothing of it."""
+    if item.stored_name is None:
+        return None
+    wanted, found = spark_type(item.column.type), backquoted(item.stored_name)
+    if _stored_type(item) != wanted:
+        found = f"CAST({found} AS {wanted.simpleString()})"
+    # Nothing but wrappings that Spark cannot see through: the value stays what it is.
+    name = item.column.type.name
+    if name in ("float", "double"):
+        found = f"nanvl({found}, {found})"
+    elif name == "date" and _may_be_lacking(item):
+        found = f"date_from_unix_date(unix_date({found}))"
+    elif name == "unixtime_micros" and _may_be_lacking(item):
+        found = f"timestamp_micros(unix_micros({found}))"
+    own = backquoted(item.column.name)
+    return own if found == own else f"{found} AS {own}"
+
+
+def _may_be_lacking(item: NativeColumn) -> bool:
+    """Whether a filter on days that the old calendar lacks could skip rows of the file."""
+    if item.bounds is None:
+        return True
+    least, greatest = (
+        value.date() if isinstance(value, datetime.datetime) else value for value in item.bounds
+    )
+    return least <= _LACKING[1] and greatest >= _LACKING[0]
+
+
+def _stored_type(item: NativeColumn) -> DataType | None:
+    """Return the Spark type of a column in its file; None where there is no exact one."""
+    own = item.column.type
+    if item.stored_type is None or item.stored_type == own.arrow:
+        return spark_type(own)
+    if pa.types.is_decimal(item.stored_type):
+        return DecimalType(item.stored_type.precision, item.stored_type.scale)
+    return _NARROWER.get(item.stored_type)
+
+
+def quoted(name: str) -> SparkColumn:
+    """Return the column of exactly this name, dots and all."""
+    return sf.col(backquoted(name))
+
+
+def backquoted(name: str) -> str:
+    """Return the name of a column as SQL."""
+    return "`" + name.replace("`", "``") + "`"

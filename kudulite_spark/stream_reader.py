@@ -7,7 +7,7 @@
                 ──moment────▶ changes (moment, T1] ──▶ changes (T1, T2] ──▶ …
                 ──now───────▶ (nothing, T] ──▶ changes (T, T1] ──▶ …
 
-What a batch reads follows from its two offsets alone (`stream_offset`), so reading it again gives
+What a batch reads follows from its two offsets alone (`stream_bounds`), so reading it again gives
 the same rows, whatever was compacted or flushed meanwhile. The end of a batch is the newest change,
 settled, so a table that nobody writes makes no batches.
 
@@ -28,24 +28,22 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from kudulite import Predicate, ScanToken, Table, Token
 from kudulite.errors import ConflictError, OptionError, TableNotFoundError, TimestampError
-from kudulite_spark.change_columns import BEFORE, CHANGE_COLUMNS, CHANGE_TYPE, COMMIT_TIMESTAMP
+from kudulite_spark.options import open_table
 from kudulite_spark.reader import ScanPlan, TabletReader, fitted_batches
 from kudulite_spark.stream_bounds import (
-    CommitCounts,
-    changes_end,
-    count_commits,
-    snapshot_end,
-    snapshot_tokens,
-)
-from kudulite_spark.stream_offset import (
     NOW,
     SNAPSHOT,
+    CommitCounts,
     RowPlace,
     StreamOffset,
     StreamStart,
+    changes_end,
+    count_commits,
     parse_offset,
+    snapshot_end,
+    snapshot_tokens,
 )
-from kudulite_spark.table_path import open_table
+from kudulite_spark.types import BEFORE, CHANGE_COLUMNS, CHANGE_TYPE, COMMIT_TIMESTAMP
 
 try:
     from pyspark.sql.streaming.datasource import (

@@ -8,12 +8,26 @@
 Spark refuses VARCHAR in a Python source's schema, so a varchar is reported as STRING whose field
 metadata bears Spark's own note of the length; with it INSERT checks lengths as for any varchar, and
 a table made from a DataFrame of such a column gets a varchar again. CHAR(n) becomes varchar(n).
+
+The columns that a read of changes has beside the table's, as Spark sees them.
+
+_change_type       STRING    insert, update or delete
+_commit_timestamp  BIGINT    a HybridTime; startTimestamp and snapshotTimestamp take it
+_before            STRUCT    with changeImages=both: the row at the window's start, NULL for an
+                             insert; the columns are those of the projection
+
+Column names in any case, as Spark SQL finds them.
+
+An exact match wins; otherwise the one name that is equal in any case. A table may have `a` and `A`:
+then `a` means `a`, and a name that is neither must not be guessed. Spark does not tell a Python
+source its setting `spark.sql.caseSensitive`, so the rule is one and the same with both values.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql.types import (
@@ -41,7 +55,7 @@ from pyspark.sql.types import (
 
 from kudulite import Column, ColumnType, Schema, array, decimal, varchar
 from kudulite.errors import ColumnNotFoundError, SchemaError
-from kudulite_spark.column_names import find_name
+from kudulite_spark.options import WriteOptions
 
 # Spark keeps the declared type of a CHAR or VARCHAR column under this key of a field's metadata.
 CHAR_VARCHAR_KEY = "__CHAR_VARCHAR_TYPE_STRING"
@@ -64,6 +78,11 @@ _SPARK_OF_NAME: dict[str, DataType] = {
     "varchar": StringType(),
     "binary": BinaryType(),
 }
+
+CHANGE_TYPE, COMMIT_TIMESTAMP, BEFORE = "_change_type", "_commit_timestamp", "_before"
+CHANGE_COLUMNS = (CHANGE_TYPE, COMMIT_TIMESTAMP, BEFORE)
+
+
 _NAME_OF_SPARK: dict[type[DataType], str] = {
     type(spark): name for name, spark in _SPARK_OF_NAME.items() if name != "varchar"
 }
@@ -231,3 +250,88 @@ def is_writable(spark: DataType, column: ColumnType) -> bool:
     if column.name in ("string", "varchar", "binary"):
         return isinstance(spark, (*_TEXT, BinaryType))
     return type(spark) is type(spark_type(column))
+
+
+def change_schema(schema: Schema, names: Sequence[str] | None, with_before: bool) -> StructType:
+    """Return the Spark schema of changes with the named columns of the table (all by default)."""
+    fields = list(spark_schema(schema, names))
+    added = [
+        StructField(CHANGE_TYPE, StringType(), False),
+        StructField(COMMIT_TIMESTAMP, LongType(), False),
+    ]
+    if with_before:
+        inner = [StructField(f.name, f.dataType, True, f.metadata) for f in fields]
+        added.append(StructField(BEFORE, StructType(inner), True))
+    return StructType([*fields, *added])
+
+
+def table_columns(wanted: StructType, path: str, own: StructType) -> StructType:
+    """Return the table's columns of a schema given by the user, after a look at the others.
+
+    `own` is the schema that the changes have by themselves. Raises ColumnNotFoundError for
+    `_before` without changeImages=both, SchemaError for another type of a column of changes.
+    """
+    for field in wanted.fields:
+        if field.name not in CHANGE_COLUMNS:
+            continue
+        if field.name not in own.names:
+            raise ColumnNotFoundError(
+                f"table {path!r}: changes have a column {field.name!r} only with the option"
+                " changeImages=both"
+            )
+        if field.dataType != own[field.name].dataType:
+            raise SchemaError(
+                f"table {path!r}, column {field.name!r} of its changes is"
+                f" {own[field.name].dataType.simpleString()}; the schema given says"
+                f" {field.dataType.simpleString()}"
+            )
+        if own[field.name].nullable and not field.nullable:
+            raise SchemaError(
+                f"table {path!r}, column {field.name!r} of its changes may be NULL; the schema"
+                " given says NOT NULL"
+            )
+    return StructType([field for field in wanted.fields if field.name not in CHANGE_COLUMNS])
+
+
+def find_name(name: str, names: Sequence[str], where: str) -> str | None:
+    """Return which of `names` is meant by `name`, None if none is; SchemaError if several may be.
+
+    `where` begins the message, as in "table 't'"."""
+    if name in names:
+        return name
+    alike = [own for own in names if own.lower() == name.lower()]
+    if len(alike) > 1:
+        raise SchemaError(
+            f"{where}: column {name!r} is ambiguous: it may be {' or '.join(map(repr, alike))};"
+            " write one of these exactly"
+        )
+    return alike[0] if alike else None
+
+
+def find_all(wanted: Iterable[str], names: Sequence[str], where: str) -> list[str]:
+    """Return what `wanted` mean among `names`; ColumnNotFoundError lists those."""
+    found = []
+    for name in wanted:
+        own = find_name(name, names, where)
+        if own is None:
+            raise ColumnNotFoundError(f"{where}: no column {name!r}; columns: {', '.join(names)}")
+        found.append(own)
+    return found
+
+
+def with_layout_names(options: WriteOptions, names: Sequence[str]) -> WriteOptions:
+    """Return the options with the columns of key and partitions called as in `names`.
+
+    A name that is not there stays, for whoever checks the layout to refuse."""
+
+    def own(option: str, given: Iterable[str]) -> tuple[str, ...]:
+        return tuple(find_name(name, names, f"option {option!r}") or name for name in given)
+
+    key, hashes, ranges = options.primary_key, options.hash_partitions, options.range_partitions
+    if key is not None:
+        key = own("primaryKey", key)
+    if hashes is not None:
+        hashes = tuple((own("hashPartitions", columns), count) for columns, count in hashes)
+    if ranges is not None:
+        ranges = {**ranges, "columns": list(own("rangePartitions", ranges["columns"]))}
+    return replace(options, primary_key=key, hash_partitions=hashes, range_partitions=ranges)

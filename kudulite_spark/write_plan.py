@@ -4,32 +4,49 @@ Spark asks `schema()` of a source only when it reads. Any DataFrame therefore ge
 columns missing, unknown, or of another type. What is wrong is said before a task starts and before
 a table is made; what depends on values (ranges, lengths, duplicate keys) is said by the tasks or
 the commit.
+
+schemaEvolution: the table gets what a DataFrame has and it lacks, before the rows are written.
+
+Missing columns are added, nullable, with the DataFrame's type and comment. Columns whose type the
+DataFrame's is a widening of (INT to BIGINT, FLOAT to DOUBLE, more digits of a DECIMAL, a longer
+VARCHAR) are widened, except in the key. Nothing is dropped, renamed or narrowed, and no row is
+rewritten. All of it is one alteration, made once by the planner of the write.
+
+The alteration stays when the write fails: another write may use the columns already, and a column
+that shows only NULL does no harm. Several writes may do this at once: who comes second finds the
+columns there, and a write that was prepared before columns were added commits all the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pyspark.sql.types import StructField, StructType
 
-from kudulite import BulkWrite, Partitioning, Schema, Table
+from kudulite import BulkWrite, Column, ColumnType, Partitioning, Schema, Table
 from kudulite.errors import (
     ColumnNotFoundError,
+    NotSupportedError,
     OptionError,
     SchemaError,
     TableExistsError,
     TableNotFoundError,
 )
-from kudulite_spark.change_columns import BEFORE, CHANGE_TYPE, COMMIT_TIMESTAMP
-from kudulite_spark.column_names import find_name, with_layout_names
-from kudulite_spark.options import WriteOptions
-from kudulite_spark.schema_evolution import evolved_table
-from kudulite_spark.stream_writer import StreamTableWriter
-from kudulite_spark.table_path import absolute_path, catalog_of, find_table, open_table
-from kudulite_spark.types import is_writable, table_schema
-from kudulite_spark.writer import TableWriter
+from kudulite_spark.options import WriteOptions, absolute_path, catalog_of, find_table, open_table
+from kudulite_spark.types import (
+    BEFORE,
+    CHANGE_TYPE,
+    COMMIT_TIMESTAMP,
+    column_comment,
+    column_type,
+    find_name,
+    is_writable,
+    table_schema,
+    with_layout_names,
+)
+from kudulite_spark.writer import StreamTableWriter, TableWriter
 
 _OVERWRITE_OPERATIONS = ("insert", "insert_ignore", "upsert", "upsert_ignore")
 
@@ -153,32 +170,32 @@ def written_columns(
     if options.operation.startswith("delete") and options.operation_column is None:
         # A delete takes the key, and the ordering where it has one.
         fields = [
-            field
-            for field in fields
-            if own_names.get(field.name) in schema.key_names
-            or field.name == options.ordering_column
+            struct_field
+            for struct_field in fields
+            if own_names.get(struct_field.name) in schema.key_names
+            or struct_field.name == options.ordering_column
         ]
     untold = _untold_columns(options, schema.names)
-    fields = [field for field in fields if field.name not in untold]
+    fields = [struct_field for struct_field in fields if struct_field.name not in untold]
     columns: dict[str, str] = {}
-    for field in fields:
-        own = own_names.get(field.name)
+    for struct_field in fields:
+        own = own_names.get(struct_field.name)
         if own is not None:
             column = schema.column(own)
-            if not is_writable(field.dataType, column.type):
+            if not is_writable(struct_field.dataType, column.type):
                 raise SchemaError(
                     f"table {path!r}, column {own!r}: the DataFrame has"
-                    f" {field.dataType.simpleString()}, the column is {column.type}; cast it"
+                    f" {struct_field.dataType.simpleString()}, the column is {column.type}; cast it"
                 )
         elif not (
-            field.name in (options.operation_column, options.ordering_column)
+            struct_field.name in (options.operation_column, options.ordering_column)
             or options.schema_evolution
         ):
             raise ColumnNotFoundError(
-                f"table {path!r} has no column {field.name!r}; its columns:"
+                f"table {path!r} has no column {struct_field.name!r}; its columns:"
                 f" {', '.join(schema.names)}; option schemaEvolution adds what is missing"
             )
-        columns[field.name] = own or field.name
+        columns[struct_field.name] = own or struct_field.name
     return columns
 
 
@@ -229,7 +246,9 @@ def _made_table(path: str, options: WriteOptions, struct: StructType) -> tuple[T
         )
     # The column of operations is no data; the ordering column is, later writes compare with it.
     left_out = {options.operation_column, *_untold_columns(options, ())}
-    data = StructType([field for field in struct.fields if field.name not in left_out])
+    data = StructType(
+        [struct_field for struct_field in struct.fields if struct_field.name not in left_out]
+    )
     options = with_layout_names(options, data.fieldNames())
     schema = table_schema(data, options.primary_key or (), path)
     client, name = catalog_of(path)
@@ -289,3 +308,59 @@ def _check_unique(path: str, names: Sequence[str]) -> None:
         raise SchemaError(
             f"table {path!r}: the DataFrame has more than one column {', '.join(repeated)}"
         )
+
+
+@dataclass(frozen=True)
+class Evolution:
+    """What a table lacks for some fields: new columns (type and comment), and wider types."""
+
+    added: dict[str, tuple[ColumnType, str]] = field(default_factory=dict)
+    widened: dict[str, ColumnType] = field(default_factory=dict)
+
+
+def evolved_table(path: str, fields: Sequence[StructField]) -> Table:
+    """Return the table at `path` with room for `fields`, altered if need be.
+
+    Raises SchemaError for a Spark type that no column can have, LockTimeoutError."""
+    table = open_table(path)
+    while True:
+        schema = table.schema
+        evolution = needed_evolution(schema, path, fields)
+        if evolution == Evolution():
+            return table
+        alterer = catalog_of(path)[0].new_table_alterer(table)
+        for name, (added, comment) in evolution.added.items():
+            alterer.add_column(name, added, nullable=True).comment(comment)
+        for name, wider in evolution.widened.items():
+            alterer.alter_column(name).type(wider)
+        try:
+            return alterer.alter()
+        except (SchemaError, NotSupportedError):
+            # Another write has added or widened the same: look again at what is still missing.
+            if table.schema == schema:
+                raise
+
+
+def needed_evolution(schema: Schema, path: str, fields: Sequence[StructField]) -> Evolution:
+    """Return what a table of this schema lacks for `fields`."""
+    evolution = Evolution()
+    for given in fields:
+        name = find_name(given.name, schema.names, f"table {path!r}")
+        try:
+            wanted = column_type(given)
+        except SchemaError as error:
+            if name is not None:
+                continue  # whether its values can be written is for the write to say
+            raise SchemaError(f"table {path!r}: schemaEvolution cannot add {error}") from error
+        if name is None:
+            evolution.added[given.name] = (wanted, column_comment(given))
+        elif name not in schema.key_names and _is_wider(wanted, schema.column(name)):
+            evolution.widened[name] = wanted
+    return evolution
+
+
+def _is_wider(wanted: ColumnType, column: Column) -> bool:
+    # A plain STRING says nothing of lengths: every expression of a VARCHAR is one.
+    if wanted == column.type or wanted.name == "string":
+        return False
+    return column.type.can_widen_to(wanted)

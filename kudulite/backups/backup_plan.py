@@ -18,9 +18,6 @@ from kudulite.backups.format import (
     PlannedPiece,
     backup_id,
 )
-from kudulite.catalog.history import check_not_ancient
-from kudulite.catalog.manifest import Manifest
-from kudulite.catalog.planned_columns import check_still_there, planned_columns
 from kudulite.client.table import Table
 from kudulite.errors import (
     ConflictError,
@@ -31,7 +28,10 @@ from kudulite.errors import (
     UsageError,
 )
 from kudulite.fs.file_system import read_file
-from kudulite.tablet.diff_scan import CHANGE_COLUMNS
+from kudulite.table.history import check_not_ancient
+from kudulite.table.manifest import Manifest
+from kudulite.table.scan_plan import check_still_there, planned_columns
+from kudulite.tablet.tablet_scan import CHANGE_COLUMNS
 
 _PLAN_ATTEMPTS_MAX = 20
 

@@ -6,14 +6,17 @@ A folder counts as a backup once its manifest is there; others are being made, o
 by whoever was killed.
 
 Threads: any may read. Whoever writes holds the set's lock.
+
+What a backup and a restore have in common: work under a lock, until its `with` block ends.
 """
 
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -30,12 +33,11 @@ from kudulite.backups.format import (
     moment_of_id,
     readable,
 )
-from kudulite.catalog.environment import default_environment
 from kudulite.errors import CorruptionError, NotFoundError, StorageError
-from kudulite.fs.checked_json import encode_checked_json
-from kudulite.fs.file_system import FileSystem, read_file, verify_file
+from kudulite.fs.file_system import FileSystem, encode_checked_json, read_file, verify_file
 from kudulite.fs.lock import TabletLock, create_lock_file
-from kudulite.mvcc.hybrid_time import format_timestamp, parse_timestamp
+from kudulite.model.hybrid_time import format_timestamp, parse_timestamp
+from kudulite.table.table_store import default_environment
 
 
 @dataclass(frozen=True)
@@ -214,3 +216,23 @@ def list_backups(target: str | os.PathLike[str]) -> list[Backup]:
     """
     backups = BackupSet(Path(target), default_environment().file_system)
     return [backups.read(name) for name in backups.ids()]
+
+
+class LockedJob:
+    """Work that is under way; closed by leaving its `with`. What is not finished stays, to go on.
+
+    `held` is what it has taken: the lock, which keeps others from the same work.
+    """
+
+    def __init__(self, held: ExitStack) -> None:
+        self._held = held
+
+    def close(self) -> None:
+        """Give the lock back; twice does no harm."""
+        self._held.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()

@@ -5,7 +5,17 @@ are of the client layer, and all of them are public names of `kudulite` too.
 """
 
 from kudulite.client.client import Client
-from kudulite.client.kudu_names import (
+from kudulite.client.row_operations import (
+    Delete,
+    DeleteIgnore,
+    Insert,
+    InsertIgnore,
+    Update,
+    UpdateIgnore,
+    Upsert,
+    UpsertIgnore,
+)
+from kudulite.client.scanner import (
     CLOSEST_REPLICA,
     EXCLUSIVE_BOUND,
     FIRST_REPLICA,
@@ -17,24 +27,13 @@ from kudulite.client.kudu_names import (
     READ_AT_SNAPSHOT,
     READ_LATEST,
     READ_YOUR_WRITES,
+    Scanner,
 )
-from kudulite.client.partitioning import Partitioning
-from kudulite.client.row_operations import (
-    Delete,
-    DeleteIgnore,
-    Insert,
-    InsertIgnore,
-    Update,
-    UpdateIgnore,
-    Upsert,
-    UpsertIgnore,
-)
-from kudulite.client.scan_token import ScanToken
-from kudulite.client.scan_token_builder import ScanTokenBuilder
-from kudulite.client.scanner import Scanner
+from kudulite.client.schema_builder import Partitioning
 from kudulite.client.session import Session
 from kudulite.client.table import Table
 from kudulite.client.table_alterer import TableAlterer
+from kudulite.client.tokens import ScanToken, ScanTokenBuilder
 
 __all__ = [
     "CLOSEST_REPLICA",

@@ -11,19 +11,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from kudulite.catalog.environment import default_environment
-from kudulite.catalog.flush_policy import flush_below
-from kudulite.catalog.table_store import Environment, TableStore
-from kudulite.client.partitioning import Partitioning, partitioning_of
-from kudulite.client.scan_token import ScanToken, TokenScanner
-from kudulite.client.schema_builder import SchemaBuilder
+from kudulite.client.schema_builder import Partitioning, SchemaBuilder, partitioning_of
 from kudulite.client.session import Session
 from kudulite.client.table import Table
 from kudulite.client.table_alterer import TableAlterer
-from kudulite.client.table_name import remove_trash, rename_table, set_table_aside, table_folder
+from kudulite.client.table_copy import remove_trash, rename_table, set_table_aside, table_folder
+from kudulite.client.tokens import ScanToken, TokenScanner
 from kudulite.errors import SchemaError, TableNotFoundError
+from kudulite.model.hybrid_time import physical_microseconds
 from kudulite.model.schema import Schema, schema_from_arrow
-from kudulite.mvcc.hybrid_time import physical_microseconds
+from kudulite.table.maintenance import flush_below
+from kudulite.table.table_store import Environment, TableStore, default_environment
 
 
 def connect(
@@ -154,7 +152,7 @@ class Client:
         for name in self.list_tables():
             store = self._store(name)
             manifest = store.newest()
-            stamps = [store.last_timestamp(entry.id) for entry in manifest.tablets]
+            stamps = [store.safe_timestamp(entry.id) for entry in manifest.tablets]
             latest = max(latest, manifest.timestamp, *stamps)
         return datetime.fromtimestamp(0, UTC) + timedelta(
             microseconds=physical_microseconds(latest)

@@ -25,24 +25,23 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from kudulite.catalog.flush import flush_table
-from kudulite.catalog.history import tablet_at
-from kudulite.catalog.manifest import TabletEntry
-from kudulite.catalog.read_request import Read, ReadRequest, plan_rows
-from kudulite.catalog.scan_plan import entries_to_scan
-from kudulite.catalog.table_store import TableStore
-from kudulite.cfile.base_data import ROW_GROUP_ROWS, BaseDataFile
+from kudulite.basefile.base_data import ROW_GROUP_ROWS, BaseDataFile
 from kudulite.client.scan import read_ahead
-from kudulite.client.scan_token import RowSetToken
-from kudulite.delta.delta_overlay import DeltaOverlay
+from kudulite.client.tokens import RowSetToken
+from kudulite.delta.delta_applier import DeltaApplier
 from kudulite.errors import StorageError
-from kudulite.model.predicate_domain import domain_value
+from kudulite.model.predicate_constraint import domain_value
 from kudulite.model.schema import Column, Schema
 from kudulite.rowset.disk_rowset import DiskRowSet
-from kudulite.rowset.scan_spec import ScanSpec
-from kudulite.tablet.chosen_rows import ChosenRows, chosen_reads
+from kudulite.rowset.rowset import ScanSpec
+from kudulite.table.flush import flush_table
+from kudulite.table.history import tablet_at
+from kudulite.table.manifest import TabletEntry
+from kudulite.table.read_request import Read, ReadRequest, plan_rows
+from kudulite.table.scan_plan import entries_to_scan
+from kudulite.table.table_store import TableStore
 from kudulite.tablet.tablet import Tablet
-from kudulite.tablet.tablet_scan import BlockRead
+from kudulite.tablet.tablet_scan import BlockRead, ChosenRows, chosen_reads
 
 _NO_ROWS = np.empty(0, np.int64)
 # Base data is compressed: what its rows take as Arrow, by experience.
@@ -260,11 +259,11 @@ class _Planner:
 
     def _add_rowset(self, entry: TabletEntry, rowset: DiskRowSet) -> None:
         timestamp = self.spec.timestamp
-        overlay = rowset.overlay(timestamp)
-        changed = _NO_ROWS if overlay.is_empty else overlay.changed
+        applier = rowset.applier(timestamp)
+        changed = _NO_ROWS if applier.is_empty else applier.changed
         without = _NO_ROWS
         if rowset.dms is not None and len(rowset.dms):
-            without = DeltaOverlay((), timestamp, memory=rowset.dms).changed
+            without = DeltaApplier((), timestamp, memory=rowset.dms).changed
         if len(without):
             # The only place that sees memory together with files is this process.
             self.in_memory += chosen_reads(rowset, without, self.spec)

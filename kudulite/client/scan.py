@@ -3,32 +3,86 @@
 A scan is planned when it is made: columns and predicates are checked, and the snapshot is settled.
 It is read when a result is asked for, anew each time. A few threads read blocks ahead of the
 consumer; memory is bounded by the blocks in flight.
+
+Changes: the rows that changed in a table between two moments, as Arrow.
+
+    table.changes(start, end)      one row for each key with a change in (start, end]
+
+    the table's columns  _change_type  _commit_timestamp  [_before]
+    the row at `end`;    insert        when it changed    the row at `start`,
+    of a delete the      update        last: a HybridTime null for an insert
+    row at `start`       delete        as in WriteResult.timestamp
+
+The types are names of operations: applied to the table as it was at `start`, with
+`operation_column="_change_type"`, the changes make the table as it was at `end`.
+
+The window is checked and settled when the object is made. It is read when a result is asked for,
+anew each time. Memory is bounded by a block of each rowset that a key is in.
+
+ArrowResult: rows that are read as record batches, and the forms in which users get them.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import pyarrow as pa
 
-from kudulite.catalog.history import tablet_at
-from kudulite.catalog.manifest import TabletEntry
-from kudulite.catalog.planned_columns import in_schema
-from kudulite.catalog.read_request import Read, ReadRequest, plan_rows
-from kudulite.catalog.scan_plan import entries_to_scan
-from kudulite.catalog.table_store import TableStore
-from kudulite.client.arrow_result import ArrowResult
 from kudulite.model.schema import Column
 from kudulite.rowset.merge import merge_ordered
-from kudulite.rowset.scan_spec import ScanSpec
-from kudulite.tablet.tablet_scan import BlockRead, block_reads, count_rows, scan_ordered
+from kudulite.rowset.rowset import DiffSpec, ScanSpec
+from kudulite.table.history import tablet_at
+from kudulite.table.manifest import TabletEntry
+from kudulite.table.read_request import Read, ReadRequest, plan_changes, plan_rows
+from kudulite.table.scan_plan import entries_to_diff, entries_to_scan, in_schema, open_tablets
+from kudulite.table.table_store import TableStore
+from kudulite.tablet.tablet_scan import BlockRead, block_reads, count_rows, diff_scan, scan_ordered
 
 READ_THREADS = min(8, os.cpu_count() or 1)
 BLOCKS_AHEAD = 2 * READ_THREADS
+
+
+class ArrowResult(ABC):
+    """Rows that are read when one of the methods is called, anew at each call."""
+
+    def __repr__(self) -> str:
+        columns = ", ".join(f"{field.name} {field.type}" for field in self.schema)
+        return f"<kudulite {type(self).__name__}: {columns or 'no columns'}>"
+
+    @property
+    @abstractmethod
+    def schema(self) -> pa.Schema:
+        """The Arrow schema of the result."""
+
+    @abstractmethod
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield record batches, none empty."""
+
+    def to_arrow(self) -> pa.Table:
+        """Return all rows as one table."""
+        return pa.Table.from_batches(self.to_batches(), self.schema)
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """Return a reader that scans while it is read."""
+        return pa.RecordBatchReader.from_batches(self.schema, self.to_batches())
+
+    def to_pandas(self, **options: Any) -> Any:
+        """Return a pandas DataFrame; `options` are those of pyarrow's `Table.to_pandas`."""
+        return self.to_arrow().to_pandas(**options)
+
+    def to_pylist(self) -> list[dict[str, Any]]:
+        """Return all rows as dicts."""
+        return list(self.to_arrow().to_pylist())
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Return the rows as an Arrow C stream, for DuckDB, Polars and others."""
+        return self.to_reader().__arrow_c_stream__(requested_schema)
 
 
 class Scan(ArrowResult):
@@ -111,3 +165,44 @@ def read_ahead(reads: Iterable[BlockRead]) -> Iterator[pa.RecordBatch]:
         finally:
             for future in pending:
                 future.cancel()
+
+
+class Changes(ArrowResult):
+    """The changes of a table in one settled window; see `Table.changes`."""
+
+    def __init__(self, store: TableStore, request: ReadRequest) -> None:
+        self._read = plan_changes(store, request)
+
+    @property
+    def start(self) -> int:
+        """The HybridTime after which the window begins."""
+        return self._read.spec.start
+
+    @property
+    def end(self) -> int:
+        """The HybridTime of the window's end, inclusive; the start of the next window."""
+        return self._read.spec.end
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema of the result."""
+        return self._read.schema
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield record batches, none empty; each tablet's in key order."""
+        read = self._read.newest()
+        schema = self.schema
+        for batch in change_batches(read, entries_to_diff(read.store, read.manifest, read.spec)):
+            yield in_schema(batch, schema)
+
+    def count(self) -> int:
+        """Return the number of changes."""
+        return sum(batch.num_rows for batch in self.to_batches())
+
+
+def change_batches(
+    read: Read[DiffSpec], groups: Iterable[Sequence[TabletEntry]]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the changes of groups of tablets; tablets of one group may hold the same keys."""
+    for entries in groups:
+        yield from diff_scan(open_tablets(read.store, entries, read.spec), read.spec)

@@ -2,21 +2,402 @@
 
 scanner = table.scanner().add_predicate(table["host"] == "a")
 scanner.open().read_all_tuples()
+
+ScanSettings: the setters of a scanner or a scan token builder, with kudu-python's names.
+
+Every setter returns the object itself. Columns and values are checked when they are set, against
+the schema that the table had when the object was made.
+
+Differences from kudu-python: a snapshot is inclusive, and may also be ISO text or a HybridTime. A
+scan with a snapshot needs no read mode. The latest state always includes one's own writes. A bound
+needs the leading key columns only. Settings about servers are accepted and have no effect: replica
+selection, cache blocks, timeouts.
+
+RowReader: the rows of a scan batch by batch as Python tuples, in kudu-python's words.
+
+For programs that were written for kudu-python; `Table.scan` gives the same rows as Arrow, without
+making a Python object of each cell.
+
+Threads: one at a time.
+
+kudu-python's constants, so that its programs run after a change of the import.
+
+Each is the text that the same call takes: `set_read_mode(READ_AT_SNAPSHOT)` and
+`set_read_mode("snapshot")` are one. In kudu-python they are numbers, which no program should see.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Self
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Self, cast, overload
 
 import pyarrow as pa
 
-from kudulite.catalog.table_store import TableStore
-from kudulite.client.row_reader import RowReader
 from kudulite.client.scan import Scan
-from kudulite.client.scan_settings import ScanSettings
-from kudulite.errors import OptionError, UsageError
-from kudulite.model.schema import Column
+from kudulite.errors import OptionError, SchemaError, TimestampError, UsageError
+from kudulite.model.aliases import Moment
+from kudulite.model.predicate import Predicate, bind_predicates
+from kudulite.model.schema import Column, PartialRow, Schema, column_at
+from kudulite.model.values import timestamp_from_micros
+from kudulite.table.read_request import ReadRequest
+from kudulite.table.scan_plan import tightest
+from kudulite.table.table_store import TableStore
+
+# A row whose first key columns are set, a dict of them, or their values.
+Bound = PartialRow | Mapping[str, Any] | Sequence[Any]
+
+BATCH_BYTES_DEFAULT = 1 << 20
+# One row, in the order of the projection.
+RowTuple = tuple[Any, ...]
+
+FLUSH_AUTO_SYNC, FLUSH_AUTO_BACKGROUND, FLUSH_MANUAL = "sync", "background", "manual"
+
+READ_LATEST, READ_AT_SNAPSHOT, READ_YOUR_WRITES = "latest", "snapshot", "read_your_writes"
+READ_MODES = (READ_LATEST, READ_AT_SNAPSHOT, READ_YOUR_WRITES)
+
+LEADER_ONLY, CLOSEST_REPLICA, FIRST_REPLICA = "leader", "closest", "first"
+REPLICA_SELECTIONS = (LEADER_ONLY, CLOSEST_REPLICA, FIRST_REPLICA)
+
+EXCLUSIVE_BOUND, INCLUSIVE_BOUND = "exclusive", "inclusive"
+BOUND_TYPES = (EXCLUSIVE_BOUND, INCLUSIVE_BOUND)
+
+COMPRESSION_DEFAULT, COMPRESSION_NONE = "default", "none"
+COMPRESSION_SNAPPY, COMPRESSION_LZ4, COMPRESSION_ZLIB = "snappy", "lz4", "zlib"
+
+ENCODING_AUTO, ENCODING_PLAIN, ENCODING_PREFIX = "auto", "plain", "prefix"
+ENCODING_BIT_SHUFFLE, ENCODING_RLE, ENCODING_DICT = "bitshuffle", "rle", "dict"
+
+
+class ScanSettings:
+    """The settings of a scan of one table."""
+
+    def __init__(self, store: TableStore) -> None:
+        self._store = store
+        self._schema: Schema = store.newest().schema
+        self._request = ReadRequest(tuple(self._schema.names))
+        self._read_mode: str | None = None
+        self._batch_bytes = BATCH_BYTES_DEFAULT
+
+    def __repr__(self) -> str:
+        where = " and ".join(map(str, self._request.where))
+        return (
+            f"<kudulite {type(self).__name__} of table {self._store.name!r}:"
+            f" {', '.join(self._request.columns or ())}{' where ' if where else ''}{where}>"
+        )
+
+    def _check_may_change(self) -> None:
+        """Raise UsageError if the scan has begun; only a scanner can have."""
+
+    def _projected(self) -> Sequence[Column]:
+        return [self._schema.column(name) for name in self._request.columns or ()]
+
+    def _with(self, **changed: Any) -> Self:
+        self._request = replace(self._request, **changed)
+        return self
+
+    def set_projected_column_names(self, names: str | Sequence[str]) -> Self:
+        """Set the columns to read; an empty list gives rows without cells."""
+        self._check_may_change()
+        given = [names] if isinstance(names, str) else list(names)
+        for name in given:
+            self._schema.column(name)
+        return self._with(columns=tuple(given))
+
+    def set_projected_column_indexes(self, indexes: Sequence[int]) -> Self:
+        """Set the columns to read by their index in the table."""
+        return self.set_projected_column_names([self._schema.at(index).name for index in indexes])
+
+    def add_predicate(self, predicate: Predicate) -> Self:
+        """Read only rows that meet the predicate, as in `table["column"] >= value`.
+
+        Several predicates must all hold.
+        """
+        self._check_may_change()
+        try:
+            bind_predicates([predicate], self._schema)
+        except SchemaError as error:
+            raise type(error)(f"table {self._store.name!r}: {error}") from error
+        return self._with(where=(*self._request.where, predicate))
+
+    def add_predicates(self, predicates: Iterable[Predicate]) -> Self:
+        """Read only rows that meet all of the predicates."""
+        for predicate in predicates:
+            self.add_predicate(predicate)
+        return self
+
+    def new_bound(self) -> PartialRow:
+        """Return an empty row; set its key columns to use it as a bound."""
+        return self._schema.new_row()
+
+    def add_lower_bound(self, bound: Bound) -> Self:
+        """Read only keys at or above `bound`, which has all key columns or the first of them."""
+        self._check_may_change()
+        lower, upper = self._request.bounds
+        return self._with(bounds=(tightest(max, lower, self._encoded(bound)), upper))
+
+    def add_exclusive_upper_bound(self, bound: Bound) -> Self:
+        """Read only keys below `bound`."""
+        self._check_may_change()
+        lower, upper = self._request.bounds
+        return self._with(bounds=(lower, tightest(min, upper, self._encoded(bound))))
+
+    def add_upper_bound(self, bound: Bound) -> Self:
+        """The same as `add_exclusive_upper_bound`; the name of scan token builders for it."""
+        return self.add_exclusive_upper_bound(bound)
+
+    def set_read_mode(self, read_mode: str) -> Self:
+        """Set the read mode: READ_LATEST, READ_AT_SNAPSHOT or READ_YOUR_WRITES."""
+        self._check_may_change()
+        self._read_mode = checked_choice("read mode", read_mode, READ_MODES)
+        return self
+
+    def set_snapshot(self, timestamp: Moment, format: str | None = None) -> Self:
+        """Read as of a moment, inclusive: datetime, ISO text, HybridTime, or text in a `format`.
+
+        A moment without a time zone is UTC. `format` is as in `datetime.strptime`.
+        """
+        self._check_may_change()
+        if format is not None:
+            try:
+                timestamp = datetime.strptime(cast(str, timestamp), format)
+            except (TypeError, ValueError) as error:
+                raise TimestampError(f"{timestamp!r} is not a moment: {error}") from error
+        return self._with(at=timestamp)
+
+    def set_fault_tolerant(self) -> Self:
+        """Return the rows in key order."""
+        self._check_may_change()
+        return self._with(ordered=True)
+
+    def set_batch_size_bytes(self, batch_size: int) -> Self:
+        """Set the approximate size of a batch; it has at least one row."""
+        self._check_may_change()
+        if batch_size < 0:
+            raise OptionError(f"batch size of {batch_size} bytes is below 0")
+        self._batch_bytes = max(1, batch_size)
+        return self
+
+    def set_selection(self, replica_selection: str) -> Self:
+        """Check the name only: there are no replicas."""
+        checked_choice("replica selection", replica_selection, REPLICA_SELECTIONS)
+        return self
+
+    def set_cache_blocks(self, cache_blocks: bool) -> Self:
+        """Do nothing: scans do not use the block cache."""
+        return self
+
+    def set_timeout_millis(self, millis: int) -> Self:
+        """Do nothing: a scan waits only for the disk."""
+        return self
+
+    def _checked(self) -> ReadRequest:
+        """Return what was set. Raises UsageError for a snapshot in a mode that has none."""
+        if self._request.at is not None and self._read_mode not in (None, READ_AT_SNAPSHOT):
+            raise UsageError(
+                f"table {self._store.name!r}: a scan in read mode {self._read_mode!r} was given a"
+                f" snapshot; set_read_mode({READ_AT_SNAPSHOT!r}), or leave the snapshot out"
+            )
+        return self._request
+
+    def _encoded(self, bound: Bound) -> bytes | None:
+        """Return a bound as an encoded key prefix; None if it has no columns."""
+        row = bound if isinstance(bound, PartialRow) else self._schema.new_row(bound)
+        names = self._schema.key_names
+        if set(row) != set(names[: len(row)]):
+            raise SchemaError(
+                f"table {self._store.name!r}: a bound has the columns {', '.join(row)}; expected"
+                f" the primary key ({', '.join(names)}) or the first columns of it"
+            )
+        values = [row[name] for name in names[: len(row)]]
+        return self._schema.key_encoder.prefix(values) if values else None
+
+
+class Projection(Sequence[Column]):
+    """The columns of a scan's rows, by number or name."""
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        self.columns = tuple(columns)
+
+    def __repr__(self) -> str:
+        return f"Projection({', '.join(f'{c.name} {c.type}' for c in self.columns)})"
+
+    @property
+    def names(self) -> list[str]:
+        """The columns' names, in order."""
+        return [column.name for column in self.columns]
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+    @overload
+    def __getitem__(self, key: int | str) -> Column: ...
+    @overload
+    def __getitem__(self, key: slice) -> tuple[Column, ...]: ...
+    def __getitem__(self, key: int | str | slice) -> Column | tuple[Column, ...]:
+        """Return a column; ColumnNotFoundError lists the columns."""
+        if isinstance(key, slice):
+            return self.columns[key]
+        if isinstance(key, int) and key < 0:
+            key += len(self.columns)
+        return self.columns[self.names.index(column_at(self.columns, key).name)]
+
+    def at(self, index: int) -> Column:
+        """Return a column by number."""
+        return self[index]
+
+
+class RowBatch(Sequence[RowTuple]):
+    """Some rows of a scan; a row is a tuple in the order of the projection."""
+
+    def __init__(self, batch: pa.RecordBatch, columns: Sequence[Column]) -> None:
+        self._batch = batch
+        self._columns = columns
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} rows of {', '.join(column.name for column in self._columns)}>"
+
+    def __len__(self) -> int:
+        return int(self._batch.num_rows)
+
+    @overload
+    def __getitem__(self, index: int) -> RowTuple: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[RowTuple]: ...
+    def __getitem__(self, index: int | slice) -> RowTuple | list[RowTuple]:
+        """Return a row, or rows."""
+        if isinstance(index, slice):
+            return self.as_tuples()[index]
+        position = index + len(self) if index < 0 else index
+        if not 0 <= position < len(self):
+            raise IndexError(f"row {index} of a batch of {len(self)} rows")
+        return RowBatch(self._batch.slice(position, 1), self._columns).as_tuples()[0]
+
+    def __iter__(self) -> Iterator[RowTuple]:
+        return iter(self.as_tuples())
+
+    def as_tuples(self) -> list[RowTuple]:
+        """Return the rows as tuples of Python values, as `Table.get` gives them."""
+        if not self._columns:
+            return [()] * len(self)
+        pairs = zip(self._batch.columns, self._columns, strict=True)
+        cells = [_python_values(array, column) for array, column in pairs]
+        return list(zip(*cells, strict=True))
+
+    def to_arrow(self) -> pa.RecordBatch:
+        """Return the rows as they came."""
+        return self._batch
+
+
+class RowReader:
+    """Reads what `_open_batches` gives; a subclass says what that is."""
+
+    def __init__(self) -> None:
+        self._batch_bytes = BATCH_BYTES_DEFAULT
+        self._batches: Iterator[pa.RecordBatch] | None = None
+        self._next: pa.RecordBatch | None = None
+
+    def __repr__(self) -> str:
+        state = "open" if self.is_open else "not open"
+        return f"<kudulite {type(self).__name__}, {state}>"
+
+    def _open_batches(self) -> Iterator[pa.RecordBatch]:
+        raise NotImplementedError
+
+    def _projected(self) -> Sequence[Column]:
+        raise NotImplementedError
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the scan has begun and was not closed."""
+        return self._batches is not None
+
+    def get_projection_schema(self) -> Projection:
+        """Return the columns of the rows."""
+        return Projection(self._projected())
+
+    def open(self) -> Self:
+        """Begin the scan, which fixes its moment; without effect when it has begun already."""
+        if self._batches is None:
+            self._batches = _in_pieces(self._open_batches(), self._batch_bytes)
+            self._next = next(self._batches, None)
+        return self
+
+    def has_more_rows(self) -> bool:
+        """Whether `next_batch` has a batch to give, never an empty one."""
+        self.open()
+        return self._next is not None
+
+    def next_batch(self) -> RowBatch:
+        """Return the next rows. Raises StopIteration after the last."""
+        self.open()
+        batch = self._next
+        if batch is None or self._batches is None:
+            raise StopIteration
+        self._next = next(self._batches, None)
+        return RowBatch(batch, self._projected())
+
+    def read_next_batch_tuples(self) -> list[RowTuple]:
+        """Return the next rows as tuples. Raises StopIteration after the last."""
+        return self.next_batch().as_tuples()
+
+    def xbatches(self) -> Iterator[list[RowTuple]]:
+        """Yield the rows batch by batch, as lists of tuples."""
+        while self.has_more_rows():
+            yield self.read_next_batch_tuples()
+
+    def read_all_tuples(self) -> list[RowTuple]:
+        """Return all rows that are left."""
+        return [row for batch in self.xbatches() for row in batch]
+
+    def to_pandas(self, index: Any = None, coerce_float: bool = False) -> Any:
+        """Return all rows that are left as a DataFrame with the given index column or columns.
+
+        Columns have the types that `Scan.to_pandas` gives them; with `coerce_float` decimals become
+        floats.
+        """
+        batches = []
+        while self.has_more_rows():
+            batches.append(self.next_batch().to_arrow())
+        columns = self._projected()
+        fields = pa.schema([pa.field(c.name, c.type.arrow, c.nullable) for c in columns])
+        table = pa.Table.from_batches(batches, fields) if columns else pa.table({})
+        if coerce_float:
+            table = table.cast(pa.schema([_as_float(field) for field in table.schema]))
+        frame = table.to_pandas()
+        return frame if index is None else frame.set_index(index)
+
+    def keep_alive(self) -> Self:
+        """Do nothing: a scan that is under way keeps its files, however slow its reader is."""
+        return self
+
+    def close(self) -> None:
+        """End the scan; `open` begins it anew."""
+        if self._batches is not None:
+            close = getattr(self._batches, "close", None)
+            if close is not None:
+                close()
+        self._batches = self._next = None
+
+
+def _in_pieces(batches: Iterator[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:
+    """Yield batches of about `size` bytes, at least a row each."""
+    for batch in batches:
+        rows = max(1, batch.num_rows * size // max(1, batch.nbytes))
+        for start in range(0, batch.num_rows, rows):
+            yield batch.slice(start, rows)
+
+
+def _python_values(array: pa.Array, column: Column) -> list[Any]:
+    if column.type.is_timestamp:
+        micros = array.cast(pa.int64()).to_pylist()
+        return [None if m is None else timestamp_from_micros(m, column.type) for m in micros]
+    return list(array.to_pylist())
+
+
+def _as_float(field: pa.Field) -> pa.Field:
+    return field.with_type(pa.float64()) if pa.types.is_decimal(field.type) else field
 
 
 class Scanner(ScanSettings, RowReader):
@@ -51,3 +432,11 @@ class Scanner(ScanSettings, RowReader):
     def _open_batches(self) -> Iterator[pa.RecordBatch]:
         self._scan = Scan(self._store, self._checked())
         return self._scan.to_batches()
+
+
+def checked_choice(what: str, given: object, known: Sequence[str]) -> str:
+    """Return `given` in lower case if it is known. Raises OptionError listing the known ones."""
+    name = given.lower() if isinstance(given, str) else given
+    if name not in known:
+        raise OptionError(f"{what} {given!r}; known: {', '.join(known)}")
+    return str(name)

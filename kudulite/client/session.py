@@ -39,16 +39,17 @@ from itertools import chain
 from types import TracebackType
 from typing import Any
 
-from kudulite.client.mutation_buffer import FlushMode, MutationBuffer
-from kudulite.client.pending_errors import (
+from kudulite.client.mutation_buffer import (
     ErrorBuffer,
     FailureSummary,
+    FlushMode,
     FlushOutcome,
+    MutationBuffer,
     PendingError,
 )
 from kudulite.client.row_operations import WriteOperation
 from kudulite.errors import KuduliteError, OptionError, UsageError
-from kudulite.tablet.collapse import NO_COUNTS, WriteCounts
+from kudulite.tablet.row_effects import NO_COUNTS, WriteCounts
 
 FLUSH_MODES = {
     "manual": FlushMode.MANUAL,

@@ -18,27 +18,8 @@ from typing import Never, Unpack
 
 import pyarrow as pa
 
-from kudulite.catalog.bulk_write import WriteState, begin_write
-from kudulite.catalog.check import CheckReport, check_table
-from kudulite.catalog.flush import flush_table
-from kudulite.catalog.maintenance import (
-    MaintenanceResult,
-    compact_table,
-    maintain_table,
-    maintain_tablets,
-)
-from kudulite.catalog.partition import PartitionSchema
-from kudulite.catalog.purge import PurgeReport, purge_keys
-from kudulite.catalog.read_request import ReadRequest
-from kudulite.catalog.snapshot import choose_snapshot, newest_change
-from kudulite.catalog.statistics import TableStatistics, live_row_count, table_statistics
-from kudulite.catalog.sweep import GRACE_SECONDS, STAGING_GRACE_SECONDS, sweep_staging
-from kudulite.catalog.table_store import TableStore
-from kudulite.catalog.tags import delete_tag, make_tag
-from kudulite.client.arrow_input import arrow_batches
-from kudulite.client.bulk_write import BulkWrite, WriteResult
-from kudulite.client.changes import Changes
-from kudulite.client.lookup import KeyLookup
+from kudulite.client.bulk_write import BulkWrite, SmallWrite, WriteResult
+from kudulite.client.lookup import KeyLookup, arrow_batches, row_history
 from kudulite.client.native_plan import (
     NATIVE_LIMITS,
     NativeFile,
@@ -46,24 +27,43 @@ from kudulite.client.native_plan import (
     NativePlan,
     plan_native,
 )
-from kudulite.client.row_history import row_history
 from kudulite.client.row_operations import RowOperations
-from kudulite.client.scan import Scan
-from kudulite.client.scan_token import (
+from kudulite.client.scan import Changes, Scan
+from kudulite.client.scanner import Scanner
+from kudulite.client.table_copy import copy_with_past, empty_copy, move_table
+from kudulite.client.tokens import (
     ChangeToken,
     ScanToken,
+    ScanTokenBuilder,
     make_change_tokens,
     make_scan_tokens,
 )
-from kudulite.client.scan_token_builder import ScanTokenBuilder
-from kudulite.client.scanner import Scanner
-from kudulite.client.small_write import SmallWrite
-from kudulite.client.table_copy import copy_with_past, empty_copy
-from kudulite.client.table_name import move_table
 from kudulite.errors import ColumnNotFoundError, OptionError
 from kudulite.model.aliases import Columns, Key, Keys, Moment, Row, Rows, Where, WriteOptions
 from kudulite.model.predicate import ColumnExpression
 from kudulite.model.schema import Schema
+from kudulite.table.check import CheckReport, check_table
+from kudulite.table.flush import flush_table
+from kudulite.table.garbage_collection import (
+    GRACE_SECONDS,
+    STAGING_GRACE_SECONDS,
+    collect_staging_garbage,
+)
+from kudulite.table.history import choose_snapshot, delete_tag, make_tag, newest_change
+from kudulite.table.maintenance import (
+    MaintenanceResult,
+    TableStatistics,
+    compact_table,
+    live_row_count,
+    maintain_table,
+    maintain_tablets,
+    table_statistics,
+)
+from kudulite.table.partition import PartitionSchema
+from kudulite.table.purge import PurgeReport, purge_keys
+from kudulite.table.read_request import ReadRequest
+from kudulite.table.stage import WriteState, begin_write
+from kudulite.table.table_store import TableStore
 from kudulite.tablet.operation import WriteSpec, parse_operation
 
 WRITE_OPTIONS = tuple(sorted(WriteOptions.__annotations__))
@@ -248,7 +248,7 @@ class Table(RowOperations):
         before. An `owner` has one write at a time: beginning one removes what an earlier one has
         staged and not committed. Raises OptionError and SchemaError before anything is written.
         """
-        sweep_staging(self._store)
+        collect_staging_garbage(self._store)
         while True:
             flush_table(self._store)  # so that the pinned version has all rows
             manifest = self._store.newest()

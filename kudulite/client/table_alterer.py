@@ -14,15 +14,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from kudulite.catalog.alter import Step, TableDraft, alter_table
-from kudulite.catalog.partition import RangePartition
-from kudulite.client.kudu_names import EXCLUSIVE_BOUND, INCLUSIVE_BOUND
-from kudulite.client.partitioning import range_of
-from kudulite.client.schema_builder import ColumnSpec, altered_type
+from kudulite.client.scanner import EXCLUSIVE_BOUND, INCLUSIVE_BOUND
+from kudulite.client.schema_builder import ColumnSpec, altered_type, range_of
 from kudulite.client.table import Table
-from kudulite.client.table_name import rename_table, table_folder
+from kudulite.client.table_copy import rename_table, table_folder
 from kudulite.errors import NotSupportedError, UsageError
 from kudulite.model.types import ColumnType
+from kudulite.table.alter import Step, TableDraft, alter_table
+from kudulite.table.partition import RangePartition
 
 
 class TableAlterer:

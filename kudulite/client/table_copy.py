@@ -8,6 +8,8 @@ The copy is built in `<root>/.copy-<name>` and renamed when it is whole. It is a
 with another id; where it has the past, moments mean the same in both, up to that of the copy.
 
 Invariant: the version that is copied is pinned like that of a write, so a sweep leaves its files.
+
+Names of tables: each is the name of the table's folder, so renaming a table renames that.
 """
 
 from __future__ import annotations
@@ -15,29 +17,27 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from kudulite.catalog.alter import alter_table
-from kudulite.catalog.bulk_write import WriteState, begin_write, end_write
-from kudulite.catalog.flush import flush_table
-from kudulite.catalog.manifest import Manifest, TabletEntry
-from kudulite.catalog.snapshot import choose_snapshot
-from kudulite.catalog.table_store import (
-    MANIFEST_FOLDER,
-    STAGING_FOLDER,
-    TABLET_FOLDER,
-    TableStore,
-)
-from kudulite.client.table_name import move_table, table_folder
-from kudulite.errors import CorruptionError, TableExistsError
-from kudulite.fs.file_system import FileRef
+from kudulite.errors import ConflictError, CorruptionError, SchemaError, TableExistsError
+from kudulite.fs.file_system import FileRef, FileSystem
 from kudulite.fs.lock import create_lock_file
+from kudulite.table.alter import alter_table
+from kudulite.table.flush import flush_table
+from kudulite.table.history import choose_snapshot
+from kudulite.table.manifest import Manifest, TabletEntry
+from kudulite.table.stage import WriteState, begin_write, end_write
+from kudulite.table.table_store import MANIFEST_FOLDER, STAGING_FOLDER, TABLET_FOLDER, TableStore
 from kudulite.tablet.operation import Operation, WriteSpec
 from kudulite.tablet.tablet import LOCK_NAME, ROWSET_FOLDER
-from kudulite.wal.wal_position import WAL_BEGIN
+from kudulite.wal.format import WAL_BEGIN
 
 _READ_BYTES = 1 << 20
+
+NAME_BYTES_MAX = 200
+TRASH_PREFIX = ".deleted-"
 
 
 def copy_with_past(source: TableStore, path: Path) -> int:
@@ -136,7 +136,7 @@ def _copy_tablet(
         _copy_file(target, tablet.folder, folder, ref)
     ref = target.write_superblock(replace(tablet.superblock, wal_start=WAL_BEGIN))
     with target.lock(entry.id) as lock:
-        lock.lift_last_timestamp(moment)
+        lock.advance_safe_timestamp(moment)
     file_system.sync_directory(folder / ROWSET_FOLDER)
     file_system.sync_directory(folder)
     return replace(entry, superblock=ref)
@@ -158,3 +158,71 @@ def _chunks(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
         while chunk := file.read(_READ_BYTES):
             yield chunk
+
+
+def table_folder(root: Path, name: str) -> Path:
+    """Return the folder of a table. Raises SchemaError for a name that no table can have."""
+    if (
+        not isinstance(name, str)
+        or not name
+        or name.startswith(".")
+        or "/" in name
+        or "\0" in name
+        or len(name.encode()) > NAME_BYTES_MAX
+    ):
+        raise SchemaError(
+            f"table name {name!r}: a name has 1 to {NAME_BYTES_MAX} bytes, no '/', and does not"
+            " begin with a dot"
+        )
+    return root / name
+
+
+def rename_table(store: TableStore, new_name: str) -> TableStore:
+    """Rename a table in its directory, once no commit is under way; return it under its new name.
+
+    Raises TableNotFoundError, TableExistsError, LockTimeoutError.
+    """
+    target = TableStore(table_folder(store.folder.parent, new_name), store.environment)
+    return move_table(store, target)
+
+
+def move_table(store: TableStore, target: TableStore) -> TableStore:
+    """Give a table another folder on the same file system, once no commit is under way.
+
+    Returns `target`. Raises TableNotFoundError, TableExistsError, LockTimeoutError.
+    """
+    file_system = store.environment.file_system
+    with ExitStack() as stack:
+        store.lock_all(stack, f"renaming of {store.name!r}")
+        if target.folder.exists():
+            raise TableExistsError(
+                f"cannot rename {store.name!r}: {target.name!r} is in {target.folder.parent}"
+            )
+        file_system.rename(store.folder, target.folder)
+        store.forget_all()
+    file_system.sync_directory(target.folder.parent)
+    return target
+
+
+def set_table_aside(store: TableStore, work: str, *, if_version: int | None = None) -> None:
+    """Make a table's folder trash, once no commit is under way; its name is free then.
+
+    With `if_version`, only while that is the newest version. The names are durable after
+    `sync_directory` of the parent. Raises ConflictError, LockTimeoutError.
+    """
+    with ExitStack() as stack:
+        store.lock_all(stack, work)
+        version = store.newest().version
+        if if_version is not None and version != if_version:
+            raise ConflictError(
+                f"table {store.name!r} is at version {version}, not {if_version}; not deleted"
+            )
+        trash = store.folder.with_name(f"{TRASH_PREFIX}{uuid.uuid4().hex}")
+        store.environment.file_system.rename(store.folder, trash)
+        store.forget_all()
+
+
+def remove_trash(root: Path, file_system: FileSystem) -> None:
+    """Remove deleted tables, also those whose deletion was killed half way."""
+    for path in list(root.glob(f"{TRASH_PREFIX}*")):
+        file_system.remove_tree(path)

@@ -8,28 +8,83 @@ never changed, except that a file of `open_append` grows, and is cut back only t
 durable before; (3) a name in a directory is durable only after `sync_directory` of that directory;
 (4) a name or id that metadata gives passes `checked_name` before it becomes part of a path, so no
 file outside the folder of its table or backup set is opened, moved or removed.
+
+The files that a process keeps open, of which it may need more than the usual 1024.
+
+One JSON object with its checksum: what metadata files are made of.
+
+file := body line, then {"crc32": CRC-32 of the body line} line
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import json
 import os
 import re
+import resource
 import shutil
 import uuid
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kudulite.errors import CorruptionError
-from kudulite.fs.descriptor import DescriptorOwner, open_descriptor
 from kudulite.fs.storage_error import storage_error, storage_errors
 
 _READ_BYTES = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 _NAME_SHOWN_MAX = 60
+
+TRAILER_BYTES_MAX = 32
+_TRAILER = re.compile(rb'\n\{"crc32":(\d+)\}\n\Z')
+
+
+class DescriptorOwner:
+    """What has one file open, or none; gives it back at the latest when it is dropped."""
+
+    _descriptor = -1
+
+    def close(self) -> None:
+        """Give the descriptor back; twice does no harm."""
+        # Forgotten first: it is given back whatever `close` raises, and may be another file's then.
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def open_descriptor(path: str | Path, flags: int) -> int:
+    """Open a file; a process that has many open may from now on have as many as it is allowed.
+
+    A commit holds the locks of all tablets that it touches, and a process keeps lock and log of
+    each tablet open that has unflushed rows. Half of the limit is left to everything else. Raises
+    OSError.
+    """
+    try:
+        descriptor = os.open(path, flags)
+    except OSError as error:
+        if error.errno != errno.EMFILE:
+            raise
+        _raise_limit()
+        return os.open(path, flags)
+    # The kernel gives the lowest number that is free.
+    if 2 * descriptor > resource.getrlimit(resource.RLIMIT_NOFILE)[0]:
+        _raise_limit()
+    return descriptor
+
+
+def _raise_limit() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with suppress(OSError, ValueError):  # not everywhere may a process have its hard limit
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def checked_name(value: Any, field: str) -> str:
@@ -370,3 +425,37 @@ def _expect_length(path: Path, length: int, ref: FileRef) -> None:
 def _expect_crc32(path: Path, found: int, ref: FileRef) -> None:
     if found != ref.crc32:
         raise CorruptionError(f"{path}: CRC {found:#010x}, expected {ref.crc32:#010x}")
+
+
+def encode_checked_json(body: dict[str, Any]) -> bytes:
+    """Return the file's content."""
+    line = json.dumps(body, separators=(",", ":")).encode()
+    return line + b'\n{"crc32":%d}\n' % zlib.crc32(line)
+
+
+def stored_crc32(content: bytes) -> int | None:
+    """Return the CRC that a file's content, or its last `TRAILER_BYTES_MAX` bytes, ends with.
+
+    None where it ends otherwise.
+    """
+    found = _TRAILER.search(content)
+    return int(found[1]) if found else None
+
+
+def decode_checked_json(content: bytes, source: str, what: str) -> dict[str, Any]:
+    """Return the object in the content of the file `source`, which should be `what`.
+
+    Raises CorruptionError where it is not one, or is not as it was written.
+    """
+    line, _, trailer = content.partition(b"\n")
+    try:
+        stored = json.loads(trailer)["crc32"]
+        found = zlib.crc32(line)
+        if found != stored:
+            raise CorruptionError(f"{source}: CRC {found:#010x}, expected {stored:#010x}")
+        body = json.loads(line)
+        if not isinstance(body, dict):
+            raise TypeError(f"a {type(body).__name__}")
+        return body
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptionError(f"{source}: not {what}: {error!r}") from error

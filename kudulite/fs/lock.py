@@ -42,7 +42,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kudulite.errors import CorruptionError, FormatVersionError, LockTimeoutError
-from kudulite.fs.descriptor import DescriptorOwner, open_descriptor
+from kudulite.fs.file_system import DescriptorOwner, open_descriptor
 from kudulite.fs.storage_error import storage_error
 
 _HEADER = struct.Struct("<4sIQI")
@@ -72,7 +72,7 @@ def create_lock_file(path: Path) -> None:
         raise storage_error("create", path, error) from error
 
 
-def read_last_timestamp(path: str | Path) -> int:
+def read_safe_timestamp(path: str | Path) -> int:
     """Return `last` without taking the lock (0 for a file that is not there)."""
     return read_lock_file(path)[0]
 
@@ -231,11 +231,11 @@ class TabletLock(DescriptorOwner):
         return text.decode(errors="replace").strip(" \0") or "an unknown process"
 
     @property
-    def last_timestamp(self) -> int:
+    def safe_timestamp(self) -> int:
         """The highest timestamp used or settled in this tablet."""
         return self._cells.last
 
-    def lift_last_timestamp(self, timestamp: int) -> None:
+    def advance_safe_timestamp(self, timestamp: int) -> None:
         """Raise `last` to `timestamp`; not fsynced: committed timestamps are in the manifest."""
         cells = self._cells
         if timestamp > cells.last:

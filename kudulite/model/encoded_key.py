@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 
 from kudulite.errors import CorruptionError, RowError, SchemaError
 from kudulite.model.key_array import KeyArray
-from kudulite.model.ragged_bytes import RaggedBytes, binary_parts
+from kudulite.model.key_hash import RaggedBytes, binary_parts
 from kudulite.model.types import ColumnType
 from kudulite.model.values import (
     canonical_value,

@@ -12,7 +12,7 @@ import mmh3
 import numpy as np
 
 from kudulite.model.key_array import KeyArray
-from kudulite.model.ragged_bytes import RaggedBytes
+from kudulite.model.key_hash import RaggedBytes
 
 _C1, _C2 = np.uint32(0xCC9E2D51), np.uint32(0x1B873593)
 _CHUNK_ROWS = 16384

@@ -7,7 +7,19 @@ Meaning, for every type: NULL matches IS NULL only; NaN equals NaN and is above 
 -0.0 equals 0.0; strings and binary compare as unsigned bytes. Literals are compared by value: one
 that the column cannot hold is legal, and `x < 2**40` is true for every int32.
 
-**Threads**: everything here is immutable. All of it can be pickled."""
+**Threads**: everything here is immutable. All of it can be pickled.
+
+From constraints on key columns to bounds on encoded keys.
+
+The walk goes along the key columns as long as each is bounded. Lower bound: the smallest allowed
+value of each column; a shorter prefix is smaller than what starts with it, so the rest needs no
+filling. Upper bound: the greatest allowed value of each; whatever starts with those is included. It
+ends at a column whose bound is open and has no greatest value below it.
+
+Source: Kudu common/key_util.cc, scan_spec.cc.
+
+Evaluating a constraint on a column's array: one bool per row, by whole-array comparisons.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +29,26 @@ from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from kudulite.errors import SchemaError, UsageError
-from kudulite.model.predicate_bounds import encoded_bounds
-from kudulite.model.predicate_constraint import ColumnConstraint, build_constraint
-from kudulite.model.predicate_domain import domain_value
-from kudulite.model.predicate_evaluate import evaluate_constraint
+from kudulite.model.encoded_key import key_successor, prefix_successor
+from kudulite.model.predicate_constraint import (
+    NAN_KEY,
+    RANK_NOT_NULL,
+    ColumnConstraint,
+    DomainKey,
+    build_constraint,
+    domain_value,
+    float_of_key,
+)
 from kudulite.model.schema import Schema
-from kudulite.model.types import value_text
+from kudulite.model.types import ColumnType, value_text
 
 OPERATORS = ("=", "<", "<=", ">", ">=", "in", "is_null", "is_not_null", "starts_with")
 _NULL_OPERATORS = ("is_null", "is_not_null")
+
+_FEW_KEYS = 4  # up to here, comparisons one by one are faster than a set lookup
 
 
 @dataclass(frozen=True)
@@ -215,3 +236,179 @@ def bind_predicates(
         for name, comparisons in grouped.items()
     }
     return BoundPredicates(schema, given, constraints)
+
+
+def encoded_bounds(
+    constraints: Sequence[ColumnConstraint | None], types: Sequence[ColumnType]
+) -> tuple[bytes | None, bytes | None]:
+    """(lower inclusive, upper exclusive) encoded keys of rows that can match; None is no bound.
+
+    One constraint or None per column of `types`, which is a whole list of key columns."""
+    if any(c is not None and (c.is_empty or c.is_null) for c in constraints):
+        return b"", b""  # key columns are NOT NULL: nothing matches
+    return _lower_bound(constraints, types), _upper_bound(constraints, types)
+
+
+def _encode(key: DomainKey, column_type: ColumnType, is_last: bool) -> bytes:
+    width = column_type.key_width
+    if width is not None:
+        return (key + (1 << (8 * width - 1))).to_bytes(width, "big")
+    return key if is_last else key.replace(b"\0", b"\0\1") + b"\0\0"
+
+
+def _lower_bound(
+    constraints: Sequence[ColumnConstraint | None], types: Sequence[ColumnType]
+) -> bytes | None:
+    result, last = b"", len(types) - 1
+    for i, constraint in enumerate(constraints):
+        if constraint is None:
+            break
+        least = constraint.keys[0] if constraint.keys else constraint.lower
+        if least is None:
+            break
+        result += _encode(least, types[i], i == last)
+    return result or None
+
+
+def _upper_bound(
+    constraints: Sequence[ColumnConstraint | None], types: Sequence[ColumnType]
+) -> bytes | None:
+    result, last = b"", len(types) - 1
+    for i, constraint in enumerate(constraints):
+        greatest = None if constraint is None else _greatest(constraint)
+        if greatest is None:
+            if constraint is not None and constraint.upper is not None:
+                return result + _encode(constraint.upper, types[i], i == last)
+            return prefix_successor(result) if i else None
+        result += _encode(greatest, types[i], i == last)
+    return key_successor(result)
+
+
+def _greatest(constraint: ColumnConstraint) -> DomainKey | None:
+    """The greatest allowed key, or None if there is no bound or no key just below it."""
+    if constraint.keys:
+        return constraint.keys[-1]
+    upper = constraint.upper
+    if upper is None or isinstance(upper, int):
+        return upper if upper is None else upper - 1
+    return upper[:-1] if upper.endswith(b"\0") else None
+
+
+def evaluate_constraint(
+    constraint: ColumnConstraint, array: pa.Array | pa.ChunkedArray
+) -> np.ndarray:
+    """bool[n]: which values match. `array` has exactly the column's Arrow type."""
+    if isinstance(array, pa.ChunkedArray):
+        array = array.chunk(0) if array.num_chunks == 1 else array.combine_chunks()
+    if isinstance(array, pa.ChunkedArray):  # over 2 GiB of strings
+        parts = [evaluate_constraint(constraint, chunk) for chunk in array.chunks]
+        return np.concatenate(parts)
+    count, column_type = len(array), constraint.column.type
+    if constraint.is_empty or count == 0:
+        return np.zeros(count, bool)
+    if constraint.is_null or constraint.rank == RANK_NOT_NULL:
+        if array.null_count == 0:
+            return np.full(count, not constraint.is_null)
+        return _as_numpy(array.is_null() if constraint.is_null else array.is_valid())
+    if column_type.is_bytes or column_type.name == "decimal":
+        return _match_arrow(constraint, array)
+    values = _numbers(array)
+    if column_type.is_float:
+        match = _match_floats(constraint, values)
+    else:
+        match = _match_integers(constraint, values)
+    if array.null_count:
+        match &= _as_numpy(array.is_valid())
+    return match
+
+
+def _as_numpy(array: pa.Array) -> np.ndarray:
+    """A bool array without nulls, writable."""
+    return np.array(array.to_numpy(zero_copy_only=False), bool)
+
+
+def _numbers(array: pa.Array) -> np.ndarray:
+    """The values as numpy numbers; anything where they are null."""
+    if pa.types.is_boolean(array.type):
+        return pc.fill_null(array, False).to_numpy(zero_copy_only=False).view(np.int8)
+    if pa.types.is_floating(array.type):
+        dtype = np.dtype(array.type.to_pandas_dtype())
+    else:
+        dtype = np.dtype(f"i{array.type.bit_width // 8}")
+    return np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * dtype.itemsize)
+
+
+def _match_integers(constraint: ColumnConstraint, values: np.ndarray) -> np.ndarray:
+    keys = constraint.keys
+    if keys is not None:
+        if len(keys) > _FEW_KEYS:
+            return np.isin(values, np.array(keys, values.dtype))
+        match = values == keys[0]
+        for key in keys[1:]:
+            match |= values == key
+        return match
+    if constraint.lower is None:
+        return values <= constraint.upper - 1
+    match = values >= constraint.lower
+    if constraint.upper is not None:
+        match &= values <= constraint.upper - 1
+    return match
+
+
+def _match_floats(constraint: ColumnConstraint, values: np.ndarray) -> np.ndarray:
+    """NaN is the greatest key and equal to itself; bounds are doubles, also for a float column."""
+    keys = constraint.keys
+    if keys is not None:
+        wanted = [float_of_key(key) for key in keys if key != NAN_KEY]
+        match = np.isin(values.astype(np.float64, copy=False), wanted)
+        if keys[-1] == NAN_KEY:
+            match |= np.isnan(values)
+        return match
+    if constraint.lower is None:
+        match = np.ones(len(values), bool)
+    elif constraint.lower == NAN_KEY:
+        match = np.isnan(values)
+    else:
+        match = ~(values < np.float64(float_of_key(constraint.lower)))  # true for NaN as well
+    if constraint.upper is not None:
+        if constraint.upper == NAN_KEY:
+            match &= ~np.isnan(values)
+        else:
+            match &= values <= np.float64(float_of_key(constraint.upper - 1))
+    return match
+
+
+def _match_arrow(constraint: ColumnConstraint, array: pa.Array) -> np.ndarray:
+    """For bytes, compared unsigned, and decimals: Arrow's comparisons with scalars."""
+    column_type = constraint.column.type
+    is_bytes = column_type.is_bytes
+    if is_bytes:
+        large = pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type)
+        array = array.view(pa.large_binary() if large else pa.binary())
+
+    def scalar(key: Any) -> pa.Scalar:
+        """The key as a scalar of the array's type."""
+        return pa.scalar(key if is_bytes else domain_value(key, column_type), array.type)
+
+    if constraint.keys is not None:
+        if len(constraint.keys) == 1:
+            match = pc.equal(array, scalar(constraint.keys[0]))
+        else:
+            wanted = pa.array([scalar(key).as_py() for key in constraint.keys], array.type)
+            match = pc.is_in(array, value_set=wanted)
+    elif constraint.lower is None:
+        match = _below(array, constraint.upper, scalar, is_bytes)
+    else:
+        match = pc.greater_equal(array, scalar(constraint.lower))
+        if constraint.upper is not None:
+            match = pc.and_(match, _below(array, constraint.upper, scalar, is_bytes))
+    if match.null_count:
+        match = pc.fill_null(match, False)
+    return _as_numpy(match)
+
+
+def _below(array: pa.Array, upper: Any, scalar: Any, is_bytes: bool) -> pa.Array:
+    # Of integers the greatest allowed is used: the bound itself may have one digit too many.
+    if is_bytes:
+        return pc.less(array, scalar(upper))
+    return pc.less_equal(array, scalar(upper - 1))

@@ -11,36 +11,67 @@ touches; (2) opened files are shared through the cache under their path, since a
 Threads: any number may read; nothing here is changed after it is made.
 
 Source: Kudu tablet.md, "DiskRowSet" and "Delta tracking".
+
+The delta files of one DiskRowSet, folded for the snapshots that ask.
+
+The fold for the newest state is kept, and that of one past moment: a scan asks for it once per
+block. Changes in memory are not among them, so that all versions of a DeltaMemStore share a fold.
+
+Threads: any; a fold done twice gives the same.
+
+Base data of one DiskRowSet, read by column id from the files that hold it now.
+
+    column id -> the one base file that the superblock lists it for -> row group, name in that file
+    no file                                                         -> the column's read default
+    a file from before the column's type was widened                -> its values, cast
+
+A rowset begins with one file; a major compaction of some columns writes another with just these.
+A column that was added after the rowset was written is in none until a compaction materialises it.
+
+Invariants: (1) all files of a rowset have the same rows, so a row id is the same row in each;
+(2) no delta is applied here: what is read is the newest image that base data has, of dead rows too.
+
+Threads: any number may read; opened files are shared through the cache under their path.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from kudulite.cfile.base_data import ROW_GROUP_ROWS
-from kudulite.cfile.block_cache import BlockCache
-from kudulite.cfile.bloom import BloomFilter
-from kudulite.cfile.key_index import KeyIndex
-from kudulite.cfile.mapped_file import kept_bytes
+from kudulite.basefile.base_data import ROW_GROUP_ROWS, BaseDataFile
+from kudulite.basefile.block_cache import BlockCache, kept_bytes
+from kudulite.basefile.bloom import BloomFilter
+from kudulite.basefile.key_index import KeyIndex
+from kudulite.delta.delta_applier import DeltaApplier, DeltaSource
+from kudulite.delta.delta_file import (
+    DeltaFile,
+    DeltaFileMeta,
+    DeltaRows,
+    create_delta_file,
+    without_unset,
+)
+from kudulite.delta.delta_history import stamped
 from kudulite.delta.delta_mem_store import DeltaMemSnapshot
-from kudulite.delta.delta_overlay import DeltaOverlay, DeltaSource
+from kudulite.fs.file_system import FileSystem
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Column
-from kudulite.rowset.base_columns import BaseColumns
-from kudulite.rowset.overlay_memo import OverlayMemo
-from kudulite.rowset.rowset import Block, RowSet, cell_value
-from kudulite.rowset.rowset_deltas import RowSetDeltas
-from kudulite.rowset.rowset_meta import RowSetMeta
-from kudulite.rowset.scan_spec import ScanSpec
+from kudulite.model.types import widened
+from kudulite.rowset.rowset import ApplierMemo, Block, RowSet, ScanSpec, cell_value, constant
+from kudulite.rowset.rowset_meta import BaseFileMeta, RowSetMeta
 
 _KEY_BYTES = 12
 # Fewer keys than this are searched in an index that is in memory sooner than in the bloom filter.
 _BLOOM_KEYS_MIN = 500
+
+# What an opened file costs in the cache beside its content or map: metadata and handles.
+_OPEN_FILE_BYTES = 16 << 10
 
 
 class DiskRowSet(RowSet):
@@ -65,7 +96,7 @@ class DiskRowSet(RowSet):
         self._cache = cache
         self._deltas = RowSetDeltas(meta, folder, cache)
         self._dms = dms
-        self._overlays: OverlayMemo | None = None  # with memory, made when one is asked for
+        self._appliers: ApplierMemo | None = None  # with memory, made when one is asked for
         # Paths as text: building and hashing a Path costs more than the lookup that it is for.
         self._key_index_path = str(folder / meta.key_index.name)
         self._bloom_path = str(folder / meta.bloom.name)
@@ -74,7 +105,7 @@ class DiskRowSet(RowSet):
         """Return the same rowset with other changes in memory; opened files are shared."""
         other = copy.copy(self)
         other._dms = dms
-        other._overlays = None
+        other._appliers = None
         return other
 
     @property
@@ -91,23 +122,23 @@ class DiskRowSet(RowSet):
         """Whether a snapshot at `timestamp` (inclusive) sees the rowset at all."""
         return self.meta.is_visible(timestamp)
 
-    def overlay(self, timestamp: int) -> DeltaOverlay:
+    def applier(self, timestamp: int) -> DeltaApplier:
         """Return the fold of the deltas that a snapshot at `timestamp` sees."""
         dms = self._dms
         if dms is None or not len(dms):
-            return self._deltas.overlay(timestamp)
-        if self._overlays is None:
+            return self._deltas.applier(timestamp)
+        if self._appliers is None:
             newest = max(dms.meta.timestamp_max, self._deltas.timestamp_max)
-            self._overlays = OverlayMemo(newest)
-        return self._overlays.at(timestamp, self._fold)
+            self._appliers = ApplierMemo(newest)
+        return self._appliers.at(timestamp, self._fold)
 
-    def _fold(self, timestamp: int) -> DeltaOverlay:
+    def _fold(self, timestamp: int) -> DeltaApplier:
         assert self._dms is not None
-        return self._deltas.overlay(timestamp).with_memory(self._dms, timestamp)
+        return self._deltas.applier(timestamp).with_memory(self._dms, timestamp)
 
     def live_row_count(self, timestamp: int) -> int:
         """Number of rows that a snapshot sees, from deltas alone."""
-        return self.meta.row_count - len(self.overlay(timestamp).deleted)
+        return self.meta.row_count - len(self.applier(timestamp).deleted)
 
     # -- lookups by key
 
@@ -122,9 +153,9 @@ class DiskRowSet(RowSet):
             if len(maybe):
                 rowids[maybe] = self.key_index.find(keys.take(maybe))
         if (rowids >= 0).any():
-            overlay = self.overlay(timestamp)
-            if not overlay.is_empty and len(overlay.deleted):
-                rowids[(rowids >= 0) & overlay.is_deleted(rowids)] = -1
+            applier = self.applier(timestamp)
+            if not applier.is_empty and len(applier.deleted):
+                rowids[(rowids >= 0) & applier.is_deleted(rowids)] = -1
         return rowids
 
     def find_one(self, key: bytes, width: int | None, timestamp: int) -> int:
@@ -136,7 +167,7 @@ class DiskRowSet(RowSet):
             if not self._bloom().may_contain_one(key, width):
                 return -1
             rowid = self.key_index.find_one(key)
-        if rowid >= 0 and self.overlay(timestamp).is_row_deleted(rowid):
+        if rowid >= 0 and self.applier(timestamp).is_row_deleted(rowid):
             return -1
         return rowid
 
@@ -147,10 +178,10 @@ class DiskRowSet(RowSet):
 
         Decoded blocks are kept in the cache: the next reader of a near row pays no decoding.
         """
-        overlay = self.overlay(timestamp)
+        applier = self.applier(timestamp)
         base = self.base.gather(rowids, columns)
         return [
-            overlay.apply_rows(values, column.id, rowids)
+            applier.apply_rows(values, column.id, rowids)
             for values, column in zip(base, columns, strict=True)
         ]
 
@@ -161,11 +192,11 @@ class DiskRowSet(RowSet):
         start, stop = self._rowid_range(spec.lower, spec.upper)
         if start >= stop:
             return
-        overlay = self.overlay(spec.timestamp)
+        applier = self.applier(spec.timestamp)
         checked = [
             (name, column.id)
             for name in spec.predicates.columns
-            if not overlay.changes_column((column := spec.schema.column(name)).id)
+            if not applier.changes_column((column := spec.schema.column(name)).id)
         ]
         for group in range(start // ROW_GROUP_ROWS, (stop - 1) // ROW_GROUP_ROWS + 1):
             group_start = group * ROW_GROUP_ROWS
@@ -184,19 +215,19 @@ class DiskRowSet(RowSet):
 
     def live_in(self, block: Block, timestamp: int) -> np.ndarray | None:
         """Return bool[n]: which of a block's rows are not deleted; None when none is."""
-        return self.overlay(timestamp).selection(block.start, block.stop)
+        return self.applier(timestamp).selection(block.start, block.stop)
 
     def read_images(
         self,
         block: Block,
         columns: Sequence[Column],
-        views: Sequence[tuple[DeltaOverlay, np.ndarray | None]],
+        views: Sequence[tuple[DeltaApplier, np.ndarray | None]],
     ) -> list[list[pa.Array]]:
         """Return, for each view, the columns' values of the block's rows at its positions."""
         base = list(zip(self.base.read(block, columns), columns, strict=True))
         return [
-            [overlay.apply_range(values, c.id, block.start, at) for values, c in base]
-            for overlay, at in views
+            [applier.apply_range(values, c.id, block.start, at) for values, c in base]
+            for applier, at in views
         ]
 
     def _rowid_range(self, lower: bytes | None, upper: bytes | None) -> tuple[int, int]:
@@ -218,12 +249,12 @@ class DiskRowSet(RowSet):
 
     def read_row(self, rowid: int, columns: Sequence[Column], timestamp: int) -> list[object]:
         """Return one row's cells as Python values, as of `timestamp`."""
-        overlay = self.overlay(timestamp)
-        is_changed = not overlay.is_empty and overlay.changes_row(rowid)
-        return [self._read_cell(rowid, c, overlay if is_changed else None) for c in columns]
+        applier = self.applier(timestamp)
+        is_changed = not applier.is_empty and applier.changes_row(rowid)
+        return [self._read_cell(rowid, c, applier if is_changed else None) for c in columns]
 
-    def _read_cell(self, rowid: int, column: Column, overlay: DeltaOverlay | None) -> object:
-        changed = None if overlay is None else overlay.cell(rowid, column.id)
+    def _read_cell(self, rowid: int, column: Column, applier: DeltaApplier | None) -> object:
+        changed = None if applier is None else applier.cell(rowid, column.id)
         if changed is not None:
             return cell_value(changed, column)
         return self.base.cell(rowid, column)
@@ -235,11 +266,11 @@ class DiskRowSet(RowSet):
         undo, redo = self._deltas.files()
         return undo, redo if self._dms is None else [*redo, self._dms]
 
-    def are_there(self, rowids: np.ndarray, timestamp: int, overlay: DeltaOverlay) -> np.ndarray:
-        """Return bool[n]: which of int64[n] row ids are live; `overlay` is that of `timestamp`."""
+    def are_there(self, rowids: np.ndarray, timestamp: int, applier: DeltaApplier) -> np.ndarray:
+        """Return bool[n]: which of int64[n] row ids are live; `applier` is that of `timestamp`."""
         if not self.is_visible(timestamp):
             return np.zeros(len(rowids), dtype=bool)
-        return ~overlay.is_deleted(rowids)
+        return ~applier.is_deleted(rowids)
 
     # -- files
 
@@ -253,3 +284,173 @@ class DiskRowSet(RowSet):
     def _load_bloom(self) -> tuple[BloomFilter, int]:
         bloom = BloomFilter(Path(self._bloom_path), self.meta.bloom)
         return bloom, self.meta.bloom.length
+
+
+class RowSetDeltas:
+    """The UNDO and REDO files that a superblock lists for a rowset in `folder`."""
+
+    def __init__(self, meta: RowSetMeta, folder: Path, cache: BlockCache) -> None:
+        self._meta = meta
+        self._folder = folder
+        self._cache = cache
+        self.timestamp_max = max((m.timestamp_max for m in (*meta.redo, *meta.undo)), default=0)
+        self._appliers = ApplierMemo(self.timestamp_max)
+
+    def applier(self, timestamp: int) -> DeltaApplier:
+        """Return the fold of the files that a snapshot at `timestamp` sees."""
+        return self._appliers.at(timestamp, self._fold)
+
+    def _fold(self, timestamp: int) -> DeltaApplier:
+        undo = [self._file(m) for m in self._meta.undo if m.timestamp_max > timestamp]
+        redo = [self._file(m) for m in self._meta.redo if m.timestamp_min <= timestamp]
+        return DeltaApplier(redo, timestamp, undo)
+
+    def files(self) -> tuple[list[DeltaFile], list[DeltaFile]]:
+        """Return the UNDO files, newest first, and the REDO files, oldest first, not read yet."""
+        return [self._file(m) for m in self._meta.undo], [self._file(m) for m in self._meta.redo]
+
+    def _file(self, meta: DeltaFileMeta) -> DeltaFile:
+        path = self._folder / meta.ref.name
+        nbytes = 2 * meta.ref.length + kept_bytes(meta.ref)
+        return self._cache.get_or_load(
+            str(path), lambda: (DeltaFile(path, meta, self._meta.row_count), nbytes)
+        )
+
+
+def read_deltas(folder: Path, entries: Sequence[DeltaFileMeta], row_count: int) -> list[DeltaRows]:
+    """Return whole files of a rowset with `row_count` rows, each row with its timestamp.
+
+    They are read once and not kept in a cache. Raises CorruptionError, StorageError.
+    """
+    return [stamped(DeltaFile(folder / entry.ref.name, entry, row_count)) for entry in entries]
+
+
+def write_deltas(
+    file_system: FileSystem, folder: Path, kind: str, rows: DeltaRows | None
+) -> tuple[DeltaFileMeta, ...]:
+    """Write rows to a new file of the rowset in `folder`, "redo" or "undo"; no file without rows.
+
+    The file is durable, its name after the folder is synced.
+    """
+    if rows is None or not len(rows.rowids):
+        return ()
+    return (create_delta_file(file_system, folder, kind, without_unset(rows)),)
+
+
+class BaseColumns:
+    """The columns of a rowset's base files in `folder`, the rowset's own."""
+
+    def __init__(self, meta: RowSetMeta, folder: Path, cache: BlockCache) -> None:
+        self._meta = meta
+        self._folder = folder
+        self._cache = cache
+        # By column id; weak, so that the cache alone decides how many files stay open.
+        self._files: dict[int, Callable[[], BaseDataFile | None]] = {}
+
+    def row_groups(self) -> Iterator[Block]:
+        """Yield all rows, a row group at a time."""
+        for start in range(0, self._meta.row_count, ROW_GROUP_ROWS):
+            stop = min(start + ROW_GROUP_ROWS, self._meta.row_count)
+            yield Block(start // ROW_GROUP_ROWS, start, stop)
+
+    def statistics(self, column_id: int, row_group: int) -> tuple[Any, Any, int] | None:
+        """(minimum, maximum, null count) of a column in a row group, None where not known."""
+        file = self._file(column_id)
+        return None if file is None else file.statistics(row_group, file.name_by_id[column_id])
+
+    def only_file(self, columns: Sequence[Column]) -> BaseDataFile | None:
+        """Return the file that has all of `columns` that any file has; None where several do.
+
+        None, too, where no file has any of them.
+        """
+        found = {id(file): file for c in columns if (file := self._file(c.id)) is not None}
+        return next(iter(found.values())) if len(found) == 1 else None
+
+    def read(self, block: Block, columns: Sequence[Column]) -> list[pa.Array]:
+        """Return the values of columns in a block; nothing of it stays in the cache."""
+        found: dict[int, pa.Array] = {}
+        by_file: dict[Path, tuple[BaseDataFile, list[Column]]] = {}
+        for column in columns:
+            file = self._file(column.id)
+            if file is None:
+                found[column.id] = constant(column, block.row_count)
+            else:
+                by_file.setdefault(file.path, (file, []))[1].append(column)
+        offset = block.start - block.row_group * ROW_GROUP_ROWS
+        for file, in_file in by_file.values():
+            table = file.read([block.row_group], [file.name_by_id[c.id] for c in in_file])
+            if table.num_rows != block.row_count:
+                table = table.slice(offset, block.row_count)
+            for index, column in enumerate(in_file):
+                found[column.id] = widened(_combined(table.column(index)), column.type.arrow)
+        return [found[column.id] for column in columns]
+
+    def gather(self, rowids: np.ndarray, columns: Sequence[Column]) -> list[pa.Array]:
+        """Return each column's values of int64[n] row ids in any order.
+
+        Decoded blocks are kept in the cache: the next reader of a near row pays no decoding.
+        """
+        groups = rowids // ROW_GROUP_ROWS
+        return [self._gather(rowids, groups, column) for column in columns]
+
+    def cell(self, rowid: int, column: Column) -> object:
+        """Return one cell as a Python value; its decoded block is kept in the cache."""
+        file = self._file(column.id)
+        if file is None:
+            return column.read_default
+        block = self._decoded(file, rowid // ROW_GROUP_ROWS, column)
+        return cell_value(block[rowid % ROW_GROUP_ROWS], column)
+
+    def _gather(self, rowids: np.ndarray, groups: np.ndarray, column: Column) -> pa.Array:
+        file = self._file(column.id)
+        if file is None:
+            return constant(column, len(rowids))
+        parts, positions = [], []
+        for group in np.unique(groups):
+            at = np.flatnonzero(groups == group)
+            block = self._decoded(file, int(group), column)
+            parts.append(block.take(pa.array(rowids[at] - int(group) * ROW_GROUP_ROWS)))
+            positions.append(at)
+        if len(parts) == 1:
+            return widened(parts[0], column.type.arrow)
+        back = np.empty(len(rowids), dtype=np.int64)
+        back[np.concatenate(positions)] = np.arange(len(rowids))
+        return widened(pa.concat_arrays(parts).take(pa.array(back)), column.type.arrow)
+
+    def _decoded(self, file: BaseDataFile, group: int, column: Column) -> pa.Array:
+        key = (file.ref.name, group, column.id)
+        found = self._cache.get(key)
+        if found is None:
+            found = self._cache.get_or_load(key, lambda: _decode(file, group, column.id))
+        return found
+
+    def _file(self, column_id: int) -> BaseDataFile | None:
+        """Return the file with a column's base data; None for a column added after it."""
+        file = self._files.get(column_id, _no_file)()
+        return self._opened(column_id) if file is None else file
+
+    def _opened(self, column_id: int) -> BaseDataFile | None:
+        base = next((b for b in self._meta.base if column_id in b.column_ids), None)
+        if base is None:
+            return None
+        file = self._open(base)
+        self._files[column_id] = weakref.ref(file)
+        return file
+
+    def _open(self, base: BaseFileMeta) -> BaseDataFile:
+        path = self._folder / base.ref.name
+        nbytes = _OPEN_FILE_BYTES + kept_bytes(base.ref)
+        return self._cache.get_or_load(str(path), lambda: (BaseDataFile(path, base.ref), nbytes))
+
+
+def _no_file() -> None:
+    """Stand for a reference to a file that is not open."""
+
+
+def _decode(file: BaseDataFile, group: int, column_id: int) -> tuple[pa.Array, int]:
+    block = _combined(file.read([group], [file.name_by_id[column_id]]).column(0))
+    return block, block.nbytes
+
+
+def _combined(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

@@ -26,9 +26,8 @@ import pyarrow as pa
 
 from kudulite.delta.delta_file import DeltaRows
 from kudulite.model.key_array import KeyArray
-from kudulite.rowset.memrowset_snapshot import MemRowSetSnapshot
-from kudulite.rowset.merged_rows import merge_lives
-from kudulite.rowset.row_lives import memrowset_lives
+from kudulite.rowset.memrowset import MemRowSetSnapshot
+from kudulite.rowset.row_versions import memrowset_lives, merge_row_versions
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ class FlushImage:
 
 def flush_image(snapshot: MemRowSetSnapshot) -> FlushImage:
     """Return what the rows of a snapshot are on disk; O(changes) memory, sorted once."""
-    merged = merge_lives([memrowset_lives(snapshot)], snapshot.schema)
+    merged = merge_row_versions([memrowset_lives(snapshot)], snapshot.schema)
     history = merged.history(mark=0, oldest=0)
     return FlushImage(
         keys=merged.keys,

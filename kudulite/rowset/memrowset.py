@@ -6,7 +6,7 @@
 
 Kudu keeps a row and a list of REDO changes behind it. Here the row as inserted is the first change
 of that list: one structure holds all history, and reading at any moment is one fold of it. The
-order of keys is made by readers that need it (sorted_keys.py).
+order of keys is made by readers that need it.
 
 Invariants: (1) timestamps never fall from one change to the next, so the rows that a moment sees
 are slots 0 … k - 1; (2) a key keeps its slot for ever, as a ghost too; (3) a reader finds all of an
@@ -16,29 +16,57 @@ Threads: one writer at a time; any number take snapshots at any moment, without 
 reference is replaced last, and says how much of everything else it covers.
 
 Source: Kudu memrowset.cc, tablet.md, "MemRowSet".
+
+What a MemRowSet held at one moment, read as a DiskRowSet is.
+
+    blocks     positions in key order, whose row ids are slots in order of arrival
+    a value    the newest change of the slot that sets the column, up to the timestamp
+
+Arrays are joined, sorted and folded when they are asked for, and kept. A point read does none of
+that: it follows one row's changes.
+
+Threads: any number may read; what is made twice is equal.
+
+Keys in order, with the row id of each, grown by merging and never by sorting again.
+
+Merging m new keys into n sorted ones costs a sort of the m and a copy of the n, as array
+operations. This takes the place of Kudu's concurrent B+-tree of a MemRowSet: a reader asks for the
+order after many inserts, and one pass over arrays is then cheaper than a tree that is kept up at
+each insert.
+
+Invariants: (1) keys ascend strictly; (2) the row ids are 0 … n - 1, each once, the first n to come.
+
+Threads: immutable, share freely.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from kudulite.delta.chunk_log import ChunkLog
+from kudulite.basefile.base_data import ROW_GROUP_ROWS
+from kudulite.delta.delta_applier import DeltaApplier, DeltaSource
 from kudulite.delta.delta_file import OP_DELETE, OP_REINSERT, OP_UPDATE, DeltaColumn, DeltaRows
-from kudulite.delta.delta_mem_store import DeltaMemStore
+from kudulite.delta.delta_mem_store import ChunkLog, DeltaMemSnapshot, DeltaMemStore
 from kudulite.model.encoded_key import key_width
-from kudulite.model.schema import Schema
-from kudulite.rowset.memrowset_snapshot import KeyChunk, MemRowSetSnapshot, OrderHint, join_keys
-from kudulite.wal.row_changes import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
+from kudulite.model.key_array import KeyArray
+from kudulite.model.schema import Column, Schema
+from kudulite.rowset.rowset import ApplierMemo, Block, RowSet, ScanSpec, cell_value, constant
+from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
 
 _OP_OF_CHANGE = np.empty(3, np.uint8)
 _OP_OF_CHANGE[[CHANGE_INSERT, CHANGE_UPDATE, CHANGE_DELETE]] = [OP_REINSERT, OP_UPDATE, OP_DELETE]
 
 # Of a key: the bytes object and its dict entry with the slot, and its copy in arrays with the slot.
 _KEY_ROW_BYTES = 200
+
+# Looking so many keys up one by one costs less than putting one more in order.
+_PROBES_PER_SORTED_ROW = 1 / 16
 
 
 class _State(NamedTuple):
@@ -193,3 +221,259 @@ class MemRowSet:
             timestamp_bounds=(self._timestamp_min, state.timestamp_max),
             order=self._order,
         )
+
+
+class KeyChunk(NamedTuple):
+    """Keys of the slots start, start + 1, … and when each was first inserted."""
+
+    start: int
+    keys: list[bytes] | KeyArray
+    timestamps: np.ndarray
+
+
+class OrderHint:
+    """The longest order of keys that any snapshot of a MemRowSet made: the next one grows it.
+
+    Threads: any; the reference is replaced, and a lost one costs a sort.
+    """
+
+    def __init__(self) -> None:
+        self.sorted: SortedKeys | None = None
+
+
+class MemRowSetSnapshot(RowSet):
+    """The first rows and changes of a MemRowSet, immutable."""
+
+    def __init__(
+        self,
+        *,
+        schema: Schema,
+        slots: Mapping[bytes, int],
+        key_chunks: Sequence[KeyChunk],
+        slot_count: int,
+        changes: DeltaMemSnapshot,
+        key_bounds: tuple[bytes, bytes],
+        timestamp_bounds: tuple[int, int],
+        order: OrderHint,
+    ) -> None:
+        """`slots` and `key_chunks` may hold more than `slot_count`, which is passed over."""
+        self.schema = schema
+        self.changes = changes
+        self.lifetime = 0, None
+        self.row_count = slot_count
+        self.key_min, self.key_max = key_bounds
+        self.timestamp_min, self.timestamp_max = timestamp_bounds
+        self._slots = slots
+        self._key_chunks = key_chunks
+        self._key_width = key_width(schema.key_types)
+        self._order = order
+        self._appliers = ApplierMemo(self.timestamp_max)
+
+    def is_visible(self, timestamp: int) -> bool:
+        """Whether a snapshot at `timestamp` (inclusive) may see any row."""
+        return self.row_count > 0 and self.timestamp_min <= timestamp
+
+    def applier(self, timestamp: int) -> DeltaApplier:
+        """Return the fold of the changes up to `timestamp`; of rows inserted later it is silent."""
+        return self._appliers.at(timestamp, self._fold)
+
+    def _fold(self, timestamp: int) -> DeltaApplier:
+        return DeltaApplier((), timestamp, memory=self.changes)
+
+    def live_row_count(self, timestamp: int) -> int:
+        """Number of rows that a snapshot sees."""
+        return self._inserted_count(timestamp) - len(self.applier(timestamp).deleted)
+
+    @cached_property
+    def insert_timestamps(self) -> np.ndarray:
+        """uint64[row_count]: when each slot's key was first inserted, never falling."""
+        parts = [chunk.timestamps for chunk in self._key_chunks if chunk.start < self.row_count]
+        return np.concatenate([*parts, np.empty(0, np.uint64)])[: self.row_count]
+
+    @cached_property
+    def sorted_keys(self) -> SortedKeys:
+        """All keys in order, with their slots."""
+        hint = self._order.sorted
+        if hint is not None and len(hint) >= self.row_count:
+            return hint.first(self.row_count)
+        known = 0 if hint is None else len(hint)
+        newer = self._keys_from(known)
+        result = SortedKeys.of(newer) if hint is None else hint.grown(newer)
+        self._order.sorted = result
+        return result
+
+    def _keys_from(self, start: int) -> KeyArray:
+        """Return the keys of the slots start … row_count - 1, in order of slots."""
+        parts = []
+        for chunk in self._key_chunks:
+            first = max(0, start - chunk.start)
+            stop = min(len(chunk.keys), self.row_count - chunk.start)
+            if first < stop:
+                keys = chunk.keys
+                cut = keys.slice(first, stop) if isinstance(keys, KeyArray) else keys[first:stop]
+                parts.append(KeyChunk(0, cut, chunk.timestamps))
+        return _joined_keys(parts, self._key_width)
+
+    def _inserted_count(self, timestamp: int) -> int:
+        """Return how many rows were ever inserted up to a moment: those of the first slots."""
+        if timestamp >= self.timestamp_max:
+            return self.row_count
+        return int(np.searchsorted(self.insert_timestamps, np.uint64(timestamp), "right"))
+
+    # -- lookups by key
+
+    def find(self, keys: KeyArray, timestamp: int) -> np.ndarray:
+        """Return int64[n]: the slots of ascending `keys` live at `timestamp`, else -1."""
+        hint = self._order.sorted
+        is_sorted = hint is not None and len(hint) >= self.row_count
+        if not is_sorted and len(keys) < self.row_count * _PROBES_PER_SORTED_ROW:
+            found = [self.find_one(key, keys.width, timestamp) for key in keys]
+            return np.array(found, np.int64)
+        order = self.sorted_keys
+        places = order.keys.find(keys)
+        slots = np.where(places >= 0, order.rowids[places], -1) if len(order) else places
+        slots[slots >= self._inserted_count(timestamp)] = -1
+        applier = self.applier(timestamp)
+        if len(applier.deleted):
+            slots[(slots >= 0) & applier.is_deleted(slots)] = -1
+        return slots
+
+    def find_one(self, key: bytes, width: int | None, timestamp: int) -> int:
+        """Return the slot of `key` if it is live at `timestamp`, else -1; `width` is not used."""
+        slot = self._slots.get(key, -1)
+        if slot < 0:
+            return -1
+        op = self.changes.newest_op(slot, timestamp)
+        return -1 if op is None or op == OP_DELETE else slot
+
+    def read_rows(
+        self, rowids: np.ndarray, columns: Sequence[Column], timestamp: int
+    ) -> list[pa.Array]:
+        """Return each column's values of int64[n] slots in any order, as of `timestamp`."""
+        applier = self.applier(timestamp)
+        return [_values(column, rowids, applier) for column in columns]
+
+    def read_row(self, rowid: int, columns: Sequence[Column], timestamp: int) -> list[object]:
+        """Return one row's cells as Python values, as of `timestamp`."""
+        cells = []
+        for column in columns:
+            cell = self.changes.newest_cell(rowid, column.id, timestamp)
+            cells.append(column.read_default if cell is None else cell_value(cell, column))
+        return cells
+
+    # -- scans
+
+    def blocks(self, spec: ScanSpec) -> Iterator[Block]:
+        """Yield the blocks with a key inside the bounds, in key order."""
+        if not self.is_visible(spec.timestamp):
+            return
+        start, stop, keys = 0, self.row_count, self.sorted_keys.keys
+        if spec.lower is not None and spec.lower > self.key_min:
+            start = keys.locate(spec.lower, "left")
+        if spec.upper is not None and spec.upper <= self.key_max:
+            stop = keys.locate(spec.upper, "left")
+        for number, first in enumerate(range(start, stop, ROW_GROUP_ROWS)):
+            yield Block(number, first, min(first + ROW_GROUP_ROWS, stop))
+
+    def live_in(self, block: Block, timestamp: int) -> np.ndarray | None:
+        """Return bool[n]: which of a block's rows a snapshot sees; None when it sees all."""
+        applier = self.applier(timestamp)
+        if not len(applier.deleted) and self._inserted_count(timestamp) == self.row_count:
+            return None
+        return self.are_there(self.rowids_of(block), timestamp, applier)
+
+    def keys_of(self, block: Block, positions: np.ndarray | None) -> KeyArray:
+        """Return the keys of a block's rows at int64[m] `positions`; None is all of them."""
+        keys = self.sorted_keys.keys.slice(block.start, block.stop)
+        return keys if positions is None else keys.take(positions)
+
+    # -- what changed
+
+    def delta_sources(self) -> tuple[Sequence[DeltaSource], Sequence[DeltaSource]]:
+        """Return no UNDO, and all changes, inserts included, as REDO."""
+        return [], [self.changes]
+
+    def rowids_of(self, block: Block) -> np.ndarray:
+        """Return int64[n]: the slots of a block's rows, in key order."""
+        return self.sorted_keys.rowids[block.start : block.stop]
+
+    def are_there(self, rowids: np.ndarray, timestamp: int, applier: DeltaApplier) -> np.ndarray:
+        """Return bool[n]: which of int64[n] slots are live; `applier` is that of `timestamp`."""
+        return (rowids < self._inserted_count(timestamp)) & ~applier.is_deleted(rowids)
+
+    def read_images(
+        self,
+        block: Block,
+        columns: Sequence[Column],
+        views: Sequence[tuple[DeltaApplier, np.ndarray | None]],
+    ) -> list[list[pa.Array]]:
+        """Return, for each view, the columns' values of the block's rows at its positions."""
+        slots = self.rowids_of(block)
+        chosen = [(applier, slots if at is None else slots[at]) for applier, at in views]
+        return [[_values(column, at, applier) for column in columns] for applier, at in chosen]
+
+
+def _values(column: Column, slots: np.ndarray, applier: DeltaApplier) -> pa.Array:
+    # What no change sets is of a row that is older than the column.
+    return applier.apply_rows(constant(column, len(slots)), column.id, slots)
+
+
+def join_keys(chunks: Sequence[KeyChunk], width: int | None) -> KeyChunk:
+    """Return one chunk of neighbours."""
+    stamps = np.concatenate([chunk.timestamps for chunk in chunks])
+    return KeyChunk(chunks[0].start, _joined_keys(chunks, width), stamps)
+
+
+def _joined_keys(chunks: Sequence[KeyChunk], width: int | None) -> KeyArray:
+    parts: list[KeyArray] = []
+    run: list[bytes] = []  # keys as bytes, not in an array yet
+    for chunk in chunks:
+        if isinstance(chunk.keys, KeyArray):
+            if run:
+                parts.append(KeyArray.from_bytes(run, width))
+                run = []
+            parts.append(chunk.keys)
+        else:
+            run += chunk.keys
+    if run or not parts:
+        parts.append(KeyArray.from_bytes(run, width))
+    return KeyArray.concat(parts)
+
+
+@dataclass(frozen=True)
+class SortedKeys:
+    """n keys, ascending, and the int64[n] row ids that they belong to."""
+
+    keys: KeyArray
+    rowids: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.rowids)
+
+    @staticmethod
+    def of(keys: KeyArray, first_rowid: int = 0) -> SortedKeys:
+        """Sort keys that stand in order of their row ids."""
+        order = keys.sort_order()
+        return SortedKeys(keys.take(order), order + first_rowid)
+
+    def grown(self, newer: KeyArray) -> SortedKeys:
+        """Return these and `newer` keys, none of them here, which take the next row ids."""
+        if not len(newer):
+            return self
+        added = SortedKeys.of(newer, len(self))
+        total = len(self) + len(added)
+        places = self.keys.search_sorted(added.keys) + np.arange(len(added))
+        is_old = np.ones(total, dtype=bool)
+        is_old[places] = False
+        source = np.empty(total, np.int64)
+        source[places] = np.arange(len(self), total)
+        source[is_old] = np.arange(len(self))
+        keys = KeyArray.concat([self.keys, added.keys]).take(source)
+        return SortedKeys(keys, np.concatenate([self.rowids, added.rowids])[source])
+
+    def first(self, count: int) -> SortedKeys:
+        """Return the keys of the row ids below `count`."""
+        if count == len(self):
+            return self
+        at = np.flatnonzero(self.rowids < count)
+        return SortedKeys(self.keys.take(at), self.rowids[at])

@@ -21,11 +21,26 @@ Invariants: (1) a snapshot at the mark or later sees in the outputs what it saw 
 Threads: any; inputs never change, and nobody knows the outputs before they are published.
 
 Source: Kudu tablet.cc, DoMergeCompactionOrFlush, its first phase; compaction.cc.
+
+Where the rows of compacted rowsets went: deltas that arrived meanwhile follow them.
+
+    input row id → number of the row over all outputs → (output, row id there)
+
+    input a   0 1 2 3        output 0   a0 b0 a1          a → 0 2 3 -1     b → 1 4
+    input b   0 1            output 1   a2 b1             outputs start at 0 and 3
+
+Invariants: (1) two input rows never have the same number; (2) numbers ascend with the keys; (3) a
+row that has no row of its own any more (dropped, or a dead one whose key lives on elsewhere) is -1.
+
+Threads: immutable, share freely.
+
+Source: Kudu compaction.cc, "ReupdateMissedDeltas", which counts rows in a second scan instead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -33,16 +48,14 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from kudulite.cfile.base_data import ROW_GROUP_ROWS
-from kudulite.delta.delta_rows import concat_rows
+from kudulite.basefile.base_data import ROW_GROUP_ROWS
+from kudulite.delta.delta_file import DeltaRows, concat_rows, sort_rows, take_rows
 from kudulite.fs.file_system import FileSystem
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Schema
 from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.merge import OrderedStream, merge_windows
-from kudulite.rowset.merged_rows import merge_lives
-from kudulite.rowset.row_id_map import RowIdMap
-from kudulite.rowset.row_lives import RowLives, read_lives
+from kudulite.rowset.row_versions import RowVersions, merge_row_versions, read_row_versions
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.rowset.rowset_writer import RowHistory, rows_per_rowset, write_rowsets
 
@@ -78,12 +91,12 @@ def merge_rowsets(
     oldest = min(rowset.meta.insert_timestamp for rowset in inputs)
     writer = _Writer(file_system, folder, schema)
     streams = [
-        OrderedStream(rowset.key_min, partial(read_lives, rowset, schema, mark, without))
+        OrderedStream(rowset.key_min, partial(read_row_versions, rowset, schema, mark, without))
         for rowset in inputs
     ]
     count = 0
     for window in merge_windows(streams, _row_limit):
-        merged = merge_lives([rows for _, rows in window], schema)
+        merged = merge_row_versions([rows for _, rows in window], schema)
         for (at, rows), places in zip(window, merged.places, strict=True):
             new_rowids = numbers[inputs[at].meta.id]
             new_rowids[rows.rowids] = np.where(places < 0, -1, places + count)
@@ -93,7 +106,7 @@ def merge_rowsets(
     return MergedRowSets(rowsets, RowIdMap(numbers, [meta.row_count for meta in rowsets]))
 
 
-def _row_limit(blocks: Sequence[RowLives]) -> int:
+def _row_limit(blocks: Sequence[RowVersions]) -> int:
     """Return how many rows of each block a window takes, so that its memory stays bounded."""
     size = max(rows.row_bytes for rows in blocks)
     return max(1, min(_WINDOW_ROWS, _WINDOW_BYTES // size) // len(blocks))
@@ -162,3 +175,41 @@ def _joined(parts: Sequence[RowHistory]) -> RowHistory:
         start += len(part.insert_timestamps)
     stamps = np.concatenate([part.insert_timestamps for part in parts])
     return RowHistory(stamps, concat_rows(undo), concat_rows(redo))
+
+
+@dataclass(frozen=True)
+class RowIdMap:
+    """`numbers` has int64[n] per input rowset id; `row_counts` is that of each output, in order."""
+
+    numbers: Mapping[str, np.ndarray]
+    row_counts: Sequence[int]
+
+    @property
+    def starts(self) -> np.ndarray:
+        """int64[outputs + 1]: the number of each output's first row, and of the row after all."""
+        return np.cumsum([0, *self.row_counts])
+
+    def locate(self, input_id: str, rowids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return int64[m] outputs and int64[m] row ids there, both -1 for rows that are gone."""
+        numbers = self.numbers[input_id][rowids]
+        outputs = np.searchsorted(self.starts, numbers, "right") - 1
+        return outputs, np.where(numbers < 0, -1, numbers - self.starts[outputs])
+
+    def map_deltas(self, input_id: str, rows: DeltaRows) -> dict[int, DeltaRows]:
+        """Return changes of an input's rows as those of the outputs, by output, by row id.
+
+        Of one row they keep their order. Changes of rows that are gone are left out: such a row was
+        dead, or its key was to be left out of the compaction.
+        """
+        numbers = self.numbers[input_id][rows.rowids]
+        moved = replace(rows, rowids=numbers)
+        if (numbers < 0).any():
+            moved = take_rows(moved, np.flatnonzero(numbers >= 0))
+        moved = sort_rows(moved)
+        bounds = np.searchsorted(moved.rowids, self.starts).tolist()
+        found = {}
+        for output, (low, high) in enumerate(itertools.pairwise(bounds)):
+            if low < high:
+                part = take_rows(moved, np.arange(low, high))
+                found[output] = replace(part, rowids=part.rowids - self.starts[output])
+        return found

@@ -2,23 +2,48 @@
 
 A row id is the row's place in its rowset, for as long as the rowset exists. A key may be a deleted
 row of many rowsets; it is live in at most one.
+
+What a scan asks of every rowset: one immutable value, the same for all tablets and workers.
+
+What a diff scan asks of every rowset: one immutable value, the same for all tablets and workers.
+
+    (start, end]     a change at `start` is not in the window, one at `end` is
+
+Chained windows, the next start being the last end, neither lose a change nor repeat one.
+
+Keeps the overlays of a rowset that are asked for again: the newest, and one of the past.
+
+Threads: any; two that find the same missing overlay make it twice, which does no harm.
+
+Interval tree over rowsets: which of them may hold a key?
+
+    node: centre key c; `here`, the intervals that contain c, once by rising minimum and once by
+          falling maximum; `left`, the intervals wholly below c; `right`, those wholly above
+
+A query for one key walks one path and stops in `here` at the first interval that misses: O(log n +
+hits). The number of hits is the tablet's height at that key, the cost of a lookup.
+
+Invariants: (1) bounds are inclusive encoded keys; (2) a tree is never changed, it is replaced.
+
+Source: Kudu rowset_tree.cc and interval_tree.h.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
-from kudulite.delta.delta_overlay import DeltaOverlay, DeltaSource
-from kudulite.delta.scatter import select
+from kudulite.delta.delta_applier import DeltaApplier, DeltaSource, select
 from kudulite.model.key_array import KeyArray
-from kudulite.model.schema import Column
+from kudulite.model.predicate import BoundPredicates, bind_predicates
+from kudulite.model.schema import Column, Schema
 from kudulite.model.values import timestamp_from_micros
-from kudulite.rowset.scan_spec import ScanSpec
 
 
 @dataclass(frozen=True)
@@ -111,7 +136,7 @@ class RowSet(ABC):
         self,
         block: Block,
         columns: Sequence[Column],
-        views: Sequence[tuple[DeltaOverlay, np.ndarray | None]],
+        views: Sequence[tuple[DeltaApplier, np.ndarray | None]],
     ) -> list[list[pa.Array]]:
         """Return, for each view, the columns' values of the block's rows at int64[m] positions.
 
@@ -152,13 +177,13 @@ class RowSet(ABC):
     ) -> dict[str, pa.Array]:
         """Read columns of a block as of the snapshot, at the `selected` positions."""
         columns = [spec.schema.column(name) for name in names]
-        view = self.overlay(spec.timestamp), selected
+        view = self.applier(spec.timestamp), selected
         return dict(zip(names, self.read_images(block, columns, [view])[0], strict=True))
 
     # -- what changed, for diff scans and the history of a row
 
     @abstractmethod
-    def overlay(self, timestamp: int) -> DeltaOverlay:
+    def applier(self, timestamp: int) -> DeltaApplier:
         """Return what the deltas that a snapshot at `timestamp` sees make of base data."""
 
     @abstractmethod
@@ -166,8 +191,8 @@ class RowSet(ABC):
         """Return the sources of UNDO, newest first, and of REDO, oldest first, not opened yet."""
 
     @abstractmethod
-    def are_there(self, rowids: np.ndarray, timestamp: int, overlay: DeltaOverlay) -> np.ndarray:
-        """Return bool[n]: which of int64[n] row ids are live; `overlay` is that of `timestamp`."""
+    def are_there(self, rowids: np.ndarray, timestamp: int, applier: DeltaApplier) -> np.ndarray:
+        """Return bool[n]: which of int64[n] row ids are live; `applier` is that of `timestamp`."""
 
 
 def record_batch(arrays: list[pa.Array], fields: pa.Schema, count: int) -> pa.RecordBatch:
@@ -188,3 +213,183 @@ def cell_value(scalar: pa.Scalar, column: Column) -> object:
         # Arrow looks its time zone up for every scalar, and has no form for years above 9999.
         return timestamp_from_micros(scalar.value, column.type)
     return scalar.as_py()
+
+
+@dataclass(frozen=True)
+class ScanSpec:
+    """Columns `names` (in this order) of the rows in [`lower`, `upper`) that match, at `timestamp`.
+
+    The bounds are encoded keys, None is unbounded. `with_keys` also asks for the encoded keys,
+    which an ordered merge needs.
+    """
+
+    schema: Schema
+    names: tuple[str, ...]
+    predicates: BoundPredicates
+    timestamp: int
+    lower: bytes | None = None
+    upper: bytes | None = None
+    with_keys: bool = False
+
+
+@dataclass(frozen=True)
+class DiffSpec:
+    """Columns `names` of the rows of [`lower`, `upper`) that changed in (`start`, `end`].
+
+    `predicates` on key columns choose keys; a row meets those on other columns when its image at
+    either end of the window does. `column_ids` are all columns of the table: an update of any
+    other, a dropped one, is no change. `with_before` asks for the image at `start` too.
+    """
+
+    schema: Schema
+    names: tuple[str, ...]
+    predicates: BoundPredicates
+    start: int
+    end: int
+    column_ids: frozenset[int]
+    with_before: bool = False
+    lower: bytes | None = None
+    upper: bytes | None = None
+
+    @cached_property
+    def key_scan(self) -> ScanSpec:
+        """The scan of the keys that may be in the result."""
+        names = self.schema.key_names
+        own = [p for p in self.predicates.predicates if p.column in names]
+        predicates = bind_predicates(own, self.schema)
+        return ScanSpec(self.schema, (), predicates, self.end, self.lower, self.upper)
+
+    @cached_property
+    def value_predicates(self) -> BoundPredicates:
+        """The predicates on columns that are not of the key."""
+        names = self.schema.key_names
+        own = [p for p in self.predicates.predicates if p.column not in names]
+        return bind_predicates(own, self.schema)
+
+    @cached_property
+    def image_columns(self) -> tuple[Column, ...]:
+        """The columns that images are read with: the projection, then those that are compared."""
+        names = dict.fromkeys((*self.names, *self.value_predicates.columns))
+        return tuple(self.schema.column(name) for name in names)
+
+    @property
+    def reads_before(self) -> bool:
+        """Whether the image at `start` of rows that are still there at `end` is needed."""
+        return self.with_before or bool(self.value_predicates.columns)
+
+
+class ApplierMemo:
+    """Overlays by a snapshot's timestamp; from `timestamp_max` on all are the same.
+
+    It does not keep who makes them: a rowset that nobody uses any more is freed at once.
+    """
+
+    def __init__(self, timestamp_max: int) -> None:
+        self.timestamp_max = timestamp_max
+        self._latest: DeltaApplier | None = None
+        self._recent: tuple[int, DeltaApplier] | None = None
+
+    def at(self, timestamp: int, fold: Callable[[int], DeltaApplier]) -> DeltaApplier:
+        """Return the overlay of a snapshot at `timestamp`, which `fold` makes."""
+        if timestamp >= self.timestamp_max:
+            if self._latest is None:
+                self._latest = fold(timestamp)
+            return self._latest
+        recent = self._recent
+        if recent is None or recent[0] != timestamp:
+            recent = self._recent = (timestamp, fold(timestamp))
+        return recent[1]
+
+
+class KeyInterval(Protocol):
+    """Anything with inclusive encoded key bounds."""
+
+    @property
+    def key_min(self) -> bytes:
+        """The smallest key."""
+
+    @property
+    def key_max(self) -> bytes:
+        """The largest key."""
+
+
+T = TypeVar("T", bound=KeyInterval)
+
+
+@dataclass(frozen=True)
+class _Node(Generic[T]):
+    centre: bytes
+    by_min: tuple[T, ...]
+    by_max: tuple[T, ...]
+    left: _Node[T] | None
+    right: _Node[T] | None
+
+
+class RowSetTree(Generic[T]):
+    """Static centred interval tree; all queries give the items in no particular order."""
+
+    def __init__(self, items: Sequence[T]) -> None:
+        self.items = tuple(items)
+        self._root = _build(self.items)
+
+    def covering(self, key: bytes) -> Iterator[T]:
+        """Yield the items whose bounds contain `key`."""
+        node = self._root
+        while node is not None:
+            if key < node.centre:
+                for item in node.by_min:
+                    if item.key_min > key:
+                        break
+                    yield item
+                node = node.left
+            elif key > node.centre:
+                for item in node.by_max:
+                    if item.key_max < key:
+                        break
+                    yield item
+                node = node.right
+            else:
+                yield from node.by_min
+                return
+
+    def overlapping(self, lower: bytes | None, upper: bytes | None) -> Iterator[T]:
+        """Yield the items that may hold a key in [lower, upper); None is unbounded."""
+        pending = [self._root]
+        while pending:
+            node = pending.pop()
+            if node is None:
+                continue
+            for item in node.by_min:
+                if upper is not None and item.key_min >= upper:
+                    break
+                if lower is None or item.key_max >= lower:
+                    yield item
+            if lower is None or lower < node.centre:
+                pending.append(node.left)
+            if upper is None or upper > node.centre:
+                pending.append(node.right)
+
+    def probe_ranges(self, keys: KeyArray) -> Iterator[tuple[T, int, int]]:
+        """Yield (item, start, stop): the slice of ascending `keys` inside an item's bounds."""
+        if not len(keys):
+            return
+        for item in self.overlapping(keys[0], keys[len(keys) - 1] + b"\0"):
+            start = keys.locate(item.key_min, "left")
+            stop = keys.locate(item.key_max, "right")
+            if start < stop:
+                yield item, start, stop
+
+
+def _build(items: Sequence[T]) -> _Node[T] | None:
+    if not items:
+        return None
+    ends = sorted(end for item in items for end in (item.key_min, item.key_max))
+    centre = ends[len(ends) // 2]
+    here = [item for item in items if item.key_min <= centre <= item.key_max]
+    return _Node(
+        centre=centre,
+        by_min=tuple(sorted(here, key=lambda item: item.key_min)),
+        by_max=tuple(sorted(here, key=lambda item: item.key_max, reverse=True)),
+        left=_build([item for item in items if item.key_max < centre]),
+        right=_build([item for item in items if item.key_min > centre]),
+    )

@@ -15,19 +15,24 @@ could ever see it.
 Threads: any number may read; nothing here is shared.
 
 Source: Kudu design-docs/scan-optimization-diff-scan, tablet/delta_store.cc.
+
+One row of a rowset through time: when it changed, whether it was there, what it was.
+
+Threads: any number may read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
 
-from kudulite.delta.changed_rows import ChangedRows, changed_rows
-from kudulite.delta.delta_overlay import DeltaOverlay
-from kudulite.rowset.diff_spec import DiffSpec
-from kudulite.rowset.rowset import Block, RowSet, ScannedRows
+from kudulite.delta.delta_applier import DeltaApplier
+from kudulite.delta.delta_history import ChangedRows, OneRowSource, changed_rows, changes_within
+from kudulite.model.hybrid_time import TIMESTAMP_MAX
+from kudulite.model.schema import Column
+from kudulite.rowset.rowset import Block, DiffSpec, RowSet, ScannedRows, ScanSpec
 
 LIVE_START, LIVE_END, TIMESTAMP = range(3)  # columns of a batch
 IMAGE_START = 3  # the first column of the images
@@ -74,10 +79,10 @@ class _RowSetDiff:
         self._changed: ChangedRows = changed_rows(
             (*undo, *redo), spec.start, spec.end, spec.column_ids, not_at=self._inserted
         )
-        self._at_start = rowset.overlay(spec.start)
-        self._at_end = rowset.overlay(spec.end)
-        self._at_insert = rowset.overlay(self._inserted)
-        self._before_delete = rowset.overlay(max(0, self._deleted - 1))
+        self._at_start = rowset.applier(spec.start)
+        self._at_end = rowset.applier(spec.end)
+        self._at_insert = rowset.applier(self._inserted)
+        self._before_delete = rowset.applier(max(0, self._deleted - 1))
 
     def read(self, block: Block) -> ScannedRows | None:
         """Return the changed rows of a block, None when there are none."""
@@ -102,12 +107,12 @@ class _RowSetDiff:
     def _newest(self, rowids: np.ndarray) -> np.ndarray:
         """Return uint64[n]: the newest change in the window of each row, 0 where there is none."""
         newest = self._changed.newest_of(rowids)
-        for moment, live_at, overlay in (
+        for moment, live_at, applier in (
             (self._inserted, self._inserted, self._at_insert),
             (self._deleted, self._deleted - 1, self._before_delete),
         ):
             if moment:
-                there = self._rowset.are_there(rowids, live_at, overlay)
+                there = self._rowset.are_there(rowids, live_at, applier)
                 newest[there] = np.maximum(newest[there], np.uint64(moment))
         return newest
 
@@ -128,7 +133,7 @@ class _RowSetDiff:
             sides = 2 if spec.reads_before else 1
             return [pa.nulls(len(at), column.type.arrow) for column in spec.image_columns] * sides
         old = live_start if spec.reads_before else live_start & ~live_end
-        views: list[tuple[DeltaOverlay, np.ndarray | None]] = [
+        views: list[tuple[DeltaApplier, np.ndarray | None]] = [
             (self._at_end, at[live_end]),
             (self._at_start, at[old]),
         ]
@@ -149,3 +154,60 @@ def _taken(ends: pa.Array, starts: pa.Array, at: np.ndarray | None) -> pa.Array:
     if at is None:
         return ends
     return pa.concat_arrays([ends, starts, pa.nulls(1, ends.type)]).take(pa.array(at))
+
+
+class RowLife:
+    """The row at `block`, which is of one row, dead or alive."""
+
+    def __init__(self, rowset: RowSet, block: Block) -> None:
+        self._rowset = rowset
+        self._block = block
+        self._rowids = rowset.rowids_of(block)
+        undo, redo = rowset.delta_sources()
+        rowid = int(self._rowids[0])
+        self._undo = [row for source in undo if len(row := OneRowSource(source, rowid))]
+        self._redo = [row for source in redo if len(row := OneRowSource(source, rowid))]
+        self._appliers: dict[int, DeltaApplier] = {}
+
+    def moments(self, start: int, column_ids: Collection[int]) -> set[int]:
+        """Return when the row changed after `start`; `column_ids` are those of the table."""
+        inserted, deleted = self._rowset.lifetime
+        moments: set[int] = set()
+        for source in (*self._undo, *self._redo):
+            stamps = changes_within(source, start, TIMESTAMP_MAX, column_ids)[1]
+            moments.update(stamps.tolist())
+        # What happened when all rows were inserted is told by whether the row is there then.
+        moments.discard(inserted)
+        if inserted > start and self.is_there(inserted):
+            moments.add(inserted)
+        if deleted is not None and deleted > start and self.is_there(deleted - 1):
+            moments.add(deleted)
+        return moments
+
+    def is_there(self, timestamp: int) -> bool:
+        """Whether a snapshot at `timestamp` sees the row."""
+        applier = self._applier(timestamp)
+        return bool(self._rowset.are_there(self._rowids, timestamp, applier)[0])
+
+    def images(
+        self, columns: Sequence[Column], timestamps: Sequence[int]
+    ) -> dict[int, list[pa.Array]]:
+        """Return the columns of the row, one value each, at each of some moments."""
+        first = np.zeros(1, np.int64)
+        views: list[tuple[DeltaApplier, np.ndarray | None]] = [
+            (self._applier(timestamp), first) for timestamp in timestamps
+        ]
+        found = self._rowset.read_images(self._block, columns, views)
+        return dict(zip(timestamps, found, strict=True))
+
+    def _applier(self, timestamp: int) -> DeltaApplier:
+        if timestamp not in self._appliers:
+            self._appliers[timestamp] = DeltaApplier(self._redo, timestamp, self._undo)
+        return self._appliers[timestamp]
+
+
+def find_row(rowset: RowSet, key_scan: ScanSpec) -> RowLife | None:
+    """Return the row of the one key inside the bounds of a scan, None when there was never one."""
+    if rowset.key_max < (key_scan.lower or b"") or rowset.key_min > (key_scan.lower or b""):
+        return None
+    return next((RowLife(rowset, block) for block in rowset.blocks(key_scan)), None)

@@ -15,15 +15,14 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from kudulite.cfile.base_data import ROW_GROUP_ROWS, write_base_data
-from kudulite.cfile.bloom import write_bloom
-from kudulite.cfile.key_index import write_key_index
-from kudulite.delta.delta_file import OP_DELETE, DeltaRows
-from kudulite.delta.delta_rows import rows_between
+from kudulite.basefile.base_data import ROW_GROUP_ROWS, write_base_data
+from kudulite.basefile.bloom import write_bloom
+from kudulite.basefile.key_index import write_key_index
+from kudulite.delta.delta_file import OP_DELETE, DeltaRows, rows_between
 from kudulite.fs.file_system import FileRef, FileSystem
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Schema
-from kudulite.rowset.rowset_deltas import write_deltas
+from kudulite.rowset.disk_rowset import write_deltas
 from kudulite.rowset.rowset_meta import BaseFileMeta, RowSetMeta
 
 ROWSET_ROWS_MAX = 1 << 20

@@ -19,6 +19,16 @@ Threads: any; all functions are pure.
 
 Source: Kudu util/maintenance_manager.cc and tablet_mm_ops.cc; rowsets and delta files by steps of
 size are ours (there a flush comes at a gigabyte, here after two minutes).
+
+What a DiskRowSet costs its readers beyond clean base data, from its superblock entry alone.
+
+    REDO     updates and deletes that every read applies; updates can become base data
+    UNDO     history: the bytes that only reads of the past touch, and those that no legal read does
+    dead     rows that are deleted: kept for the past, dropped once their DELETE is ancient
+
+A change is ancient when its timestamp is at or before the ancient history mark. Where a file holds
+changes on both sides of the mark, its share behind it is estimated: as if they came evenly between
+its oldest and its newest.
 """
 
 from __future__ import annotations
@@ -27,18 +37,12 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
+from kudulite.basefile.base_data import ROW_GROUP_ROWS
 from kudulite.delta.delta_file import DeltaFileMeta
-from kudulite.rowset.rowset_meta import RowSetMeta
+from kudulite.rowset.rowset_meta import RowSetMeta, is_dead_for_ever, without_ancient_undo
+from kudulite.rowset.rowset_writer import ROWSET_ROWS_MAX
 from kudulite.tablet.compaction_policy import BUDGET_BYTES, RowSetExtent, choose_rowsets
-from kudulite.tablet.rowset_debt import (
-    ancient_row_count,
-    collectable_bytes,
-    column_bytes,
-    fullness,
-    update_bytes,
-    updated_cell_count,
-)
-from kudulite.tablet.superblock import Superblock
+from kudulite.tablet.tablet import Superblock
 from kudulite.tablet.tombstones import is_ancient
 
 # Files or rowsets of fewer bytes are taken for so large: what they cost is being files.
@@ -61,16 +65,19 @@ _UPDATE_BYTES_MIN = 64 << 10
 DEAD_SHARE_MIN, _DEAD_SHARE_SMALL = 0.1, 0.5
 _DEAD_ROWS_MIN = 1000
 
+# A rowset of so many bytes is not worth joining with its neighbours; Kudu's size of a rowset.
+FULL_ROWSET_BYTES = 32 << 20
+
 
 @dataclass(frozen=True)
-class Operation:
+class MaintenanceOperation:
     """Something to do to a tablet's rowsets, by their ids."""
 
     rowset_ids: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class CollectHistory(Operation):
+class CollectHistory(MaintenanceOperation):
     """Drop UNDO files and tombstones behind the mark, and rowsets that are dead for ever: all that
     there are."""
 
@@ -78,20 +85,20 @@ class CollectHistory(Operation):
 
 
 @dataclass(frozen=True)
-class CompactRowSets(Operation):
+class CompactRowSets(MaintenanceOperation):
     """Merge rowsets into new ones that do not overlap; or one, to drop what is dead behind the
     mark."""
 
 
 @dataclass(frozen=True)
-class CompactColumns(Operation):
+class CompactColumns(MaintenanceOperation):
     """Make the updates of some columns base data; UNDO takes it back."""
 
     column_ids: tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class CompactDeltas(Operation):
+class CompactDeltas(MaintenanceOperation):
     """Join adjacent REDO files, `start` to `stop` of the rowset's, into one; or its UNDO files."""
 
     start: int
@@ -106,7 +113,7 @@ class ScoredOperation:
     What frees something goes first, then the highest score.
     """
 
-    operation: Operation
+    operation: MaintenanceOperation
     score: float
     byte_count: int
     freed_bytes: int = 0
@@ -141,7 +148,7 @@ def scored_operations(
 
 def full_compaction(
     superblock: Superblock, mark: int, column_ids: Collection[int]
-) -> list[Operation]:
+) -> list[MaintenanceOperation]:
     """Return all that brings a tablet to its best shape, whatever it costs; none where it is so.
 
     After it no rowsets overlap, no two neighbours fit into one, no column has updates in REDO, and
@@ -150,7 +157,9 @@ def full_compaction(
     what is left comes last.
     """
     metas = [meta for meta in superblock.rowsets if meta.delete_timestamp is None]
-    operations: list[Operation] = [scored.operation for scored in _collection(superblock, mark)]
+    operations: list[MaintenanceOperation] = [
+        scored.operation for scored in _collection(superblock, mark)
+    ]
     if operations:
         return operations
     for group in _joined_groups(_overlapping_groups(metas)):
@@ -276,7 +285,7 @@ def _join(meta: RowSetMeta, first: int, stop: int, *, is_undo: bool) -> CompactD
     return CompactDeltas((meta.id,), len(meta.redo) - stop, len(meta.redo) - first)
 
 
-def _cleaned(meta: RowSetMeta, column_ids: Collection[int]) -> Iterator[Operation]:
+def _cleaned(meta: RowSetMeta, column_ids: Collection[int]) -> Iterator[MaintenanceOperation]:
     """Yield what leaves a rowset that stays by itself without updates, or with fewer files."""
     updated = tuple(sorted(update_bytes(meta, column_ids)))
     if updated:
@@ -323,3 +332,78 @@ def _joined_groups(groups: Sequence[list[RowSetMeta]]) -> list[list[RowSetMeta]]
             joined.append(list(group))
             room = 1.0 - need
     return joined
+
+
+def collectable_bytes(meta: RowSetMeta, mark: int) -> int:
+    """Return the size of the files that no legal read needs: all of them, or whole UNDO files."""
+    if is_dead_for_ever(meta, mark):
+        return meta.bytes_on_disk
+    return meta.bytes_on_disk - without_ancient_undo(meta, mark).bytes_on_disk
+
+
+def ancient_bytes(meta: RowSetMeta, mark: int) -> int:
+    """Estimate the bytes of a rowset's history that no legal read needs."""
+    if is_dead_for_ever(meta, mark):
+        return meta.bytes_on_disk
+    return sum(int(delta.ref.length * _ancient_share(delta, mark)) for delta in meta.undo)
+
+
+def dead_row_count(meta: RowSetMeta) -> int:
+    """Return how many rows are deleted but still stored."""
+    return meta.row_count - meta.live_row_count
+
+
+def ancient_row_count(meta: RowSetMeta, mark: int) -> int:
+    """Estimate how many rows are deleted behind the mark: a merging compaction drops them."""
+    return sum(int(delta.delete_count * _ancient_share(delta, mark)) for delta in meta.redo)
+
+
+def update_bytes(meta: RowSetMeta, column_ids: Collection[int]) -> dict[int, int]:
+    """Estimate the bytes of REDO by column, for those of `column_ids` that any update sets.
+
+    The bytes of a file are spread evenly over its row ids and cells. Deletes are not counted: they
+    stay REDO whatever columns are compacted.
+    """
+    sizes: dict[int, int] = {}
+    for delta in meta.redo:
+        cell_count = delta.row_count + sum(delta.update_counts.values())
+        for column_id, count in delta.update_counts.items():
+            if column_id in column_ids and count:
+                size = delta.ref.length * count // max(1, cell_count)
+                sizes[column_id] = sizes.get(column_id, 0) + size
+    return sizes
+
+
+def updated_cell_count(meta: RowSetMeta, column_id: int) -> int:
+    """Return how many updates of a column REDO holds."""
+    return sum(delta.update_counts.get(column_id, 0) for delta in meta.redo)
+
+
+def column_bytes(meta: RowSetMeta, column_id: int) -> int:
+    """Estimate the bytes of a column's base data: its part of the file if all were alike.
+
+    For a column that was added later it is what a bit per row would take.
+    """
+    for base in meta.base:
+        if column_id in base.column_ids:
+            return max(1, base.ref.length // len(base.column_ids))
+    return max(1, meta.row_count // 8)
+
+
+def fullness(meta: RowSetMeta) -> float:
+    """Return how full a rowset is, between 0 and 1; a full one is not joined with its neighbours.
+
+    A writer rolls over to the next rowset at a row group's border, for reasons of size that the
+    entry does not tell: so a whole number of row groups is full.
+    """
+    if meta.row_count % ROW_GROUP_ROWS == 0:
+        return 1.0
+    return min(1.0, max(meta.bytes_on_disk / FULL_ROWSET_BYTES, meta.row_count / ROWSET_ROWS_MAX))
+
+
+def _ancient_share(delta: DeltaFileMeta, mark: int) -> float:
+    if delta.timestamp_max <= mark:
+        return 1.0
+    if delta.timestamp_min > mark:
+        return 0.0
+    return (mark - delta.timestamp_min) / (delta.timestamp_max - delta.timestamp_min)

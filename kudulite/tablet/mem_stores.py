@@ -25,22 +25,20 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from kudulite.delta.delta_file import OP_DELETE, OP_UPDATE, DeltaColumn, DeltaRows
+from kudulite.delta.delta_file import OP_DELETE, OP_UPDATE, DeltaColumn, DeltaRows, concat_columns
 from kudulite.delta.delta_mem_store import DeltaMemStore
-from kudulite.delta.delta_rows import concat_columns
 from kudulite.errors import CorruptionError
 from kudulite.model.encoded_key import encode_keys, key_width
+from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Schema
-from kudulite.mvcc.hybrid_time import TIMESTAMP_MAX
 from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.memrowset import MemRowSet
 from kudulite.tablet.row_effects import RowApplier
 from kudulite.tablet.tablet import Tablet
+from kudulite.wal.format import WalPosition
 from kudulite.wal.record_format import Record, RecordDecoder
-from kudulite.wal.row_changes import CHANGE_DELETE, CHANGE_INSERT
-from kudulite.wal.row_codec import RowList
-from kudulite.wal.wal_position import WalPosition
+from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_INSERT, RowList
 from kudulite.wal.wal_writer import WalWriter
 
 # A key that is live in the MemRowSet; any other location is (rowset id, row id).

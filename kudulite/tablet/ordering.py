@@ -11,7 +11,7 @@ dropped, so only the newest state of a key is meaningful.
 
 Newer is: a higher ordering value (NaN is the highest, -0.0 is 0.0); of equal values a delete; of
 two such upserts the one with the greater cells, column by column in the table's order, as
-total_order.py has it. Nothing is newer than itself.
+tombstones.py has it. Nothing is newer than itself.
 
 Invariant: whatever the order in which changes arrive, in whatever batches and how often, the newest
 one decides what the table holds, as long as all set the same columns and no delete among them is
@@ -30,13 +30,13 @@ import numpy as np
 import pyarrow as pa
 
 from kudulite.errors import RowError
+from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Column
-from kudulite.mvcc.hybrid_time import TIMESTAMP_MAX
-from kudulite.tablet.collapse import KeyedOperations
 from kudulite.tablet.operation import Operation
+from kudulite.tablet.row_effects import KeyedOperations
 from kudulite.tablet.tablet import RowLocations, Tablet
-from kudulite.tablet.total_order import (
+from kudulite.tablet.tombstones import (
     compare,
     equals_previous,
     last_of_runs,

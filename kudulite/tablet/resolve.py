@@ -6,12 +6,22 @@ Values are gathered once, straight from the caller's batch into the files. Nothi
 a commit adopts the files.
 
 Threads: a resolver is immutable; several threads may resolve different tablets of one batch.
+
+The staged part of a write in one tablet, not yet visible: new rowsets and new REDO files.
+
+    staging folder of a part := <rowset id>/base-… key-… bloom-…     a new rowset
+                                <rowset id>/redo-…                  a delta of a rowset, old or new
+                                tombstone-…                         what an ordered write deletes
+
+A commit stamps the entries with its timestamp and renames the files into the tablet's folder.
+
+Turns cells of a staged delta back into the cells of the write's rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,17 +32,20 @@ from kudulite.delta.delta_file import (
     OP_DELETE,
     OP_UPDATE,
     DeltaColumn,
+    DeltaFileMeta,
     DeltaRows,
     create_delta_file,
 )
 from kudulite.errors import RowError
 from kudulite.fs.file_system import FileSystem
+from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Column, Schema
-from kudulite.mvcc.hybrid_time import TIMESTAMP_MAX
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.rowset.rowset_writer import write_rowsets
-from kudulite.tablet.collapse import (
+from kudulite.tablet.operation import Operation, WriteSpec, raise_row_error
+from kudulite.tablet.ordering import Ordering
+from kudulite.tablet.row_effects import (
     ACTION_DELETE,
     ACTION_INSERT,
     ACTION_UPDATE,
@@ -43,10 +56,6 @@ from kudulite.tablet.collapse import (
     WriteCounts,
     collapse,
 )
-from kudulite.tablet.operation import Operation, WriteSpec
-from kudulite.tablet.ordering import Ordering
-from kudulite.tablet.row_failure import raise_row_error
-from kudulite.tablet.staged import StagedDelta, StagedTablet
 from kudulite.tablet.tablet import RowLocations, Tablet
 from kudulite.tablet.tombstones import StagedTombstones
 
@@ -297,3 +306,78 @@ def _values(rows: pa.Table, column: Column, source: np.ndarray | None, count: in
     if column.write_default is None:
         return values
     return pc.if_else(pa.array(source == SOURCE_DEFAULT), default, values)
+
+
+@dataclass(frozen=True)
+class StagedDelta:
+    """A REDO file for an existing rowset."""
+
+    rowset_id: str
+    meta: DeltaFileMeta
+
+    @property
+    def is_no_op(self) -> bool:
+        """Whether it changes nothing, because its rows are key-only upserts or all null under
+        ignore_null. It is kept until the commit only to check that its rows still exist.
+        """
+        return not self.meta.delete_count and not any(self.meta.update_counts.values())
+
+
+@dataclass(frozen=True)
+class StagedTablet:
+    """One part of a write in one tablet; small and picklable.
+
+    `folder` is relative to the table's folder. Parts of a write apply in their order.
+    """
+
+    tablet_id: str
+    folder: str
+    rowsets: tuple[RowSetMeta, ...] = ()
+    deltas: tuple[StagedDelta, ...] = ()
+    counts: WriteCounts = field(default_factory=WriteCounts)
+    tombstones: StagedTombstones | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the part changes nothing."""
+        return not self.rowsets and not self.deltas and self.tombstones is None
+
+    def without_no_ops(self) -> StagedTablet:
+        """Return the part without the files that change nothing, after the last conflict check."""
+        return replace(self, deltas=tuple(d for d in self.deltas if not d.is_no_op))
+
+    def with_masked_rowset(self, masked: RowSetMeta, masked_count: int) -> StagedTablet:
+        """Return the part with one of its rowsets replaced, `masked_count` rows fewer inserted."""
+        rowsets = tuple(masked if r.id == masked.id else r for r in self.rowsets)
+        counts = self.counts + WriteCounts(inserted=-masked_count)
+        return replace(self, rowsets=rowsets, counts=counts)
+
+    def with_delta(
+        self, old: StagedDelta, new: StagedDelta | None, removed: WriteCounts
+    ) -> StagedTablet:
+        """Return the part with `old` replaced (or dropped) and `removed` rows no longer counted."""
+        deltas = [new if delta is old else delta for delta in self.deltas]
+        negative = WriteCounts(0, -removed.updated, -removed.deleted, 0)
+        return replace(
+            self,
+            deltas=tuple(delta for delta in deltas if delta is not None),
+            counts=self.counts + negative,
+        )
+
+
+def set_masks(rows: pa.Table, spec: WriteSpec) -> list[np.ndarray] | None:
+    """Return which rows set each value column of the write: all (None), or those not null."""
+    if not spec.ignore_null:
+        return None
+    return [rows.column(name).is_valid().to_numpy() for name in spec.value_columns]
+
+
+def take_rows_out(rows: DeltaRows, column: Column, at: np.ndarray) -> pa.Array:
+    """Return a column's values at positions `at`, null where the delta does not set it."""
+    delta = rows.columns.get(column.id)
+    if delta is None:
+        return pa.nulls(len(at), column.type.arrow)
+    values = delta.values.take(pa.array(at))
+    if delta.is_set is None:
+        return values
+    return pc.if_else(pa.array(delta.is_set[at]), values, pa.scalar(None, column.type.arrow))

@@ -9,32 +9,64 @@ leaves out what was deleted at or before the ancient history mark, and files tha
 it go with the next ordered delete or history collection.
 
 Threads: any; nothing here is changed after it is made.
+
+Tombstones: the keys that ordered writes have deleted, and as of which ordering value.
+
+    file := an Arrow IPC file, sorted by key, each key once; schema metadata as below
+        key        binary, or fixed_size_binary of the keys' width
+        value      the ordering column's type
+        timestamp  uint64: when the delete was committed; 0: by the commit that wrote this file
+    metadata "kudulite.tombstones" := {"format_version": 1, "width": bytes of each key or null}
+
+They are no rows: nothing reads them but the next ordered write, which drops changes that are older
+than a delete (ordering.py). A file is in its tablet's folder, `tombstone-<uuid>.arrow`; its entry
+in the superblock names the ordering column by id.
+
+Invariants: (1) a file has at least one key; (2) it never changes; who joins files lists the new one
+in their place.
+
+Threads: any number may read.
+
+A total order over the values of any column, as arrays that other code can sort and compare.
+
+    null  <  false < true  <  numbers  <  NaN      strings and binary by unsigned bytes
+    arrays by their elements, a shorter one before those that it begins
+
+Each column becomes one or several *sort keys*, arrays which compare one after the other and hold
+no float. Loosely -0.0 equals 0.0 and every NaN every other, as comparisons have it everywhere;
+exactly, only equal bits are equal, so that of two different rows one is always greater.
+
+Threads: pure functions over immutable values.
 """
 
 from __future__ import annotations
 
+import json
+import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kudulite.cfile.block_cache import BlockCache
-from kudulite.fs.file_system import FileSystem
+from kudulite.basefile.block_cache import BlockCache
+from kudulite.errors import CorruptionError, FormatVersionError
+from kudulite.fs.file_system import FileRef, FileSystem, check_content, read_file
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Column, Schema
-from kudulite.tablet.tombstone_file import (
-    TIMESTAMP_OF_COMMIT,
-    TombstoneFileMeta,
-    TombstoneRows,
-    read_tombstones,
-    write_tombstones,
-)
-from kudulite.tablet.total_order import compare, last_of_runs, sort_keys, sorted_positions
 
 _STEP = 2
+
+FORMAT_VERSION = 1
+TIMESTAMP_OF_COMMIT = 0
+_METADATA_KEY = b"kudulite.tombstones"
+_NAMES = ["key", "value", "timestamp"]
+
+# The integers of a float's size, and the greatest of them.
+_INTEGERS = {2: (np.int16, 0x7FFF), 4: (np.int32, 0x7FFFFFFF), 8: (np.int64, (1 << 63) - 1)}
 
 
 @dataclass(frozen=True)
@@ -166,3 +198,201 @@ def _joined(parts: Sequence[TombstoneRows]) -> TombstoneRows:
         [pa.array(group), *sort_keys(rows.values, exact=False), pa.array(np.arange(len(rows)))]
     )
     return rows.take(by_value[last_of_runs(group[by_value])])
+
+
+@dataclass(frozen=True)
+class TombstoneRows:
+    """n deletes by ascending, distinct key: the ordering `values` and uint64[n] `timestamps`."""
+
+    keys: KeyArray
+    values: pa.Array
+    timestamps: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory in bytes."""
+        return int(self.keys.nbytes + self.values.nbytes + self.timestamps.nbytes)
+
+    def take(self, at: np.ndarray) -> TombstoneRows:
+        """Return the deletes at int64[m] positions, in that order."""
+        return TombstoneRows(
+            self.keys.take(at), self.values.take(pa.array(at)), self.timestamps[at]
+        )
+
+
+@dataclass(frozen=True)
+class TombstoneFileMeta:
+    """What a superblock says of a file: its ordering column, its rows, their moments."""
+
+    ref: FileRef
+    column_id: int
+    row_count: int
+    timestamp_min: int = TIMESTAMP_OF_COMMIT
+    timestamp_max: int = TIMESTAMP_OF_COMMIT
+
+    def stamped(self, timestamp: int) -> TombstoneFileMeta:
+        """Return the entry of a staged file, now that its commit has a timestamp."""
+        first = self.timestamp_min or timestamp
+        return replace(self, timestamp_min=first, timestamp_max=timestamp)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON form that the superblock keeps."""
+        return {
+            "file": self.ref.to_json(),
+            "column_id": self.column_id,
+            "row_count": self.row_count,
+            "timestamps": [self.timestamp_min, self.timestamp_max],
+        }
+
+    @staticmethod
+    def from_json(value: dict[str, Any]) -> TombstoneFileMeta:
+        """Build an entry from `to_json`'s form."""
+        first, last = value["timestamps"]
+        ref = FileRef.from_json(value["file"])
+        return TombstoneFileMeta(ref, value["column_id"], value["row_count"], first, last)
+
+
+def write_tombstones(
+    file_system: FileSystem, folder: Path, column_id: int, rows: TombstoneRows
+) -> TombstoneFileMeta:
+    """Write `rows` (at least one) to a new file, durable but for its name. Raises StorageError."""
+    assert len(rows)
+    assert rows.keys.is_sorted(strict=True)
+    header = {"format_version": FORMAT_VERSION, "width": rows.keys.width}
+    arrays = [rows.keys.to_arrow(), rows.values, pa.array(rows.timestamps, pa.uint64())]
+    batch = pa.RecordBatch.from_arrays(arrays, names=_NAMES)
+    batch = batch.replace_schema_metadata({_METADATA_KEY: json.dumps(header).encode()})
+    options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+    with file_system.open_sink(folder / f"tombstone-{uuid.uuid4().hex}.arrow") as sink:
+        file = pa.PythonFile(sink, mode="w")
+        with pa.ipc.new_file(file, batch.schema, options=options) as writer:
+            writer.write_batch(batch)
+        ref = sink.finish()
+    known = rows.timestamps[rows.timestamps != TIMESTAMP_OF_COMMIT]
+    first = int(known.min()) if len(known) else TIMESTAMP_OF_COMMIT
+    last = int(known.max()) if len(known) else TIMESTAMP_OF_COMMIT
+    return TombstoneFileMeta(ref, column_id, len(rows), first, last)
+
+
+def read_tombstones(path: Path, meta: TombstoneFileMeta) -> TombstoneRows:
+    """Return the deletes of a file, all with timestamps. Raises StorageError, CorruptionError."""
+    content = read_file(path)
+    check_content(path, content, meta.ref)
+    try:
+        reader = pa.ipc.open_file(content)
+        table = reader.read_all().combine_chunks()
+        table.validate(full=True)
+        header = json.loads((table.schema.metadata or {})[_METADATA_KEY])
+        version, width = header["format_version"], header["width"]
+    except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
+        raise CorruptionError(f"{path}: not a file of tombstones: {error!r}") from error
+    if version != FORMAT_VERSION:
+        raise FormatVersionError(
+            f"{path}: tombstones of format version {version}, known: {FORMAT_VERSION}; upgrade"
+            " kudulite to read it"
+        )
+    if table.column_names != _NAMES or table.num_rows != meta.row_count:
+        raise CorruptionError(
+            f"{path}: columns {', '.join(table.column_names)} with {table.num_rows} rows, expected"
+            f" {', '.join(_NAMES)} with {meta.row_count}"
+        )
+    keys, values, stamps = (column.combine_chunks() for column in table.columns)
+    key_array = KeyArray.from_arrow(keys, width)
+    if not key_array.is_sorted(strict=True) or values.null_count:
+        raise CorruptionError(f"{path}: keys do not ascend, or a value is null")
+    timestamps = stamps.to_numpy().astype(np.uint64)
+    timestamps[timestamps == TIMESTAMP_OF_COMMIT] = meta.timestamp_max
+    return TombstoneRows(key_array, values, timestamps)
+
+
+def sort_keys(values: pa.Array, *, exact: bool) -> list[pa.Array]:
+    """Return arrays of `len(values)` that compare, the first that differs deciding, as values do.
+
+    Those of different arrays compare with each other only if they were made in one call.
+    """
+    keys = []
+    if values.null_count:
+        keys.append(values.is_valid().cast(pa.uint8()))
+    if pa.types.is_list(values.type) or pa.types.is_large_list(values.type):
+        return keys + _element_keys(values, exact)
+    if pa.types.is_floating(values.type):
+        return [*keys, _float_key(values, exact)]
+    if pa.types.is_boolean(values.type):
+        return [*keys, values.cast(pa.uint8())]
+    return [*keys, values]
+
+
+def sorted_positions(keys: Sequence[pa.Array]) -> np.ndarray:
+    """Return int64[n]: the positions of rows in the order of sort keys, which compare in turn."""
+    names = [str(number) for number in range(len(keys))]
+    table = pa.Table.from_arrays(list(keys), names=names)
+    order: pa.Array = pc.sort_indices(table, [(name, "ascending") for name in names])
+    return np.asarray(order.to_numpy(), np.int64)
+
+
+def last_of_runs(groups: np.ndarray) -> np.ndarray:
+    """Return int64[m]: the last position of each run of equal numbers."""
+    return np.flatnonzero(np.append(groups[1:] != groups[:-1], True)[: len(groups)])
+
+
+def compare(left: Sequence[pa.Array], right: Sequence[pa.Array], *, exact: bool) -> np.ndarray:
+    """Return int8[n]: -1, 0 or 1 where row i of the columns `left` is less than that of `right`,
+    equal, or greater; the first column that differs decides.
+    """
+    count = len(left[0])
+    sign = np.zeros(count, np.int8)
+    for ours, theirs in zip(left, right, strict=True):
+        for key in sort_keys(pa.concat_arrays([ours, theirs]), exact=exact):
+            if sign.all():
+                return sign
+            first, second = key.slice(0, count), key.slice(count)
+            open_rows = sign == 0
+            sign[open_rows & _is_true(pc.greater(first, second))] = 1
+            sign[open_rows & _is_true(pc.less(first, second))] = -1
+    return sign
+
+
+def equals_previous(keys: Sequence[pa.Array]) -> np.ndarray:
+    """Return bool[n]: whether a row of the sort keys is equal to the row before it."""
+    count = len(keys[0])
+    equal = np.ones(count, dtype=bool)
+    equal[:1] = False
+    for key in keys:
+        before, after = key.slice(0, max(0, count - 1)), key.slice(1)
+        both_null = pc.and_(before.is_null(), after.is_null())
+        equal[1:] &= _is_true(pc.equal(before, after)) | _is_true(both_null)
+    return equal
+
+
+def _is_true(flags: pa.Array) -> np.ndarray:
+    return np.asarray(pc.fill_null(flags, False).to_numpy(zero_copy_only=False))
+
+
+def _float_key(values: pa.Array, exact: bool) -> pa.Array:
+    """Return integers whose order is that of floats."""
+    numbers = values.fill_null(0.0).to_numpy(zero_copy_only=False)
+    if not exact:
+        numbers = np.where(np.isnan(numbers), np.array(np.nan, numbers.dtype), numbers)
+        numbers = numbers + np.array(0.0, numbers.dtype)  # -0.0 + 0.0 is 0.0
+    integer, greatest = _INTEGERS[numbers.dtype.itemsize]
+    bits = np.ascontiguousarray(numbers).view(integer)
+    # The greater a negative float, the smaller its bits; all but the sign are turned round.
+    return pa.array(np.where(bits < 0, bits ^ integer(greatest), bits))
+
+
+def _element_keys(lists: pa.Array, exact: bool) -> list[pa.Array]:
+    """Return the keys of the first elements of lists, then of the second ones, …; their lengths
+    go between: a list that has ended is less than one that goes on.
+    """
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
+    starts = lists.offsets.to_numpy(zero_copy_only=False)[:-1]
+    keys: list[pa.Array] = []
+    for place in range(int(lengths.max(initial=0))):
+        goes_on = lengths > place
+        keys.append(pa.array(goes_on.astype(np.uint8)))
+        at = pa.array(starts + place, mask=~goes_on)
+        keys += sort_keys(lists.values.take(at), exact=exact)
+    return keys or [pa.array(np.zeros(len(lists), np.uint8))]

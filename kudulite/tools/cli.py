@@ -12,13 +12,7 @@ import sys
 import typer
 
 from kudulite.errors import KuduliteError
-from kudulite.tools import (
-    commands_backup,
-    commands_look,
-    commands_read,
-    commands_upkeep,
-    commands_write,
-)
+from kudulite.tools import commands_look, commands_upkeep, commands_write
 
 app = typer.Typer(
     help="Look into kudulite tables, write to them, look after them, and keep them twice.",
@@ -32,9 +26,9 @@ for command in (
     commands_look.describe,
     commands_look.partitions,
     commands_look.layout,
-    commands_read.scan,
-    commands_read.changes,
-    commands_read.history,
+    commands_look.scan,
+    commands_look.changes,
+    commands_look.history,
     commands_write.load,
     commands_write.upsert,
     commands_write.delete,
@@ -43,10 +37,10 @@ for command in (
     commands_upkeep.maintain,
     commands_look.check,
     commands_look.dump,
-    commands_backup.backup,
-    commands_backup.backups,
-    commands_backup.restore,
-    commands_backup.copy,
+    commands_upkeep.backup,
+    commands_upkeep.backups,
+    commands_upkeep.restore,
+    commands_upkeep.copy,
     commands_upkeep.doctor,
     commands_write.loadgen,
 ):

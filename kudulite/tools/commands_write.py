@@ -1,26 +1,178 @@
-"""Commands that write to a table: load, upsert, delete, loadgen."""
+"""Commands that write to a table: load, upsert, delete, loadgen.
+
+Rows from files: CSV with a header line, JSON lines, Parquet.
+
+Files are read in pieces. For a table that is there, CSV and JSON take its columns' types; for a new
+one they are inferred from the first block. In CSV an empty cell is null and `""` an empty text. In
+JSON bytes are base64, days and moments ISO 8601, and decimals may be text. So what `scan` prints
+can be loaded.
+
+Synthetic load: random upserts and deletes of one table, at a rate, for a while.
+
+Rows are those of a machine room: an id, a host, a moment, a value and a note, drawn from a seed.
+Writes are whole batches, or rows through a session that is flushed once per batch.
+"""
 
 from __future__ import annotations
 
+import base64
+import enum
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.csv
+import pyarrow.json
+import pyarrow.parquet
 import typer
 
 import kudulite
-from kudulite.errors import OptionError
-from kudulite.tools.arguments import AsJson, TablePath, names_of
-from kudulite.tools.loadgen import LoadSettings, generate_load
-from kudulite.tools.output import Progress, print_fields, print_json
-from kudulite.tools.row_files import FileFormat, read_rows, schema_of_files
+from kudulite.errors import OptionError, TableNotFoundError
+from kudulite.model.schema import Schema
+from kudulite.tools.output import AsJson, Progress, TablePath, names_of, print_fields, print_json
 
 Files = Annotated[
     list[Path], typer.Argument(metavar="FILE…", exists=True, dir_okay=False, readable=True)
 ]
+
+BATCH_ROWS = 1 << 16
+_JSON_BLOCK_BYTES = 16 << 20
+
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        pa.field("host", pa.string()),
+        pa.field("moment", pa.timestamp("us", "UTC")),
+        pa.field("value", pa.float64()),
+        pa.field("note", pa.string()),
+    ]
+)
+
+
+class FileFormat(enum.StrEnum):
+    """How the rows of a file are written."""
+
+    CSV = "csv"
+    JSON = "json"
+    PARQUET = "parquet"
+
+
+_ENDINGS = {
+    ".csv": FileFormat.CSV,
+    ".json": FileFormat.JSON,
+    ".jsonl": FileFormat.JSON,
+    ".ndjson": FileFormat.JSON,
+    ".parquet": FileFormat.PARQUET,
+}
+
+
+def format_of(path: Path, given: FileFormat | None) -> FileFormat:
+    """Return the format given, or that of the file's name. Raises OptionError."""
+    found = given or _ENDINGS.get(path.suffix.lower())
+    if found is None:
+        raise OptionError(f"{path}: give --format csv, json or parquet; its name does not tell")
+    return found
+
+
+def schema_of_files(paths: Sequence[Path], given: FileFormat | None) -> pa.Schema:
+    """Return the columns of the first file. Raises OptionError where it cannot be read."""
+    with _reading(paths[0]):
+        file_format = format_of(paths[0], given)
+        if file_format == FileFormat.PARQUET:
+            return pa.parquet.read_schema(paths[0]).remove_metadata()
+        if file_format == FileFormat.CSV:
+            with pa.csv.open_csv(paths[0]) as reader:
+                return reader.schema
+        return _json_schema(paths[0])
+
+
+def read_rows(path: Path, given: FileFormat | None, schema: Schema | None) -> Iterator[pa.Table]:
+    """Yield the rows of a file, in the types of a table's `schema` where it has the column.
+
+    Raises OptionError for a file that cannot be read, naming it.
+    """
+    with _reading(path):
+        for batch in _batches(path, format_of(path, given), schema):
+            yield pa.Table.from_batches([batch])
+
+
+def _batches(
+    path: Path, file_format: FileFormat, schema: Schema | None
+) -> Iterator[pa.RecordBatch]:
+    types = {} if schema is None else {column.name: column.type.arrow for column in schema}
+    if file_format == FileFormat.PARQUET:
+        with pa.parquet.ParquetFile(path) as file:
+            yield from file.iter_batches(BATCH_ROWS)
+    elif file_format == FileFormat.CSV:
+        options = pa.csv.ConvertOptions(
+            column_types=types,
+            null_values=[""],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+        )
+        with pa.csv.open_csv(path, convert_options=options) as reader:
+            yield from reader
+    else:
+        yield from _json_batches(path, types)
+
+
+def _json_batches(path: Path, types: dict[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
+    texts = {name: kind for name, kind in types.items() if _is_text_in_json(kind)}
+    fields = [(name, pa.string() if name in texts else kind) for name, kind in types.items()]
+    parsing = pa.json.ParseOptions(explicit_schema=pa.schema(fields))
+    reading = pa.json.ReadOptions(block_size=_JSON_BLOCK_BYTES)
+    names = set(_json_schema(path).names)
+    with pa.json.open_json(path, read_options=reading, parse_options=parsing) as reader:
+        for batch in reader:
+            # Columns of the schema that the file does not have come as nulls.
+            chosen = batch.select([name for name in batch.schema.names if name in names])
+            yield _decoded(chosen, texts)
+
+
+def _is_text_in_json(kind: pa.DataType) -> bool:
+    """Whether Arrow reads the type from JSON otherwise than `scan` writes it: as text."""
+    return pa.types.is_binary(kind) or pa.types.is_temporal(kind)
+
+
+def _json_schema(path: Path) -> pa.Schema:
+    """Return the columns of the first block of a file."""
+    reading = pa.json.ReadOptions(block_size=_JSON_BLOCK_BYTES)
+    with pa.json.open_json(path, read_options=reading) as reader:
+        return reader.schema
+
+
+def _decoded(batch: pa.RecordBatch, texts: dict[str, pa.DataType]) -> pa.RecordBatch:
+    """Return a batch with texts as what they stand for: moments in ISO 8601, bytes in base64."""
+    for name in texts.keys() & {*batch.schema.names}:
+        place, kind = batch.schema.get_field_index(name), texts[name]
+        column = batch.column(place)
+        if pa.types.is_binary(kind):
+            # Arrow has no base64.
+            cells = [None if c is None else base64.b64decode(c) for c in column.to_pylist()]
+            column = pa.array(cells, kind)
+        batch = batch.set_column(place, name, column.cast(kind))
+    return batch
+
+
+class _reading:
+    """Turns what a bad file raises into an OptionError that names it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type | None, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, pa.ArrowException | OSError | ValueError):
+            raise OptionError(f"cannot read {self._path}: {error}") from error
+
+
 GivenFormat = Annotated[
     FileFormat | None, typer.Option("--format", help="Without it: as the files' names end.")
 ]
@@ -199,3 +351,116 @@ def _print_result(result: kudulite.WriteResult, as_json: bool) -> None:
     else:
         said = [f"{count:,} {name}" for name, count in counts.items() if count]
         print(f"{', '.join(said) or 'nothing changed'}; version {result.version}")
+
+
+_HOSTS = np.array([f"host-{number:03d}" for number in range(200)], object)
+
+
+@dataclass(frozen=True)
+class LoadSettings:
+    """What load to make; `rows_per_second` 0 is as much as can be."""
+
+    seconds: float = 10.0
+    row_count_max: int | None = None
+    rows_per_second: float = 0.0
+    batch_rows: int = 1000
+    key_count: int = 1_000_000
+    delete_share: float = 0.05
+    uses_sessions: bool = False
+    tablet_count: int = 4
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class LoadReport:
+    """What a load did; milliseconds are of one write, from its begin until it was durable."""
+
+    seconds: float
+    write_count: int
+    row_count: int
+    delete_count: int
+    rows_per_second: float
+    milliseconds_median: float
+    milliseconds_p99: float
+    milliseconds_max: float
+    table_row_count: int
+
+
+def generate_load(path: str, settings: LoadSettings, say: Callable[[str], None]) -> LoadReport:
+    """Write to the table at `path`, which is made if it is not there, until time or rows are up."""
+    table = _table(path, settings.tablet_count)
+    session = kudulite.Session("manual") if settings.uses_sessions else None
+    random = np.random.default_rng(settings.seed)
+    begin = time.perf_counter()
+    latencies: list[float] = []
+    rows = deletes = 0
+    left = settings.row_count_max
+    while time.perf_counter() - begin < settings.seconds and (left is None or rows < left):
+        count = settings.batch_rows if left is None else min(settings.batch_rows, left - rows)
+        delete_count = int(random.binomial(count, settings.delete_share))
+        made = _rows(random, count - delete_count, settings.key_count)
+        gone = pa.table({"id": random.integers(0, settings.key_count, delete_count)})
+        start = time.perf_counter()
+        _write_batches(table, session, made, gone)
+        latencies.append(time.perf_counter() - start)
+        rows, deletes = rows + count, deletes + delete_count
+        say(f"writing to {table.name}: {rows:,} rows in {time.perf_counter() - begin:.0f} s")
+        _wait(begin, rows, settings)
+    seconds = time.perf_counter() - begin
+    found = 1000 * np.array(latencies or [0.0])
+    return LoadReport(
+        seconds=seconds,
+        write_count=len(latencies),
+        row_count=rows,
+        delete_count=deletes,
+        rows_per_second=rows / seconds if seconds else 0.0,
+        milliseconds_median=float(np.median(found)),
+        milliseconds_p99=float(np.quantile(found, 0.99)),
+        milliseconds_max=float(found.max()),
+        table_row_count=table.scan().count(),
+    )
+
+
+def _table(path: str, tablet_count: int) -> kudulite.Table:
+    try:
+        return kudulite.open_table(path)
+    except TableNotFoundError:
+        place = Path(path).absolute()
+        client = kudulite.connect(place.parent, background_maintenance=False)
+        hashed = [(["id"], tablet_count)] if tablet_count > 1 else None
+        return client.create_table(place.name, SCHEMA, primary_key="id", hash_partitions=hashed)
+
+
+def _rows(random: np.random.Generator, count: int, key_count: int) -> pa.Table:
+    now = time.time_ns() // 1000
+    columns = [
+        pa.array(random.integers(0, key_count, count)),
+        pa.array(_HOSTS[random.integers(0, len(_HOSTS), count)], pa.string()),
+        pa.array(now - random.integers(0, 1_000_000, count)).cast(SCHEMA.field("moment").type),
+        pa.array(random.normal(100, 15, count)),
+        pa.array(random.integers(0, 1 << 40, count)).cast(pa.string()),
+    ]
+    return pa.Table.from_arrays(columns, schema=SCHEMA)
+
+
+def _write_batches(
+    table: kudulite.Table, session: kudulite.Session | None, made: pa.Table, gone: pa.Table
+) -> None:
+    if session is None:
+        if made.num_rows:
+            table.upsert(made)
+        if gone.num_rows:
+            table.delete_ignore(gone)
+        return
+    for row in made.to_pylist():
+        session.apply(table.new_upsert(row))
+    for row in gone.to_pylist():
+        session.apply(table.new_delete_ignore(row))
+    session.flush()
+
+
+def _wait(begin: float, rows: int, settings: LoadSettings) -> None:
+    """Sleep until the rows written so far are due at the rate, but not past the end."""
+    if settings.rows_per_second:
+        due = min(rows / settings.rows_per_second, settings.seconds)
+        time.sleep(max(0.0, begin + due - time.perf_counter()))

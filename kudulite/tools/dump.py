@@ -24,20 +24,18 @@ import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet as pq
 
-from kudulite.catalog.manifest import TabletEntry
-from kudulite.catalog.table_store import MANIFEST_FOLDER, TableStore
-from kudulite.cfile.bloom_format import decode_file
+from kudulite.basefile.bloom import decode_file
 from kudulite.delta.delta_file import OP_DELETE, OP_REINSERT, OP_UPDATE
 from kudulite.errors import KuduliteError, OptionError
-from kudulite.fs.checked_json import decode_checked_json
-from kudulite.fs.file_system import FileRef, read_file, verify_file
+from kudulite.fs.file_system import FileRef, decode_checked_json, read_file, verify_file
 from kudulite.fs.lock import read_lock_file
-from kudulite.mvcc.hybrid_time import format_timestamp
+from kudulite.model.hybrid_time import format_timestamp
 from kudulite.rowset.rowset_meta import RowSetMeta
+from kudulite.table.manifest import TabletEntry
+from kudulite.table.table_store import MANIFEST_FOLDER, TableStore
 from kudulite.tablet.tablet import LOCK_NAME
-from kudulite.wal.format import SEGMENT_HEADER_BYTES
-from kudulite.wal.row_changes import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
-from kudulite.wal.wal_position import WalPosition
+from kudulite.wal.format import SEGMENT_HEADER_BYTES, WalPosition
+from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
 from kudulite.wal.wal_reader import read_wal
 
 _DELTA_OPS = {OP_UPDATE: "UPDATE", OP_DELETE: "DELETE", OP_REINSERT: "REINSERT"}

@@ -2,26 +2,52 @@
 
 Results go to standard output. Progress and errors go to standard error, so a result can be piped;
 progress is shown only on a terminal, and only when the work takes longer than two seconds.
+
+Rows to standard output or a file: as a table, CSV, JSON lines, or Parquet.
+
+Arguments and options that several commands have.
+
+Opening a table by its folder, for commands that look below what `Table` shows.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import dataclasses
 import datetime
 import decimal
+import enum
 import json
+import os
+import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Annotated, Any, BinaryIO
 
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import typer
 from rich.console import Console
 from rich.status import Status
 from rich.table import Table
 
+from kudulite.errors import OptionError
+from kudulite.model.schema import Column
+from kudulite.table.table_store import TableStore, default_environment
+
 PROGRESS_AFTER_SECONDS = 2.0
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+TablePath = Annotated[str, typer.Argument(metavar="PATH", help="The table's folder.")]
+BackupSetPath = Annotated[
+    str, typer.Argument(metavar="SET", help="The directory of the table's backups.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of text.")]
+ColumnNames = Annotated[str | None, typer.Option("--columns", help="Names, separated by commas.")]
 
 
 def print_json(value: Any) -> None:
@@ -105,3 +131,97 @@ class Progress:
     def say(self, text: str) -> None:
         """Replace what is said."""
         self._status.update(text)
+
+
+class RowFormat(enum.StrEnum):
+    """How rows are written."""
+
+    TABLE = "table"
+    CSV = "csv"
+    JSON = "json"
+    PARQUET = "parquet"
+
+
+def write_rows(reader: pa.RecordBatchReader, row_format: RowFormat, output: Path | None) -> None:
+    """Write all rows, batch by batch but for a table. Raises OptionError for Parquet to a pipe."""
+    if row_format == RowFormat.TABLE:
+        if output is not None:
+            raise OptionError("--output needs --format csv, json or parquet")
+        rows = reader.read_all()
+        print_rows(rows.schema.names, zip(*(c.to_pylist() for c in rows.columns), strict=True))
+        return
+    nested = [field.name for field in reader.schema if pa.types.is_nested(field.type)]
+    if row_format == RowFormat.CSV and nested:
+        raise OptionError(
+            f"CSV has no rows or arrays within rows: {', '.join(nested)}; leave them out with"
+            " --columns, or use --format json or parquet"
+        )
+    if row_format == RowFormat.PARQUET and output is None:
+        raise OptionError("--format parquet needs --output FILE")
+    with _sink(output) as sink:
+        if row_format == RowFormat.PARQUET:
+            with pa.parquet.ParquetWriter(sink, reader.schema) as writer:
+                for batch in reader:
+                    writer.write_batch(batch)
+        elif row_format == RowFormat.CSV:
+            _write_csv(reader, sink)
+        else:
+            for batch in reader:
+                sink.writelines(f"{json_text(row)}\n".encode() for row in batch.to_pylist())
+
+
+def _write_csv(reader: pa.RecordBatchReader, sink: BinaryIO) -> None:
+    try:
+        with pa.csv.CSVWriter(sink, reader.schema) as writer:
+            for batch in reader:
+                writer.write_batch(batch)
+    except pa.ArrowInvalid as error:
+        # Nothing but bytes fails here: every other flat value has a text.
+        binary = [field.name for field in reader.schema if pa.types.is_binary(field.type)]
+        raise OptionError(
+            f"CSV has no bytes that are not text, as in column {', '.join(binary)}; leave it out"
+            " with --columns, or use --format json or parquet"
+        ) from error
+
+
+def key_of_text(columns: Sequence[Column], texts: Sequence[str]) -> tuple[object, ...]:
+    """Return a primary key from what was typed for each of its columns. Raises OptionError."""
+    names = ", ".join(column.name for column in columns)
+    if len(texts) != len(columns):
+        raise OptionError(f"the primary key is ({names}); {len(texts)} values were given")
+    values = []
+    for column, text in zip(columns, texts, strict=True):
+        try:
+            values.append(pa.scalar(text).cast(column.type.arrow).as_py())
+        except pa.ArrowInvalid as error:
+            raise OptionError(f"key column {column.name!r}: {error}") from error
+    return tuple(values)
+
+
+@contextlib.contextmanager
+def _sink(output: Path | None) -> Iterator[BinaryIO]:
+    if output is None:
+        sys.stdout.flush()
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+    else:
+        with output.open("wb") as file:
+            yield file
+
+
+Format = Annotated[RowFormat, typer.Option("--format", help="json prints one object a line.")]
+OutputFile = Annotated[
+    Path | None, typer.Option("--output", help="A file instead of standard output.")
+]
+
+
+def names_of(text: str | None) -> list[str] | None:
+    """Return the names in a text with commas."""
+    return None if text is None else [name.strip() for name in text.split(",")]
+
+
+def open_store(path: str) -> TableStore:
+    """Open the table in the folder `path`. Raises TableNotFoundError that says what is there."""
+    store = TableStore(Path(os.path.abspath(path)), default_environment())
+    store.newest()
+    return store

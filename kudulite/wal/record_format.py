@@ -37,8 +37,7 @@ import pyarrow.ipc
 from kudulite.errors import CorruptionError
 from kudulite.model.schema import Schema
 from kudulite.wal.format import ALIGNMENT_BYTES, PAYLOAD_BYTES_MAX
-from kudulite.wal.row_changes import CHANGE_DELETE, RowChanges
-from kudulite.wal.row_codec import RowCodec, RowList
+from kudulite.wal.row_codec import CHANGE_DELETE, RowChanges, RowCodec, RowList
 
 Record = RowChanges | RowList
 

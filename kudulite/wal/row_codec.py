@@ -14,6 +14,8 @@ Worked example: table (k int8, v string); UPDATE (1) of k = 7 to v = "a", then D
 
 Values are in canonical form (model/values.py); any other is refused with ValueError, so that what
 is in the log always fits the columns.
+
+What one flush did to rows of a tablet: one effect per key, all at one timestamp.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import itertools
 import operator
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cached_property
 from typing import Any
@@ -42,7 +44,6 @@ from kudulite.model.values import (
     to_days,
     to_micros,
 )
-from kudulite.wal.row_changes import CHANGE_DELETE
 
 # Takes a value of the column's only type; raises ValueError, struct.error or OverflowError.
 Pack = Callable[[Any], bytes]
@@ -64,6 +65,10 @@ _NUMBERS: dict[str, tuple[str, type]] = {
 }
 _LENGTH, _DAYS, _MICROS = struct.Struct("<I"), struct.Struct("<i"), struct.Struct("<q")
 _DECIMAL_BYTES = 16
+
+CHANGE_INSERT, CHANGE_UPDATE, CHANGE_DELETE = 0, 1, 2  # on disk: do not renumber
+
+
 _OPS = tuple(bytes((op,)) for op in range(256))
 _MOMENT = datetime.datetime
 _PLANS_MAX = 256
@@ -389,3 +394,24 @@ def _text_codec(column_type: ColumnType) -> tuple[type, Pack, Unpack]:
         return (found.decode() if is_text else found), end
 
     return kind, pack_text if is_text else pack_bytes, unpack
+
+
+@dataclass(frozen=True, eq=False)
+class RowChanges:
+    """n changes at `timestamp`: `ops` uint8[n] of CHANGE_ constants, each key at most once.
+
+    `columns` has, by column id, n cells each, null where a row does not set the column; the key
+    columns are always there, and an INSERT sets all columns of the table. `is_set` has bool[n] for
+    the columns that not every row sets; a column without it is set by all rows. The arrays are of
+    the columns' exact Arrow types and are never changed.
+    """
+
+    timestamp: int
+    ops: np.ndarray
+    columns: Mapping[int, pa.Array]
+    is_set: Mapping[int, np.ndarray] = field(default_factory=dict)
+
+    @property
+    def row_count(self) -> int:
+        """The number of changes, 1 or more in a record."""
+        return len(self.ops)

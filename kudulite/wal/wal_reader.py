@@ -22,13 +22,16 @@ from kudulite.model.schema import Schema
 from kudulite.wal.format import (
     FRAME_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
+    WAL_BEGIN,
     SegmentHeader,
+    WalPosition,
     decode_frame,
     decode_segment_header,
     find_frame_header,
+    list_segments,
+    segment_path,
 )
 from kudulite.wal.record_format import Record, RecordDecoder
-from kudulite.wal.wal_position import WAL_BEGIN, WalPosition, list_segments, segment_path
 
 
 @dataclass(frozen=True)

@@ -29,14 +29,16 @@ from kudulite.wal.format import (
     FRAME_HEADER_BYTES,
     SALT_BYTES,
     SEGMENT_HEADER_BYTES,
+    WAL_BEGIN,
     SegmentHeader,
+    WalPosition,
     decode_frame,
     decode_segment_header,
     encode_frame,
     encode_segment_header,
+    segment_path,
 )
 from kudulite.wal.record_format import Record, encode_record
-from kudulite.wal.wal_position import WAL_BEGIN, WalPosition, segment_path
 
 SEGMENT_BYTES_MAX = 8 << 20
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import kudulite
-from kudulite.catalog.table_store import TableStore
 from kudulite.client.table import Table
+from kudulite.table.table_store import TableStore
 from tests.support.tables.core_tables import CoreTables, environment, stored
 
 PROCESSES = 4

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import kudulite
-from kudulite.catalog.sweep import sweep
 from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.errors import StorageError
+from kudulite.table.garbage_collection import collect_garbage
 from tests.support.doubles.killing_file_system import FailingFileSystem, KillingFileSystem
 from tests.support.tables.core_tables import CoreTables, environment, stored
 
@@ -78,7 +78,7 @@ def test_a_disk_error_at_any_step_leaves_old_or_new(core: CoreTables, base: Path
         if found == old_rows:
             table.apply(CHANGES)
             assert dict(stored(opened(root))) == new_rows
-        sweep(opened(root)._store, 0, 0)
+        collect_garbage(opened(root)._store, 0, 0)
         opened(root).check().raise_if_bad()
         shutil.rmtree(root)
     assert refused > counting.count // 2

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 
 import kudulite
-from kudulite.catalog.sweep import sweep
 from kudulite.client.client import Client
 from kudulite.client.table import Table
+from kudulite.table.garbage_collection import collect_garbage
 from tests.support.doubles.killing_file_system import KillingFileSystem, ran_to_its_end
 from tests.support.tables.core_tables import CoreTables, environment, expect_clean, stored
 from tests.support.tiers import tiered
@@ -95,7 +95,7 @@ CASES: dict[str, tuple[Callable[[Client], None], Callable[[Client], object]]] = 
     ),
     "overwrite": (filled, lambda client: client.table("t").overwrite(FRESH)),
     "truncate": (filled, lambda client: client.table("t").truncate()),
-    "sweep": (filled, lambda client: sweep(client.table("t")._store, 0, 0)),
+    "sweep": (filled, lambda client: collect_garbage(client.table("t")._store, 0, 0)),
     "create": (empty, create),
     "delete": (filled, lambda client: client.delete_table("t")),
     "rename": (filled, lambda client: client.rename_table("t", "u")),

@@ -16,19 +16,19 @@ from pathlib import Path
 import pytest
 
 import kudulite
-from kudulite.catalog.compaction import run_operation
-from kudulite.catalog.range_drop import forget_dropped_ranges
 from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.errors import TimestampError
 from kudulite.fs.file_system import FileSystem
 from kudulite.rowset.rowset_meta import RowSetMeta
+from kudulite.table.alter import forget_dropped_ranges
+from kudulite.table.compaction import run_operation
 from kudulite.tablet.maintenance_policy import (
     CollectHistory,
     CompactColumns,
     CompactDeltas,
     CompactRowSets,
-    Operation,
+    MaintenanceOperation,
 )
 from tests.support.doubles.killing_file_system import KillingFileSystem, ran_to_its_end
 from tests.support.tables.core_tables import (
@@ -118,7 +118,7 @@ def _rows(table: Table, moment: int) -> list[tuple] | None:
         return None
 
 
-def operate(make: Callable[[list[RowSetMeta]], Operation]) -> Callable[[Client], object]:
+def operate(make: Callable[[list[RowSetMeta]], MaintenanceOperation]) -> Callable[[Client], object]:
     """Run an operation on the first tablet; `make` is given its rowsets."""
 
     def run(client: Client) -> object:
@@ -130,7 +130,7 @@ def operate(make: Callable[[list[RowSetMeta]], Operation]) -> Callable[[Client],
     return run
 
 
-def minor(metas: list[RowSetMeta]) -> Operation:
+def minor(metas: list[RowSetMeta]) -> MaintenanceOperation:
     """Join all REDO files of the rowset that has most."""
     meta = max(metas, key=lambda meta: len(meta.redo))
     return CompactDeltas((meta.id,), 0, len(meta.redo))

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 import kudulite
-from kudulite.catalog.sweep import sweep
 from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.fs.file_system import FileSystem
 from kudulite.fs.lock import TabletLock
+from kudulite.table.garbage_collection import collect_garbage
 from tests.support.doubles.killing_file_system import (
     KilledError,
     KillingFileSystem,
@@ -112,7 +112,7 @@ CASES: dict[str, tuple[Callable[[Client], None], Callable[[Client], object]]] = 
     ),
     "a bulk commit": (flushed, bulk),
     "an overwrite": (flushed, lambda client: client.table("t").overwrite([{"k": 1, "v": 1}])),
-    "a sweep": (flushed, lambda client: sweep(client.table("t")._store, 0, 0)),
+    "a sweep": (flushed, lambda client: collect_garbage(client.table("t")._store, 0, 0)),
 }
 # Their tablets change one after the other.
 BY_TABLET = ("the first flush", "a flush over base data", "a flush over a log", "two flushes")
@@ -223,7 +223,7 @@ def expect_whole_and_writable(root: Path) -> None:
 
 
 @pytest.mark.parametrize("is_after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("method", ["set_wal_end", "lift_last_timestamp"])
+@pytest.mark.parametrize("method", ["set_wal_end", "advance_safe_timestamp"])
 @tiered("case", BY_TABLET, quick=1)
 def test_a_writer_killed_at_the_lock_file_leaves_whole_flushes(
     core: CoreTables, monkeypatch: pytest.MonkeyPatch, case: str, method: str, is_after: bool

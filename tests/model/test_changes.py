@@ -13,16 +13,16 @@ import pyarrow as pa
 import pytest
 
 import kudulite
-from kudulite.catalog.compaction import run_operation
-from kudulite.catalog.history import ancient_history_mark
 from kudulite.errors import TimestampError
 from kudulite.rowset.rowset_meta import RowSetMeta
+from kudulite.table.compaction import run_operation
+from kudulite.table.history import ancient_history_mark
 from kudulite.tablet.maintenance_policy import (
     CollectHistory,
     CompactColumns,
     CompactDeltas,
     CompactRowSets,
-    Operation,
+    MaintenanceOperation,
 )
 from tests.support.oracle.change_model import ChangeModel, Row, difference, version_difference
 from tests.support.tables.core_tables import CoreTables, ManualClock, in_order, stored, tuples
@@ -182,7 +182,7 @@ class ChangingTable:
         for entry in store.newest().tablets:
             run_operation(store, entry.id, CollectHistory())
 
-    def operation(self, metas: list[RowSetMeta]) -> Operation:
+    def operation(self, metas: list[RowSetMeta]) -> MaintenanceOperation:
         """Any compaction that these rowsets can have."""
         kind = self.random.choice(["rowsets", "rowsets", "columns", "redo", "undo"])
         if kind == "rowsets":

@@ -1,8 +1,8 @@
 """Writes staged in several tasks and at the same version, committed one after the other.
 
 What a commit must give is what the same rows, task after task, would have given when written in
-the order of the commits. The one difference is stated in tablet/revalidate.py: rows that an IGNORE
-operation ignored at the version which the write read stay ignored.
+the order of the commits. The one difference is stated in tablet/conflict_check.py: rows that an
+IGNORE operation ignored at the version which the write read stay ignored.
 """
 
 from collections.abc import Sequence
@@ -118,7 +118,7 @@ def commit(table: RandomTable, staged: Staged, order: str) -> None:
     expected = [counts.inserted, counts.updated, counts.deleted, ignored]
     if staged.write.operation == "update_ignore":
         # Rows of one key in one task are staged as one: of those that were updates and find their
-        # row gone at the commit, only one is counted as ignored (tablet/revalidate.py).
+        # row gone at the commit, only one is counted as ignored (tablet/conflict_check.py).
         found, expected = [sum(found)], [sum(expected)]
     table.same(found, expected, "counts")
     model.committed(result.timestamp)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from kudulite_spark import front
+from kudulite_spark import session
 from tests.support import front_build
 from tests.support.spark.spark_tables import load, make_table, rows, save
 
@@ -21,7 +21,7 @@ ROWS = [(k, f"s{k % 3}", k / 2) for k in range(50)]
 
 @pytest.fixture(autouse=True)
 def _with_front(spark) -> Iterator[None]:
-    assert front.install_front(spark)
+    assert session.install_front(spark)
     spark.conf.set("spark.kudulite.front", "true")
     yield
     spark.conf.set("spark.kudulite.front", "false")
@@ -116,8 +116,8 @@ def test_a_small_table_is_broadcast(spark, path):
 
 def test_where_it_cannot_be_the_reason_is_logged(spark, monkeypatch, caplog):
     """And plain Python serves."""
-    monkeypatch.setattr(front, "VERSIONS", ("3.5",))
+    monkeypatch.setattr(session, "VERSIONS", ("3.5",))
     with caplog.at_level(logging.WARNING, logger="kudulite.spark"):
-        assert not front.install_front(spark)
+        assert not session.install_front(spark)
     assert "is none of those it was tested with: 3.5" in caplog.text
-    assert sys.modules["kudulite_spark.front"] is front
+    assert sys.modules["kudulite_spark.session"] is session

@@ -15,7 +15,7 @@ from kudulite_spark import jvm
 JOB = """
 import os
 from pyspark.sql.functions import udf
-from kudulite_spark.local import local_session
+from kudulite_spark.session import local_session
 
 spark = local_session("no Java here")
 doubled = udf(lambda n: 2 * n, "long")

@@ -7,12 +7,7 @@ from pyspark.errors import PySparkException
 
 import kudulite
 import kudulite_spark
-from kudulite.errors import (
-    NotSupportedError,
-    OptionError,
-    TableExistsError,
-    TableNotFoundError,
-)
+from kudulite.errors import NotSupportedError, OptionError, TableExistsError, TableNotFoundError
 from kudulite_spark import CreateTableOptions, KuduContext, KuduReadOptions, KuduWriteOptions
 from tests.support.spark.spark_tables import in_order, rows, stored
 

@@ -16,7 +16,7 @@ from kudulite import NativeLimits, Predicate
 from kudulite.errors import OptionError
 from kudulite.model.schema import encodings_of
 from kudulite_spark import literals, native_read
-from kudulite_spark.native_scan import FileReader
+from kudulite_spark.native_read import FileReader
 from tests.support.spark.spark_tables import load, make_table, rows
 from tests.support.tables.typed_tables import COLUMNS, TypedTable, random_table
 from tests.support.tiers import tiered

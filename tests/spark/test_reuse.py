@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from kudulite_spark.front import install_front
+from kudulite_spark.session import install_front
 from tests.support.spark.reuse_patterns import PATTERNS, ROWS, Row, Table, where
 from tests.support.spark.spark_tables import load, make_table, rows, save
 from tests.support.tiers import tiered

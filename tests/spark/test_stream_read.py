@@ -5,7 +5,7 @@ import pytest
 import kudulite
 from kudulite_spark.options import ReadOptions
 from kudulite_spark.reader import NO_NAMES
-from kudulite_spark.stream_offset import StreamStart
+from kudulite_spark.stream_bounds import StreamStart
 from kudulite_spark.stream_reader import HAS_READ_LIMITS, StreamPlan, TableStreamReader
 from kudulite_spark.types import arrow_schema
 from tests.support.spark.spark_tables import (

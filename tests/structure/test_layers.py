@@ -1,6 +1,6 @@
 """Imports point down the layers, never in a circle, and outside the package only at public names.
 
-    backups → client, tools → catalog → tablet → rowset → delta → cfile, wal, mvcc → model, fs
+    backups → client, tools → table → tablet → rowset → delta → basefile, wal → model, fs
             → errors
 
 An import in a function or under TYPE_CHECKING counts as any other.
@@ -25,11 +25,11 @@ ROOT = Path(__file__).parents[2]
 LAYERS = (
     ("errors",),
     ("model", "fs"),
-    ("cfile", "wal", "mvcc"),
+    ("basefile", "wal"),
     ("delta",),
     ("rowset",),
     ("tablet",),
-    ("catalog",),
+    ("table",),
     ("client", "tools"),
     ("backups",),
 )

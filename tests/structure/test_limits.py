@@ -5,6 +5,7 @@ says why.
 """
 
 import ast
+import collections
 from collections.abc import Iterator
 
 import pytest
@@ -18,6 +19,8 @@ FILE_LINES_MAX = 600
 CLASS_LINES_MAX = 500
 FUNCTION_LINES_MAX = 60
 LINE_CHARACTERS_MAX = 100
+FOLDER_FILES_MAX = 20
+PRODUCT_FILES_MAX = 130
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -90,7 +93,21 @@ def print_problems(tree: SourceTree) -> list[str]:
     ]
 
 
-CHECKS = (size_problems, docstring_problems, print_problems)
+def room_problems(tree: SourceTree) -> list[str]:
+    """Product folders with too many files, `__init__.py` included, and too many files together."""
+    paths = [source.path for source in tree.packaged if len(source.path.parts) > 1]
+    counts = collections.Counter(path.parent for path in paths)
+    problems = [
+        f"{folder}: {count} files in a folder"
+        for folder, count in sorted(counts.items())
+        if count > FOLDER_FILES_MAX
+    ]
+    if len(paths) > PRODUCT_FILES_MAX:
+        problems.append(f"{len(paths)} product files")
+    return problems
+
+
+CHECKS = (size_problems, docstring_problems, print_problems, room_problems)
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
@@ -145,3 +162,27 @@ def test_a_broken_limit_is_found_and_the_last_legal_size_is_not(
     assert check(SourceTree(tmp_path)) == []
     file.write_text(bad)
     assert check(SourceTree(tmp_path)) == [problem]
+
+
+def filled(root: Path, counts: dict[str, int]) -> SourceTree:
+    """A checkout with so many files in each folder."""
+    for folder, count in counts.items():
+        (root / folder).mkdir(parents=True, exist_ok=True)
+        for number in range(count):
+            (root / folder / f"a{number}.py").write_text(DOC)
+    return SourceTree(root)
+
+
+def test_a_full_folder_is_found_and_the_last_legal_one_is_not(tmp_path):
+    """Twenty files may stand in a product folder, more in one of the tests."""
+    assert room_problems(filled(tmp_path, {"kudulite/wal": 20, "tests": 21})) == []
+    assert room_problems(filled(tmp_path, {"kudulite/wal": 21})) == [
+        "kudulite/wal: 21 files in a folder"
+    ]
+
+
+def test_a_full_house_is_found_and_the_last_legal_one_is_not(tmp_path):
+    """130 product files are legal, one more is not."""
+    full = {f"kudulite/f{number}": 20 for number in range(6)} | {"kudulite_spark": 10}
+    assert room_problems(filled(tmp_path, full)) == []
+    assert room_problems(filled(tmp_path, {"kudulite_spark": 11})) == ["131 product files"]

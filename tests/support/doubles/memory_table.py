@@ -13,9 +13,8 @@ import pyarrow as pa
 from kudulite.client.row_operations import RowOperations, RowTarget
 from kudulite.errors import KuduliteError, RowError
 from kudulite.model.schema import Schema, schema_from_arrow
-from kudulite.tablet.collapse import WriteCounts
 from kudulite.tablet.operation import Operation
-from kudulite.tablet.row_operation import RowOperation, RowWriteFailure, RowWriteResult
+from kudulite.tablet.row_effects import RowOperation, RowWriteFailure, RowWriteResult, WriteCounts
 
 SCHEMA = schema_from_arrow(
     pa.schema([("k", pa.int32()), ("v", pa.int64()), ("s", pa.string())]), ["k"]

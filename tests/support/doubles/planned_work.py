@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 
-from kudulite.catalog.background import BackgroundWork
+from kudulite.table.background import BackgroundWork
 
 
 class Planned(BackgroundWork):

@@ -13,25 +13,29 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
-from kudulite.catalog.compaction import OperationResult
-from kudulite.catalog.manifest import Manifest, TabletEntry
-from kudulite.catalog.partition import PartitionSchema, TabletPartition
-from kudulite.catalog.table_store import TableStore
-from kudulite.cfile.base_data import ROW_GROUP_ROWS
+from kudulite.basefile.base_data import ROW_GROUP_ROWS
 from kudulite.delta.delta_file import DeltaFileMeta
 from kudulite.fs.file_system import FileRef
 from kudulite.model.schema import Column, Schema
 from kudulite.model.types import int64
-from kudulite.rowset.rowset_gc import is_dead_for_ever, without_ancient_undo
-from kudulite.rowset.rowset_meta import BaseFileMeta, RowSetMeta
+from kudulite.rowset.rowset_meta import (
+    BaseFileMeta,
+    RowSetMeta,
+    is_dead_for_ever,
+    without_ancient_undo,
+)
+from kudulite.table.compaction import OperationResult
+from kudulite.table.manifest import Manifest, TabletEntry
+from kudulite.table.partition import PartitionSchema, TabletPartition
+from kudulite.table.table_store import TableStore
 from kudulite.tablet.maintenance_policy import (
     CollectHistory,
     CompactColumns,
     CompactDeltas,
     CompactRowSets,
-    Operation,
+    MaintenanceOperation,
 )
-from kudulite.tablet.superblock import Superblock
+from kudulite.tablet.tablet import Superblock
 from tests.support.tables.core_tables import ManualClock, environment
 
 COLUMN_IDS = (2, 3, 4)  # beside the key, column 1
@@ -113,7 +117,10 @@ def _random_delta(rng: random.Random, mark: int, rows: int, deletes: int) -> Del
 
 
 def performed(
-    superblock: Superblock, operation: Operation, mark: int, rng: random.Random | None = None
+    superblock: Superblock,
+    operation: MaintenanceOperation,
+    mark: int,
+    rng: random.Random | None = None,
 ) -> Superblock:
     """The tablet after an operation; with `rng` its files are larger or smaller than expected."""
     inputs = [meta for meta in superblock.rowsets if meta.id in operation.rowset_ids]
@@ -231,7 +238,7 @@ class PaperTable(TableStore):
 
     def __init__(self, folder: Path, *tablets: list[RowSetMeta]) -> None:
         super().__init__(folder, environment(clock=ManualClock()))
-        self.performed: list[tuple[str, Operation]] = []
+        self.performed: list[tuple[str, MaintenanceOperation]] = []
         self.superblocks: dict[str, Superblock] = {}
         entries = []
         for number, metas in enumerate(tablets):
@@ -255,7 +262,7 @@ class PaperTable(TableStore):
             history_seconds=1 << 40,
         )
         # For a test to act between what the manager sees and what it does.
-        self.before_run: Callable[[str, Operation], None] = lambda tablet_id, operation: None
+        self.before_run: Callable[[str, MaintenanceOperation], None] = lambda tablet_id, work: None
 
     def newest(self) -> Manifest:
         """The manifest on paper."""
@@ -280,7 +287,9 @@ class PaperTable(TableStore):
         version = self.manifest.version + 1
         self.manifest = replace(self.manifest, version=version, tablets=tablets)
 
-    def run(self, store: TableStore, tablet_id: str, operation: Operation) -> OperationResult:
+    def run(
+        self, store: TableStore, tablet_id: str, operation: MaintenanceOperation
+    ) -> OperationResult:
         """In the place of `run_operation`."""
         assert store is self
         self.before_run(tablet_id, operation)

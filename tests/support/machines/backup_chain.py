@@ -10,9 +10,9 @@ import pyarrow as pa
 
 import kudulite
 from kudulite import Backup, Client, Table
-from kudulite.backups.content_hash import content_sum
-from kudulite.catalog.partition import PartitionSchema
+from kudulite.backups.format import content_sum
 from kudulite.model.schema import Schema
+from kudulite.table.partition import PartitionSchema
 from tests.support.tables.core_tables import altered, stored
 from tests.support.tables.typed_tables import TypedTable
 

@@ -19,14 +19,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import kudulite as kudu
-from kudulite.catalog.compaction import run_operation
-from kudulite.catalog.table_store import TableStore
-from kudulite.cfile import base_data, key_index
-from kudulite.cfile.mapped_file import open_mapped
+from kudulite.basefile import base_data, key_index
+from kudulite.basefile.block_cache import open_mapped
 from kudulite.client.table import Table
 from kudulite.delta.delta_file import DeltaFile
 from kudulite.fs.file_system import FileRef
 from kudulite.rowset.rowset_meta import RowSetMeta
+from kudulite.table.compaction import run_operation
+from kudulite.table.table_store import TableStore
 from kudulite.tablet.maintenance_policy import CompactColumns
 from kudulite.tablet.tablet import ROWSET_FOLDER
 

@@ -24,8 +24,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from kudulite.cfile import base_data
-from kudulite.cfile.block_cache import BlockCache
+from kudulite.basefile import base_data
+from kudulite.basefile.block_cache import BlockCache
 from kudulite.delta.delta_file import (
     OP_DELETE,
     OP_UPDATE,
@@ -33,25 +33,24 @@ from kudulite.delta.delta_file import (
     DeltaFile,
     DeltaRows,
     create_delta_file,
+    sort_rows,
+    without_unset,
 )
-from kudulite.delta.delta_rows import sort_rows, without_unset
 from kudulite.fs.file_system import FileSystem, verify_file
 from kudulite.model.encoded_key import encode_key, key_width
 from kudulite.model.key_array import KeyArray
 from kudulite.model.predicate import Predicate, bind_predicates
 from kudulite.model.schema import Column, Schema
 from kudulite.model.types import parse_type
-from kudulite.rowset import base_columns, disk_rowset, rowset_writer
-from kudulite.rowset.column_compaction import compact_columns
+from kudulite.rowset import disk_rowset, rowset_writer
+from kudulite.rowset.delta_compaction import compact_columns, merge_redo_files, merge_undo_files
 from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.flush_image import flush_image
 from kudulite.rowset.memrowset import MemRowSet
-from kudulite.rowset.redo_compaction import merge_redo_files, merge_undo_files
-from kudulite.rowset.rowset_gc import without_ancient_undo
-from kudulite.rowset.rowset_meta import RowSetMeta
+from kudulite.rowset.rowset import ScanSpec
+from kudulite.rowset.rowset_meta import RowSetMeta, without_ancient_undo
 from kudulite.rowset.rowset_writer import RowHistory, write_rowsets
-from kudulite.rowset.scan_spec import ScanSpec
-from kudulite.wal.row_changes import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
+from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
 
 LAST = 1 << 60
 # Types of value columns, and some values of each.
@@ -204,7 +203,7 @@ KEYS: dict[str, list[tuple]] = {
 def small_row_groups(rows: int) -> Iterator[None]:
     """Write and read row groups of so many rows."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (base_data, base_columns, disk_rowset, rowset_writer):
+        for module in (base_data, disk_rowset, disk_rowset, rowset_writer):
             patch.setattr(module, "ROW_GROUP_ROWS", rows)
         yield
 

@@ -40,7 +40,7 @@ class LookSteps(HistoryState):
     def _peek(self, client: int, how: str, at: int) -> None:
         """One way of reading a settled moment, which takes no lock."""
         moment = self.moment(at)
-        lasts = [self.store.last_timestamp(entry.id) for entry in self.manifest.tablets]
+        lasts = [self.store.safe_timestamp(entry.id) for entry in self.manifest.tablets]
         if moment is not None and moment <= min(lasts):
             self.look(self.tables[client], how, moment)
 

@@ -47,12 +47,6 @@ from typing import Any
 import pyarrow as pa
 
 import kudulite
-from kudulite.catalog.compaction import run_operation
-from kudulite.catalog.flush import flush_tablet
-from kudulite.catalog.manifest import TabletEntry
-from kudulite.catalog.range_drop import forget_dropped_ranges
-from kudulite.catalog.sweep import sweep
-from kudulite.catalog.table_store import Environment, TableStore
 from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.client.table_alterer import TableAlterer
@@ -64,14 +58,20 @@ from kudulite.errors import (
     StorageError,
     TimestampError,
 )
-from kudulite.mvcc.hybrid_time import LOGICAL_BITS
+from kudulite.model.hybrid_time import LOGICAL_BITS
 from kudulite.rowset.rowset_meta import RowSetMeta
+from kudulite.table.alter import forget_dropped_ranges
+from kudulite.table.compaction import run_operation
+from kudulite.table.flush import flush_tablet
+from kudulite.table.garbage_collection import collect_garbage
+from kudulite.table.manifest import TabletEntry
+from kudulite.table.table_store import Environment, TableStore
 from kudulite.tablet.maintenance_policy import (
     CollectHistory,
     CompactColumns,
     CompactDeltas,
     CompactRowSets,
-    Operation,
+    MaintenanceOperation,
 )
 from tests.support.doubles.pausing_file_system import PausingFileSystem
 from tests.support.machines.history_looks import LOOKS, ChangeSteps, LookSteps, PlannedScan
@@ -138,7 +138,7 @@ class WriteSteps(HistoryState):
         for key in self.model.changed_keys():
             tablet = self.tablet_of[key]
             if tablet not in stamps:
-                stamps[tablet] = self.store.last_timestamp(tablet)
+                stamps[tablet] = self.store.safe_timestamp(tablet)
         self.model.commit(lambda key: stamps[self.tablet_of[key]])
         if stamps:
             # The highest of the session so far.
@@ -538,7 +538,9 @@ class CompactionSteps(HistoryState):
         """Take steps; the machine's."""
         raise NotImplementedError
 
-    def _operation(self, entry: TabletEntry, kind: str, picks: Picks) -> Operation | None:
+    def _operation(
+        self, entry: TabletEntry, kind: str, picks: Picks
+    ) -> MaintenanceOperation | None:
         """The operation of a kind that numbers stand for; None where the tablet has none."""
         superblock = self.store.tablet(entry).superblock
         metas = [meta for meta in superblock.rowsets if meta.delete_timestamp is None]
@@ -649,13 +651,13 @@ class PauseSteps(CompactionSteps):
             with suppress(KuduliteError):
                 session.apply(table.new_upsert(named))
                 session.flush()
-                written.append((numbered, store.last_timestamp(tablet)))
+                written.append((numbered, store.safe_timestamp(tablet)))
             session.get_pending_errors()
         for entry in store.newest().tablets:
             with suppress(LockTimeoutError):
                 flush_tablet(store, entry.id)
         with suppress(LockTimeoutError):
-            sweep(store, grace_seconds=0.0)
+            collect_garbage(store, grace_seconds=0.0)
         return written
 
 

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import kudulite
-from kudulite.catalog.history import ancient_history_mark
-from kudulite.catalog.manifest import Manifest
-from kudulite.catalog.table_store import TableStore
 from kudulite.client.client import Client
 from kudulite.client.table import Table
+from kudulite.model.hybrid_time import LOGICAL_BITS
 from kudulite.model.types import ColumnType, parse_type
-from kudulite.mvcc.hybrid_time import LOGICAL_BITS
+from kudulite.table.history import ancient_history_mark
+from kudulite.table.manifest import Manifest
+from kudulite.table.table_store import TableStore
 from tests.support.doubles.pausing_file_system import PausingFileSystem
 from tests.support.oracle.table_model import UPDATES, HistoryModel, Key, ModelColumn, Row
 from tests.support.tables.core_tables import ManualClock, environment

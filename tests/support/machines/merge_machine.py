@@ -17,15 +17,13 @@ from kudulite.delta.delta_file import DeltaFile, create_delta_file
 from kudulite.delta.delta_history import merge_redo, stamped
 from kudulite.model.schema import Column
 from kudulite.model.types import parse_type
-from kudulite.rowset.column_compaction import compact_columns
+from kudulite.rowset.delta_compaction import compact_columns, merge_redo_files, merge_undo_files
 from kudulite.rowset.flush_image import flush_image
 from kudulite.rowset.memrowset import MemRowSet
 from kudulite.rowset.merge_compaction import merge_rowsets
-from kudulite.rowset.redo_compaction import merge_redo_files, merge_undo_files
-from kudulite.rowset.rowset_gc import is_dead_for_ever, without_ancient_undo
-from kudulite.rowset.rowset_meta import RowSetMeta
+from kudulite.rowset.rowset_meta import RowSetMeta, is_dead_for_ever, without_ancient_undo
 from kudulite.rowset.rowset_writer import RowHistory, write_rowsets
-from kudulite.wal.row_changes import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
+from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
 from tests.support.machines.random_rowsets import TYPES, VALUES, WIDER, RandomRowSets, Row
 
 STEPS = (
@@ -140,7 +138,7 @@ class MergeMachine(RandomRowSets):
         metas = write_rowsets(
             self.file_system, self.folder, self.schema, image.keys, image.rows, history
         )
-        self.adopt(metas, set(alive))
+        self.install(metas, set(alive))
 
     def add_column(self) -> None:
         """A column that all rows show the default of."""

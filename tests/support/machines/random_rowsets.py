@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from kudulite.cfile.block_cache import BlockCache
+from kudulite.basefile.block_cache import BlockCache
 from kudulite.delta.delta_file import (
     OP_DELETE,
     OP_UPDATE,
@@ -20,9 +20,10 @@ from kudulite.delta.delta_file import (
     DeltaFile,
     DeltaRows,
     create_delta_file,
+    sort_rows,
+    without_unset,
 )
 from kudulite.delta.delta_history import stamped
-from kudulite.delta.delta_rows import sort_rows, without_unset
 from kudulite.fs.file_system import FileSystem
 from kudulite.model.encoded_key import decode_key, encode_key, key_width
 from kudulite.model.key_array import KeyArray
@@ -31,9 +32,9 @@ from kudulite.model.schema import Column, Schema
 from kudulite.model.types import parse_type
 from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.memrowset import MemRowSet
+from kudulite.rowset.rowset import ScanSpec
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.rowset.rowset_writer import write_rowsets
-from kudulite.rowset.scan_spec import ScanSpec
 
 Row = dict[int, Any]
 
@@ -73,7 +74,7 @@ class RowSetVersions:
         else:
             self.live[key] = row
 
-    def adopt(self, metas: Sequence[RowSetMeta], keys: set[tuple]) -> None:
+    def install(self, metas: Sequence[RowSetMeta], keys: set[tuple]) -> None:
         """Take rowsets in; those of the keys that they have are live there."""
         for meta in metas:
             self.rowsets[meta.id] = meta
@@ -242,7 +243,7 @@ class RandomRowSets(RowSetVersions):
             metas.append(stamped_meta)
         for key in keys:
             self.note(self.now, key, rows[key])
-        self.adopt(metas, keys)
+        self.install(metas, keys)
 
     def random_changes(
         self, rowset_id: str, moments: set[int], deletes: float = 0.25

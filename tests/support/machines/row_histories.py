@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import strategies as st
 
-from kudulite.cfile.block_cache import BlockCache
+from kudulite.basefile.block_cache import BlockCache
 from kudulite.fs.file_system import FileSystem
 from kudulite.model.encoded_key import encode_key, key_width
 from kudulite.model.key_array import KeyArray
@@ -23,11 +23,10 @@ from kudulite.rowset import rowset_writer
 from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.flush_image import flush_image
 from kudulite.rowset.memrowset import MemRowSet
-from kudulite.rowset.rowset import RowSet
+from kudulite.rowset.rowset import RowSet, ScanSpec
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.rowset.rowset_writer import RowHistory, write_rowsets
-from kudulite.rowset.scan_spec import ScanSpec
-from kudulite.wal.row_changes import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
+from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
 
 KEYS = {
     "int64": [(i,) for i in (-300, -1, 0, 1, 300)],

@@ -35,7 +35,7 @@ from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.errors import KuduliteError, RowError
 from kudulite.model.encoded_key import encode_key
-from kudulite.mvcc.hybrid_time import LOGICAL_BITS
+from kudulite.model.hybrid_time import LOGICAL_BITS
 from tests.support.oracle.table_model import (
     Key,
     Row,

@@ -25,7 +25,7 @@ from pyspark.sql import functions as sf
 
 import kudulite_spark
 from kudulite import NativeLimits
-from kudulite_spark import front, native_read
+from kudulite_spark import native_read, session
 from tests.support.spark.spark_tables import load
 from tests.support.spark.sql_filters import Filter, FilterMaker
 from tests.support.tables.typed_tables import KEY_NAMES, TypedTable, random_table
@@ -85,7 +85,7 @@ class Matrix:
 
             with_option = [case for case in cases if case.filter.option is not None]
             self._union("option", with_option, by_option)
-        assert front.install_front(spark)
+        assert session.install_front(spark)
         with _front(spark, True):
             frame = load(spark, path, snapshotTimestamp=at)
             self._union("front", cases, frame)

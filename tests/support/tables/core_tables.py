@@ -13,16 +13,16 @@ import pyarrow as pa
 import pytest
 
 import kudulite
-from kudulite.catalog.background import BackgroundWork
-from kudulite.catalog.manifest import manifest_name
-from kudulite.catalog.sweep import sweep
-from kudulite.catalog.table_store import Environment, TableStore
-from kudulite.cfile.block_cache import BlockCache
+from kudulite.basefile.block_cache import BlockCache
 from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.client.table_alterer import TableAlterer
 from kudulite.fs.file_system import FileSystem
-from kudulite.mvcc.hybrid_time import Clock
+from kudulite.model.hybrid_time import Clock
+from kudulite.table.background import BackgroundWork
+from kudulite.table.garbage_collection import collect_garbage
+from kudulite.table.manifest import manifest_name
+from kudulite.table.table_store import Environment, TableStore
 from kudulite.tablet.tablet import MAINTENANCE_LOCK_NAME
 from tests.support.oracle.table_model import sort_key
 
@@ -146,7 +146,7 @@ def expect_clean(root: Path, clock: Clock | None = None) -> None:
     client = Client(root, environment(clock=clock))
     expected: set[Path] = set()
     for name in client.list_tables():
-        sweep(client.table(name)._store, 0, 0)
+        collect_garbage(client.table(name)._store, 0, 0)
         expected |= referenced_files(TableStore(root / name, environment(clock=clock)))
     found = {path for path in files_below(root) if path.parent.name != "wal"}
     # Of a tablet that was maintained once: it stays, as the lock does.

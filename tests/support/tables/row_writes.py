@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import kudulite
-from kudulite.catalog.manifest import TabletEntry
-from kudulite.catalog.row_write import RowWriter
-from kudulite.catalog.table_store import TableStore
 from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.fs.file_system import FileSystem
+from kudulite.table.manifest import TabletEntry
+from kudulite.table.row_write import RowWriter
+from kudulite.table.table_store import TableStore
 from kudulite.tablet.operation import Operation
-from kudulite.tablet.row_operation import RowOperation, RowWriteResult
-from kudulite.wal.row_changes import RowChanges
-from kudulite.wal.wal_position import list_segments, segment_path
+from kudulite.tablet.row_effects import RowOperation, RowWriteResult
+from kudulite.wal.format import list_segments, segment_path
+from kudulite.wal.row_codec import RowChanges
 from kudulite.wal.wal_reader import read_wal
 
 MIDDLE = 100  # the first key of the second tablet, where there are two

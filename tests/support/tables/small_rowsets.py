@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from kudulite.cfile.block_cache import BlockCache
+from kudulite.basefile.block_cache import BlockCache
 from kudulite.delta.delta_file import (
     OP_DELETE,
     OP_UPDATE,
@@ -19,17 +19,17 @@ from kudulite.delta.delta_file import (
     DeltaFileMeta,
     DeltaRows,
     create_delta_file,
+    without_unset,
 )
-from kudulite.delta.delta_rows import without_unset
 from kudulite.fs.file_system import FileSystem
 from kudulite.model.encoded_key import encode_keys
 from kudulite.model.predicate import bind_predicates
 from kudulite.model.schema import Column, Schema
 from kudulite.model.types import parse_type
 from kudulite.rowset.disk_rowset import DiskRowSet
+from kudulite.rowset.rowset import ScanSpec
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.rowset.rowset_writer import write_rowsets
-from kudulite.rowset.scan_spec import ScanSpec
 
 # (rowid, timestamp, cells by column name); None in place of the cells is a DELETE.
 Change = tuple[int, int, Mapping[str, Any] | None]

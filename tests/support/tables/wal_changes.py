@@ -14,7 +14,7 @@ from kudulite.errors import CorruptionError
 from kudulite.model.schema import NEW_COLUMN_ID, Column, Schema
 from kudulite.model.types import parse_type
 from kudulite.wal.record_format import Record, RecordDecoder
-from kudulite.wal.row_changes import CHANGE_INSERT, RowChanges
+from kudulite.wal.row_codec import CHANGE_INSERT, RowChanges
 
 UTC = datetime.UTC
 # Type -> values of it, odd ones among them; None is added to each.

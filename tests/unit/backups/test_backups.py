@@ -27,7 +27,7 @@ from kudulite.errors import (
     TimestampError,
     UsageError,
 )
-from kudulite.fs.checked_json import decode_checked_json, encode_checked_json
+from kudulite.fs.file_system import decode_checked_json, encode_checked_json
 from tests.support.machines.backup_chain import (
     CHANGES,
     NAME,

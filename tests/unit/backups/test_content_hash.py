@@ -8,8 +8,7 @@ import pyarrow as pa
 import pytest
 
 import kudulite
-from kudulite.backups.content_hash import batch_sum, content_sum
-from kudulite.backups.format import ContentSum
+from kudulite.backups.format import ContentSum, batch_sum, content_sum
 from tests.support.tables.typed_tables import COLUMNS
 
 TYPES = {

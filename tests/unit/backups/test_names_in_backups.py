@@ -13,7 +13,7 @@ from kudulite.backups.format import BackupPlan, PieceResult, backup_id
 from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.errors import CorruptionError
-from kudulite.fs.checked_json import encode_checked_json
+from kudulite.fs.file_system import encode_checked_json
 from tests.support.tables.core_tables import environment
 
 SCHEMA = pa.schema([pa.field("k", pa.int64(), False), ("v", pa.int64())])

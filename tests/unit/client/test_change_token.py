@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 import kudulite
-from kudulite.cfile.base_data import ROW_GROUP_ROWS
+from kudulite.basefile.base_data import ROW_GROUP_ROWS
 from kudulite.client.table import Table
 from kudulite.errors import ConflictError
 from tests.support.tables.core_tables import CoreTables, altered, in_order, tuples

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 
 import kudulite
-from kudulite.catalog.table_store import TableStore
-from kudulite.cfile.block_cache import BlockCache
+from kudulite.basefile.block_cache import BlockCache
 from kudulite.client.client import Client
 from kudulite.client.table import Table
+from kudulite.table.table_store import TableStore
 from tests.support.tables.core_tables import (
     CoreTables,
     altered,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from kudulite.client import pending_errors
+from kudulite.client import mutation_buffer
 from kudulite.client.session import Session, SessionCounters
 from kudulite.errors import (
     KuduliteError,
@@ -170,7 +170,7 @@ def test_an_interrupted_flush_accounts_for_every_operation():
 
 def test_errors_beyond_their_buffer_leave_the_newest(monkeypatch):
     """But all errors of one full buffer fit."""
-    monkeypatch.setattr(pending_errors, "ERROR_BYTES_MAX", 0)
+    monkeypatch.setattr(mutation_buffer, "ERROR_BYTES_MAX", 0)
     table = MemoryTable()
     size = table.new_delete({"k": 0}).complete()
     session = Session(mutation_buffer_sz=3 * size)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kudulite.client.row_layout import RowLayout, converter_of
+from kudulite.client.row_operations import RowLayout, converter_of
 from kudulite.errors import ColumnNotFoundError, SchemaError
 from kudulite.model import types
 from kudulite.model.schema import NEW_COLUMN_ID, Column, Schema

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import kudulite
-from kudulite.cfile.base_data import ROW_GROUP_ROWS
+from kudulite.basefile.base_data import ROW_GROUP_ROWS
 from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.errors import ConflictError

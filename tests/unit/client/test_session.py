@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from kudulite.client.mutation_buffer import FlushMode
 from kudulite.client.session import Session, SessionCounters
 from kudulite.errors import OptionError, RowError, SchemaError, UsageError
-from kudulite.tablet.collapse import WriteCounts
 from kudulite.tablet.operation import OPERATION_NAMES
+from kudulite.tablet.row_effects import WriteCounts
 from tests.support.doubles.memory_table import WAIT_SECONDS, MemoryRows, MemoryTable
 
 # -- manual

@@ -9,9 +9,7 @@ import pytest
 
 from kudulite.client import mutation_buffer
 from kudulite.client.session import Session
-from kudulite.errors import (
-    RowError,
-)
+from kudulite.errors import RowError
 from tests.support.doubles.memory_table import WAIT_SECONDS, Gate, MemoryTable
 
 NEVER_MS = 3_600_000.0

@@ -5,12 +5,12 @@ import threading
 import pyarrow as pa
 import pytest
 
-from kudulite.catalog.history import ancient_history_mark
-from kudulite.catalog.manifest import Manifest
-from kudulite.catalog.range_drop import forget_dropped_ranges
 from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.errors import NotFoundError, TimestampError, UsageError
+from kudulite.table.alter import forget_dropped_ranges
+from kudulite.table.history import ancient_history_mark
+from kudulite.table.manifest import Manifest
 from tests.support.tables.core_tables import CoreTables, ManualClock, stored
 from tests.support.tables.readings import every_reading
 

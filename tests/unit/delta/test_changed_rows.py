@@ -5,10 +5,9 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kudulite.delta.changed_rows import changed_rows, changes_within
 from kudulite.delta.delta_file import OP_DELETE, OP_REINSERT, OP_UPDATE, DeltaColumn, DeltaRows
+from kudulite.delta.delta_history import OneRowSource, changed_rows, changes_within
 from kudulite.delta.delta_mem_store import DeltaMemStore
-from kudulite.delta.one_row import OneRowSource
 
 KNOWN, DROPPED = 1, 2
 OPS = (OP_UPDATE, OP_DELETE, OP_REINSERT)

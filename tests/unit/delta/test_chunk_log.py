@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kudulite.delta import chunk_log
-from kudulite.delta.chunk_log import ChunkLog
+from kudulite.delta import delta_mem_store
+from kudulite.delta.delta_mem_store import ChunkLog
 
 
 def joined(parts):
@@ -19,7 +19,7 @@ def test_parts_keep_their_order_and_stay_few(sizes: list[int], fan_in: int):
     log: ChunkLog[tuple] = ChunkLog(joined)
     items: list[int] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chunk_log, "FAN_IN", fan_in)
+        patch.setattr(delta_mem_store, "FAN_IN", fan_in)
         for size in sizes:
             before = log.parts
             part = tuple(range(len(items), len(items) + size))

@@ -18,6 +18,7 @@ from kudulite.delta.delta_file import (
     DeltaFile,
     DeltaRows,
     create_delta_file,
+    without_unset,
 )
 from kudulite.delta.delta_history import (
     apply_updates,
@@ -28,7 +29,6 @@ from kudulite.delta.delta_history import (
     stamped,
     without_ancient,
 )
-from kudulite.delta.delta_rows import without_unset
 from kudulite.fs.file_system import FileSystem
 
 TYPES = {1: pa.int64(), 2: pa.string(), 3: pa.bool_()}

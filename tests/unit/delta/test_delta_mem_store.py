@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kudulite.delta import chunk_log
+from kudulite.delta import delta_mem_store
 from kudulite.delta.delta_file import OP_DELETE, OP_REINSERT, OP_UPDATE, DeltaColumn, DeltaRows
 from kudulite.delta.delta_mem_store import DeltaMemSnapshot, DeltaMemStore
 
@@ -124,7 +124,7 @@ def test_a_store_equals_a_list_of_changes_at_every_count(appended: list[list[Cha
     changes: list[Change] = []
     held = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chunk_log, "FAN_IN", 3)
+        patch.setattr(delta_mem_store, "FAN_IN", 3)
         for batch in appended:
             store.append(delta_rows(batch))
             changes += batch

@@ -12,12 +12,7 @@ from pathlib import Path
 import pytest
 
 from kudulite.errors import CorruptionError, FormatVersionError, LockTimeoutError, StorageError
-from kudulite.fs.lock import (
-    TabletLock,
-    create_lock_file,
-    read_last_timestamp,
-    read_lock_file,
-)
+from kudulite.fs.lock import TabletLock, create_lock_file, read_lock_file, read_safe_timestamp
 
 HOLDER = """
 import sys
@@ -25,7 +20,7 @@ from pathlib import Path
 from kudulite.fs.lock import TabletLock
 with TabletLock(Path(sys.argv[1]), 5) as lock:
     lock.announce("commit of write 42")
-    lock.lift_last_timestamp(77)
+    lock.advance_safe_timestamp(77)
     print("held", flush=True)
     sys.stdin.readline()
 """
@@ -70,7 +65,7 @@ def test_a_waiting_process_says_for_whom_it_waited(path: Path):
         pass
     process.communicate(b"\n")
     with TabletLock(path, 0) as lock:
-        assert lock.last_timestamp == 77
+        assert lock.safe_timestamp == 77
 
 
 def test_the_lock_of_a_killed_process_is_free(path: Path):
@@ -100,16 +95,16 @@ def test_a_lock_that_stays_open_sees_what_others_wrote(path: Path):
     with kept as lock:
         lock.announce("first")
         lock.set_wal_end(1, 64)
-        lock.lift_last_timestamp(5)
+        lock.advance_safe_timestamp(5)
     with TabletLock(path, 0) as other:
         other.announce("second")
         other.set_wal_end(1, 80)
-        other.lift_last_timestamp(7)
+        other.advance_safe_timestamp(7)
     with kept as lock:
-        assert (lock.last_timestamp, lock.wal_end, lock.holder()) == (7, (1, 80), "second" + HERE)
+        assert (lock.safe_timestamp, lock.wal_end, lock.holder()) == (7, (1, 80), "second" + HERE)
         lock.announce("first")
-        lock.lift_last_timestamp(6)
-        assert (lock.last_timestamp, lock.holder()) == (7, "first" + HERE)
+        lock.advance_safe_timestamp(6)
+        assert (lock.safe_timestamp, lock.holder()) == (7, "first" + HERE)
     assert read_lock_file(path) == (7, (1, 80))
 
 
@@ -127,13 +122,13 @@ def test_a_lock_that_stays_open_finds_a_file_that_was_made_again(path: Path):
     """A lock on a removed file would exclude nobody; without a file it is a storage error."""
     kept = TabletLock(path, 0, stays_open=True)
     with kept as lock:
-        lock.lift_last_timestamp(5)
+        lock.advance_safe_timestamp(5)
     path.unlink()
     with pytest.raises(StorageError, match="cannot open"), kept:
         pass
     create_lock_file(path)
     with kept as lock, pytest.raises(LockTimeoutError), TabletLock(path, 0):
-        assert lock.last_timestamp == 0
+        assert lock.safe_timestamp == 0
 
 
 def test_a_forked_child_does_not_keep_its_parents_lock(path: Path):
@@ -158,18 +153,18 @@ def test_a_forked_child_does_not_keep_its_parents_lock(path: Path):
 def test_last_only_rises(path: Path):
     """A lower timestamp changes nothing; it is read without the lock too."""
     with TabletLock(path, 0) as lock:
-        lock.lift_last_timestamp(5)
-        lock.lift_last_timestamp(3)
+        lock.advance_safe_timestamp(5)
+        lock.advance_safe_timestamp(3)
         lock.announce("x" * 1000)
-        assert lock.last_timestamp == 5
-    assert read_last_timestamp(path) == 5
+        assert lock.safe_timestamp == 5
+    assert read_safe_timestamp(path) == 5
     create_lock_file(path)
-    assert read_last_timestamp(path) == 5
+    assert read_safe_timestamp(path) == 5
 
 
 def test_no_lock_file_means_nothing_is_settled(tmp_path: Path):
     """Reading gives 0; locking is a storage error with the path."""
-    assert read_last_timestamp(tmp_path / "lock") == 0
+    assert read_safe_timestamp(tmp_path / "lock") == 0
     with (
         pytest.raises(StorageError, match=r"cannot open .*/lock to lock it"),
         TabletLock(tmp_path / "lock", 0),
@@ -185,7 +180,7 @@ def test_a_lock_file_that_the_disk_refuses_is_a_storage_error(path: Path, monkey
 
     def use() -> None:
         with TabletLock(path, 0) as lock:
-            lock.lift_last_timestamp(5)
+            lock.advance_safe_timestamp(5)
 
     for name, action, message in (
         ("pwrite", use, f"cannot write {path}: Input/output error"),
@@ -198,9 +193,9 @@ def test_a_lock_file_that_the_disk_refuses_is_a_storage_error(path: Path, monkey
             with pytest.raises(StorageError, match=message) as found:
                 action()
         assert found.value.errno == errno.EIO
-        assert read_last_timestamp(path) == 0
+        assert read_safe_timestamp(path) == 0
         with TabletLock(path, 0) as lock:
-            assert lock.last_timestamp == 0
+            assert lock.safe_timestamp == 0
 
 
 def test_a_lock_file_of_a_newer_format_is_refused(path: Path):
@@ -209,14 +204,14 @@ def test_a_lock_file_of_a_newer_format_is_refused(path: Path):
     with pytest.raises(
         FormatVersionError, match=r"lock: lock file of version 9, known: 1; upgrade"
     ):
-        read_last_timestamp(path)
+        read_safe_timestamp(path)
 
 
 def test_a_file_that_is_no_lock_file_is_refused(path: Path):
     """It has no version that an upgrade would know."""
     path.write_bytes(b"PAR1" + path.read_bytes()[4:])
     with pytest.raises(CorruptionError, match=r"lock: not a lock file: begins with b'PAR1'") as e:
-        read_last_timestamp(path)
+        read_safe_timestamp(path)
     assert not isinstance(e.value, FormatVersionError)
 
 
@@ -243,7 +238,7 @@ def test_the_end_of_the_log_is_kept_beside_last(path: Path):
         assert lock.wal_end == (0, 0)
         lock.set_wal_end(3, 1 << 40)
         lock.announce("x" * 1000)
-        lock.lift_last_timestamp(9)
+        lock.advance_safe_timestamp(9)
         assert lock.wal_end == (3, 1 << 40)
         assert len(lock.holder()) == 200
     assert read_lock_file(path) == (9, (3, 1 << 40))
@@ -276,7 +271,7 @@ def test_a_torn_end_of_the_log_is_not_known(path: Path, offset: int):
     """Any flipped byte, or one that is missing; `last` is still there, and the holder mends it."""
     with TabletLock(path, 0) as lock:
         lock.set_wal_end(1, 64)
-        lock.lift_last_timestamp(5)
+        lock.advance_safe_timestamp(5)
     content = bytearray(path.read_bytes())
     content[offset] ^= 0x10
     for torn in (bytes(content), bytes(content[: max(offset, 221)])):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from kudulite.errors import CorruptionError, RowError, SchemaError
 from kudulite.model import types as t
-from kudulite.model.encoded_key import (
+from kudulite.model.encoded_key import (  # fmt: skip
     KeyEncoder,
     decode_key,
     decode_keys,
@@ -20,7 +20,7 @@ from kudulite.model.encoded_key import (
     key_successor,
     key_width,
     prefix_successor,
-)  # fmt: skip
+)
 from kudulite.model.key_array import KeyArray
 
 UTC = datetime.UTC

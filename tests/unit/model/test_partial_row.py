@@ -6,8 +6,7 @@ import pytest
 
 from kudulite.errors import ColumnNotFoundError, SchemaError
 from kudulite.model import types as t
-from kudulite.model.partial_row import PartialRow
-from kudulite.model.schema import Column
+from kudulite.model.schema import Column, PartialRow
 
 COLUMNS = (
     Column(0, "k", t.int32, nullable=False),

@@ -15,8 +15,12 @@ from hypothesis import strategies as st
 from kudulite.errors import ColumnNotFoundError, SchemaError, UsageError
 from kudulite.model import types as t
 from kudulite.model.encoded_key import encode_key
-from kudulite.model.predicate import ColumnExpression, Predicate, bind_predicates
-from kudulite.model.predicate_evaluate import evaluate_constraint
+from kudulite.model.predicate import (
+    ColumnExpression,
+    Predicate,
+    bind_predicates,
+    evaluate_constraint,
+)
 from kudulite.model.schema import Column, Schema
 
 UTC = datetime.UTC

@@ -11,8 +11,7 @@ from kudulite.delta.delta_file import OP_DELETE, OP_UPDATE
 from kudulite.fs.file_system import FileSystem
 from kudulite.model.schema import Column
 from kudulite.model.types import parse_type
-from kudulite.rowset.column_compaction import compact_columns
-from kudulite.rowset.redo_compaction import merge_undo_files
+from kudulite.rowset.delta_compaction import compact_columns, merge_undo_files
 from tests.support.doubles.killing_file_system import KilledError, KillingFileSystem
 from tests.support.tables.small_rowsets import SmallRowSet, schema_of
 

@@ -16,11 +16,12 @@ from kudulite.delta.delta_file import (
     DeltaColumn,
     DeltaFile,
     DeltaRows,
+    take_rows,
+    without_unset,
     write_delta_file,
 )
 from kudulite.delta.delta_history import merge_undo, stamped
 from kudulite.delta.delta_mem_store import DeltaMemStore
-from kudulite.delta.delta_rows import take_rows, without_unset
 from kudulite.fs.file_system import FileSystem
 from kudulite.model.encoded_key import key_width
 from kudulite.rowset.disk_rowset import DiskRowSet
@@ -28,7 +29,7 @@ from kudulite.rowset.flush_image import flush_image
 from kudulite.rowset.memrowset import MemRowSet
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.rowset.rowset_writer import RowHistory, write_rowsets
-from kudulite.wal.row_changes import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
+from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
 from tests.support.machines.row_histories import (
     Change,
     Versions,

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kudulite.delta import chunk_log
+from kudulite.delta import delta_mem_store
 from kudulite.model.predicate import bind_predicates
-from kudulite.rowset import memrowset_snapshot
+from kudulite.rowset import memrowset
 from kudulite.rowset.memrowset import MemRowSet
-from kudulite.rowset.scan_spec import ScanSpec
-from kudulite.wal.row_changes import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
+from kudulite.rowset.rowset import ScanSpec
+from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
 from tests.support.machines.row_histories import (
     Change,
     Versions,
@@ -32,8 +32,8 @@ def test_a_memrowset_equals_a_dictionary_at_every_moment(versions: Versions, dat
     """Changes may come one by one or many to a call, several of one key among them."""
     memory = MemRowSet(versions.schema)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(memrowset_snapshot, "ROW_GROUP_ROWS", 2)
-        patch.setattr(chunk_log, "FAN_IN", 2)
+        patch.setattr(memrowset, "ROW_GROUP_ROWS", 2)
+        patch.setattr(delta_mem_store, "FAN_IN", 2)
         for batch in in_batches(data.draw, versions.changes):
             apply_changes(memory, versions, batch)
         rows = versions.at(1 << 60)
@@ -55,7 +55,7 @@ def test_a_snapshot_never_changes(versions: Versions, data):
     taken = []
     count = 0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chunk_log, "FAN_IN", 2)
+        patch.setattr(delta_mem_store, "FAN_IN", 2)
         for batch in in_batches(data.draw, versions.changes):
             apply_changes(memory, versions, batch)
             count += len(batch)

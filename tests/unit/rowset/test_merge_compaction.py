@@ -12,7 +12,7 @@ from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Column
 from kudulite.rowset import merge_compaction, rowset_writer
 from kudulite.rowset.merge_compaction import MergedRowSets, merge_rowsets
-from kudulite.rowset.row_lives import RowLives, read_lives
+from kudulite.rowset.row_versions import RowVersions, read_row_versions
 from kudulite.rowset.rowset_meta import RowSetMeta
 from tests.support.machines.merge_machine import MergeMachine
 from tests.support.machines.random_rowsets import RandomRowSets
@@ -59,7 +59,7 @@ class IntRows(RandomRowSets):
         )
         for meta in chosen:
             del self.rowsets[meta.id]
-        self.adopt(found.rowsets, set(self.live))
+        self.install(found.rowsets, set(self.live))
         return found
 
     def undo(self, meta: RowSetMeta) -> DeltaRows:
@@ -222,12 +222,12 @@ def test_rowsets_side_by_side_are_read_one_after_the_other(tmp_path, monkeypatch
     ids = {rows.insert(10 + low, low, low + 2).id: low for low in (6, 0, 3)}
     steps: list[tuple[str, int]] = []
 
-    def recorded(rowset, *rest) -> Iterator[RowLives]:
+    def recorded(rowset, *rest) -> Iterator[RowVersions]:
         steps.append(("open", ids[rowset.meta.id]))
-        yield from read_lives(rowset, *rest)
+        yield from read_row_versions(rowset, *rest)
         steps.append(("end", ids[rowset.meta.id]))
 
-    monkeypatch.setattr(merge_compaction, "read_lives", recorded)
+    monkeypatch.setattr(merge_compaction, "read_row_versions", recorded)
     rows.merged()
     assert steps == [(step, low) for low in (0, 3, 6) for step in ("open", "end")]
 

@@ -7,7 +7,7 @@ import pytest
 
 from kudulite.delta.delta_file import OP_UPDATE
 from kudulite.fs.file_system import FileSystem
-from kudulite.rowset.redo_compaction import merge_redo_files, merge_undo_files
+from kudulite.rowset.delta_compaction import merge_redo_files, merge_undo_files
 from tests.support.doubles.killing_file_system import KilledError, KillingFileSystem
 from tests.support.machines.delta_machine import DeltaMachine
 from tests.support.tables.small_rowsets import SmallRowSet, schema_of

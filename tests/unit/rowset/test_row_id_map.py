@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 
 from kudulite.delta.delta_file import OP_DELETE, OP_UPDATE, DeltaColumn, DeltaRows
-from kudulite.rowset.row_id_map import RowIdMap
+from kudulite.rowset.merge_compaction import RowIdMap
 
 ROW_MAP = RowIdMap({"a": np.array([0, 2, 3, -1]), "b": np.array([1, 4])}, [3, 2])
 

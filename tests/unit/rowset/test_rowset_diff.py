@@ -10,11 +10,9 @@ from hypothesis import strategies as st
 
 from kudulite.model.encoded_key import encode_key
 from kudulite.model.predicate import bind_predicates
-from kudulite.rowset.diff_spec import DiffSpec
-from kudulite.rowset.row_life import find_row
-from kudulite.rowset.rowset import RowSet
-from kudulite.rowset.rowset_diff import IMAGE_START, diff_blocks, may_have_changed
-from kudulite.wal.row_changes import CHANGE_DELETE, CHANGE_INSERT
+from kudulite.rowset.rowset import DiffSpec, RowSet
+from kudulite.rowset.rowset_diff import IMAGE_START, diff_blocks, find_row, may_have_changed
+from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_INSERT
 from tests.support.machines.row_histories import (
     VALUES,
     Change,

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kudulite.model.key_array import KeyArray
-from kudulite.rowset.sorted_keys import SortedKeys
+from kudulite.rowset.memrowset import SortedKeys
 
 FIXED = st.binary(min_size=4, max_size=4)
 WIDE = st.binary(min_size=9, max_size=9)

@@ -3,8 +3,8 @@
 import pytest
 
 from kudulite.errors import ColumnNotFoundError, SchemaError
-from kudulite_spark.column_names import find_all, find_name, with_layout_names
 from kudulite_spark.options import WriteOptions
+from kudulite_spark.types import find_all, find_name, with_layout_names
 
 
 def test_an_exact_match_wins_and_one_alike_is_found():

@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import datasource as spark
 
 from kudulite import Predicate
-from kudulite_spark.pushdown import pushed_predicate, pushed_predicates
+from kudulite_spark.reader import pushed_predicate, pushed_predicates
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,8 @@ import kudulite
 from kudulite import ColumnType, varchar
 from kudulite.errors import SchemaError
 from kudulite_spark.options import WriteOptions
-from kudulite_spark.schema_evolution import Evolution, evolved_table, needed_evolution
 from kudulite_spark.types import CHAR_VARCHAR_KEY
-from kudulite_spark.write_plan import plan_write
+from kudulite_spark.write_plan import Evolution, evolved_table, needed_evolution, plan_write
 
 
 @pytest.fixture

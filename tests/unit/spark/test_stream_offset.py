@@ -5,7 +5,7 @@ import json
 import pytest
 
 from kudulite.errors import TimestampError, UsageError
-from kudulite_spark.stream_offset import StreamOffset, StreamStart, parse_offset
+from kudulite_spark.stream_bounds import StreamOffset, StreamStart, parse_offset
 
 OFFSETS = [
     StreamStart("snapshot"),

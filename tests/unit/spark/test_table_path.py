@@ -7,7 +7,7 @@ import pytest
 
 import kudulite
 from kudulite.errors import CorruptionError, UsageError
-from kudulite_spark.table_path import absolute_path, catalog_of, find_table
+from kudulite_spark.options import absolute_path, catalog_of, find_table
 
 
 def test_paths_become_absolute_and_lose_the_scheme():

@@ -4,7 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kudulite.tablet.collapse import (
+from kudulite.tablet.operation import Operation
+from kudulite.tablet.row_effects import (
     ACTION_DELETE,
     ACTION_INSERT,
     ACTION_NONE,
@@ -17,7 +18,6 @@ from kudulite.tablet.collapse import (
     collapse_rounds,
     collapse_uniform,
 )
-from kudulite.tablet.operation import Operation
 
 
 @st.composite

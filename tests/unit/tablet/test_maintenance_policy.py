@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from kudulite.cfile.base_data import ROW_GROUP_ROWS
+from kudulite.basefile.base_data import ROW_GROUP_ROWS
 from kudulite.rowset.rowset_meta import BaseFileMeta
 from kudulite.tablet.compaction_policy import average_height
 from kudulite.tablet.maintenance_policy import (

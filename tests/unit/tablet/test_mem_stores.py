@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kudulite.catalog.table_store import TableStore
 from kudulite.client.client import Client
 from kudulite.errors import CorruptionError
 from kudulite.model.encoded_key import encode_key, key_width
-from kudulite.mvcc.hybrid_time import TIMESTAMP_MAX
+from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.rowset.disk_rowset import DiskRowSet
+from kudulite.table.table_store import TableStore
 from kudulite.tablet.mem_stores import IN_MEMROWSET, MemStores, TimedChanges
-from kudulite.tablet.row_operation import RowOperation
+from kudulite.tablet.row_effects import RowOperation
 from kudulite.tablet.tablet import Tablet
-from kudulite.wal.row_changes import RowChanges
-from kudulite.wal.wal_position import WalPosition
+from kudulite.wal.format import WalPosition
+from kudulite.wal.row_codec import RowChanges
 from tests.support.tables.core_tables import environment
 from tests.support.tables.row_writes import new_table, op, wal_folder
 

@@ -13,22 +13,24 @@ import kudulite
 from kudulite.errors import RowError
 from kudulite.model.encoded_key import encode_key
 from kudulite.model.schema import Schema
-from kudulite.tablet.collapse import (
+from kudulite.tablet.operation import Operation
+from kudulite.tablet.row_effects import (
     ACTION_DELETE,
     ACTION_INSERT,
     ACTION_UPDATE,
+    ROW_LIST_MAX,
     SOURCE_DEFAULT,
     SOURCE_KEEP,
     KeyedOperations,
     KeyEffects,
+    RowApplier,
+    RowEffects,
+    RowOperation,
     WriteCounts,
     collapse,
 )
-from kudulite.tablet.operation import Operation
-from kudulite.tablet.row_effects import ROW_LIST_MAX, RowApplier, RowEffects
-from kudulite.tablet.row_operation import RowOperation
 from kudulite.wal.record_format import encode_record
-from kudulite.wal.row_changes import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
+from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
 from tests.support.tables.wal_changes import decode_record
 
 PRESENT, NOT_FOUND = RowError.REASON_ALREADY_PRESENT, RowError.REASON_NOT_FOUND

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from kudulite.tablet.total_order import compare, equals_previous, sort_keys
+from kudulite.tablet.tombstones import compare, equals_previous, sort_keys
 
 NAN = float("nan")
 ASCENDING = {

@@ -5,8 +5,7 @@ import zlib
 
 import numpy as np
 
-from kudulite.tools.layout import layout_png, layout_text, tablet_layout
-from kudulite.tools.png import encode_png
+from kudulite.tools.commands_look import encode_png, layout_png, layout_text, tablet_layout
 from tests.support.doubles.simulated_upkeep import delta_file, rowset
 
 

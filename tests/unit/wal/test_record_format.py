@@ -12,13 +12,8 @@ from hypothesis import strategies as st
 
 from kudulite.errors import CorruptionError
 from kudulite.wal import record_format
-from kudulite.wal.record_format import (
-    CODEC_LZ4,
-    CODEC_NONE,
-    RecordDecoder,
-    encode_record,
-)
-from kudulite.wal.row_changes import CHANGE_DELETE, CHANGE_UPDATE, RowChanges
+from kudulite.wal.record_format import CODEC_LZ4, CODEC_NONE, RecordDecoder, encode_record
+from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_UPDATE, RowChanges
 from tests.support.tables.wal_changes import (
     ALL_TYPES,
     TWO_COLUMNS,

@@ -12,8 +12,7 @@ import kudulite as kudu
 from kudulite.errors import CorruptionError
 from kudulite.model.schema import Schema
 from kudulite.wal.record_format import encode_record
-from kudulite.wal.row_changes import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
-from kudulite.wal.row_codec import RowCodec, RowList
+from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE, RowCodec, RowList
 from tests.support.tables.wal_changes import decode_record
 
 UTC = datetime.UTC

@@ -11,12 +11,15 @@ from kudulite.fs.file_system import FileSystem
 from kudulite.wal.format import (
     FRAME_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
+    WAL_BEGIN,
     SegmentHeader,
+    WalPosition,
     encode_frame,
     encode_segment_header,
+    list_segments,
+    segment_path,
 )
 from kudulite.wal.record_format import RecordDecoder, encode_record
-from kudulite.wal.wal_position import WAL_BEGIN, WalPosition, list_segments, segment_path
 from kudulite.wal.wal_reader import read_wal
 from kudulite.wal.wal_writer import WalWriter
 from tests.support.tables.wal_changes import TWO_COLUMNS, damage, inserts, same

@@ -10,8 +10,13 @@ import pytest
 from kudulite.errors import CorruptionError, StorageError
 from kudulite.fs.file_system import FileSystem
 from kudulite.fs.lock import TabletLock, create_lock_file, read_lock_file
-from kudulite.wal.format import SEGMENT_HEADER_BYTES
-from kudulite.wal.wal_position import WAL_BEGIN, WalPosition, list_segments, segment_path
+from kudulite.wal.format import (
+    SEGMENT_HEADER_BYTES,
+    WAL_BEGIN,
+    WalPosition,
+    list_segments,
+    segment_path,
+)
 from kudulite.wal.wal_reader import read_wal
 from kudulite.wal.wal_writer import WalWriter
 from tests.support.doubles.killing_file_system import (
@@ -356,7 +361,7 @@ def test_a_reader_without_the_lock_follows_the_writer(folder: Path):
                 with TabletLock(lock_path, 5) as lock:
                     end = writer.append(one(timestamp))
                     lock.set_wal_end(end.segment, end.offset)
-                    lock.lift_last_timestamp(timestamp)
+                    lock.advance_safe_timestamp(timestamp)
 
     thread = threading.Thread(target=write)
     thread.start()

@@ -1,0 +1,471 @@
+"""Base data of one DiskRowSet: a Parquet file with its rows in key order.
+
+    rowid r  →  row group r // ROW_GROUP_ROWS, row r % ROW_GROUP_ROWS of it
+
+Written once, in order, from sorted rows; read by row group and column. A major compaction of some
+columns writes a file with just those, so a file's columns are a subset of the rowset's, known by
+id. The format, and how damage is found, is in `base_data`.
+
+**Threads** Writers on different sinks, and all of `BaseDataFile`, from any thread; pyarrow encodes
+and decodes without the GIL. The parsed footer and the memory map are shared, the Parquet reader is
+made anew for each read (60 µs): pyarrow does not promise that it can be shared.
+
+**Damage** The footer's checksum is verified at the first use, a page's when it is read. That is
+all of the file but page headers, whose damage Parquet notices in most cases; the file's own CRC in
+its FileRef covers every byte and is what `kudulite check` compares.
+
+What kudulite asks of a Parquet file beyond being one: encodings, metadata, footer checksum.
+
+    file       := parquet pages (each with a CRC-32 of its own)  footer  length:u32le  "PAR1"
+    footer     := thrift FileMetaData whose key-value metadata hold
+                    kudulite.format_version = "1"
+                    kudulite.footer_crc32   = 8 lower-case hex digits
+
+Parquet guards pages with checksums but not its footer, where row counts, offsets and statistics
+are. `kudulite.footer_crc32` is the CRC-32 of the footer with its own 8 digits replaced by
+"00000000"; in the thrift compact protocol the value follows the key after two bytes (field header
+0x18, length 0x08), e.g. for CRC 0x1234abcd:
+
+    6b 75 64 75 … 63 72 63 33 32  18 08  31 32 33 34 61 62 63 64      kudulite.footer_crc32 1234abcd
+
+The key is looked for from the end, as statistics (user bytes) come before the metadata.
+
+Row groups have exactly ROW_GROUP_ROWS rows but the last, so a rowid names its row group. Columns
+bear their names and, as Parquet field ids, their column ids. Nothing here is needed to read the
+file: any Parquet reader can.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from kudulite.basefile.block_cache import open_mapped
+from kudulite.errors import CorruptionError, FormatVersionError, StorageError
+from kudulite.fs.file_system import FileRef, Sink
+from kudulite.model.schema import Column
+
+SAMPLE_ROWS = 8192
+SAMPLE_DISTINCT_FRACTION_MAX = 0.8  # of 8192: about 17,000 distinct values in the column
+_FIELD_ID_KEY = b"PARQUET:field_id"
+
+FORMAT_VERSION = 1  # on disk: a change of meaning raises it
+ROW_GROUP_ROWS = 131072  # on disk: rowid // ROW_GROUP_ROWS is the row group
+FORMAT_VERSION_KEY = b"kudulite.format_version"
+FOOTER_CRC_KEY = b"kudulite.footer_crc32"
+FOOTER_CRC_BLANK = b"00000000"
+PARQUET_MAGIC = b"PAR1"
+TRAILER_BYTES = 8  # length and magic
+_THRIFT_STRING_HEADER = b"\x18\x08"
+
+DICTIONARY = "DICTIONARY"  # not a Parquet encoding id: dictionary pages, PLAIN once they are full
+DECIMAL_INT64_PRECISION_MAX = 18  # decimals up to this are stored as INT32 or INT64
+
+PARQUET_CODECS = {  # Column.compression → pyarrow's name
+    "default": "zstd",
+    "none": "none",
+    "lz4": "lz4",
+    "snappy": "snappy",
+    "zstd": "zstd",
+    "gzip": "gzip",
+}
+
+
+@dataclass(frozen=True)
+class BaseDataStats:
+    """What a write reports to the superblock."""
+
+    row_count: int
+
+
+class _SealingSink:
+    """Passes writes on to a sink, but keeps those of the file's end until the footer is sealed."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._tail: list[bytes] | None = None
+        self._tail_bytes = 0
+        self.closed = False
+
+    def write(self, data: Any) -> int:
+        if self._tail is None:
+            return self._sink.write(data)
+        # A copy: pyarrow owns the bytes only during the call.
+        self._tail.append(bytes(data))
+        self._tail_bytes += len(data)
+        return len(data)
+
+    def tell(self) -> int:
+        return self._sink.tell() + self._tail_bytes
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def hold_tail(self) -> None:
+        self._tail = []
+
+    def release_tail(self) -> None:
+        assert self._tail is not None
+        self._sink.write(sealed_footer(b"".join(self._tail)))
+
+
+class BaseDataWriter:
+    """Writes base data to a sink, row group after row group.
+
+    Leaving its `with` block before `close` drops what is not in the sink yet.
+    The rows must be in key order already; the order of the file's columns is that of `columns`.
+    The encoding of a column that leaves it to us is chosen by the first rows that are written.
+    """
+
+    def __init__(self, sink: Sink, columns: Sequence[Column]) -> None:
+        """The sink is not finished here: that is for the caller, after `close`."""
+        self._columns = columns
+        self._schema = pa.schema(
+            pa.field(
+                column.name,
+                column.type.arrow,
+                column.nullable,
+                metadata={_FIELD_ID_KEY: str(column.id).encode()},
+            )
+            for column in columns
+        )
+        self._sink = _SealingSink(sink)
+        self._writer: pq.ParquetWriter | None = None
+        self._row_count = 0
+        self._is_closed = False
+
+    def write(self, rows: pa.Table) -> None:
+        """Append rows with at least the columns, in their exact Arrow types.
+
+        All but the last call give whole row groups. Raises pa.ArrowInvalid for a null in a NOT
+        NULL column.
+        """
+        assert self._row_count % ROW_GROUP_ROWS == 0, "a row group in the middle is not full"
+        arrays = [rows.column(column.name) for column in self._columns]
+        table = pa.Table.from_arrays(arrays, schema=self._schema)
+        if self._writer is None:
+            self._writer = self._opened(table)
+        self._writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+        self._row_count += table.num_rows
+
+    def close(self) -> BaseDataStats:
+        """Write the footer, after at least one call of `write`."""
+        assert self._writer is not None, "nothing was written"
+        self._writer.add_key_value_metadata(
+            {FORMAT_VERSION_KEY: str(FORMAT_VERSION), FOOTER_CRC_KEY: FOOTER_CRC_BLANK}
+        )
+        self._sink.hold_tail()
+        self._writer.close()
+        self._sink.release_tail()
+        self._is_closed = True
+        return BaseDataStats(row_count=self._row_count)
+
+    def __enter__(self) -> BaseDataWriter:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        if self._writer is not None and not self._is_closed:
+            # What pyarrow still holds would go to the sink when the writer is dropped, at any time.
+            self._sink.hold_tail()
+            with contextlib.suppress(StorageError, pa.ArrowException, OSError):
+                self._writer.close()
+
+    def _opened(self, sample: pa.Table) -> pq.ParquetWriter:
+        encodings = {
+            parquet_path(column): parquet_encoding(
+                column, has_repeats=column.encoding == "auto" and has_repeats(values)
+            )
+            for column, values in zip(self._columns, sample.columns, strict=True)
+        }
+        return pq.ParquetWriter(
+            pa.PythonFile(self._sink, "w"),
+            self._schema,
+            compression={parquet_path(c): PARQUET_CODECS[c.compression] for c in self._columns},
+            use_dictionary=[name for name, encoding in encodings.items() if encoding == DICTIONARY],
+            column_encoding={n: e for n, e in encodings.items() if e != DICTIONARY} or None,
+            write_page_checksum=True,
+            store_schema=False,  # our types need no Arrow schema, and it would cost bytes per file
+            store_decimal_as_integer=True,
+        )
+
+
+def write_base_data(sink: Sink, rows: pa.Table, columns: Sequence[Column]) -> BaseDataStats:
+    """Write all rows at once, as a BaseDataWriter does."""
+    with BaseDataWriter(sink, columns) as writer:
+        writer.write(rows)
+        return writer.close()
+
+
+def has_repeats(values: pa.ChunkedArray) -> bool:
+    """Whether few enough values of an evenly spaced sample are distinct for a dictionary to pay."""
+    if pa.types.is_list(values.type):
+        chunks = [chunk.flatten() for chunk in values.chunks]
+        values = pa.chunked_array(chunks, values.type.value_type)
+    if pa.types.is_boolean(values.type) or len(values) == 0:
+        return False
+    rows = np.linspace(0, len(values) - 1, min(len(values), SAMPLE_ROWS)).astype(np.int64)
+    sample = values.take(pa.array(rows)).drop_null()
+    distinct_count = pc.count_distinct(sample).as_py()
+    return distinct_count <= len(sample) * SAMPLE_DISTINCT_FRACTION_MAX
+
+
+@dataclass(frozen=True)
+class _OpenedFile:
+    """What the first use of a file leaves behind; immutable, shared by all threads."""
+
+    source: pa.NativeFile
+    metadata: pq.FileMetaData
+    schema: pa.Schema  # without field metadata
+    index_by_name: dict[str, int]
+    name_by_id: dict[int, str]
+
+
+class BaseDataFile:
+    """One base data file, opened at its first use. Names are those that the file's columns had
+    when it was written: after a rename, ask `name_by_id`."""
+
+    def __init__(self, path: Path, ref: FileRef) -> None:
+        self.path = Path(path)
+        self.ref = ref
+        self._opened_file: _OpenedFile | None = None
+        self._verified: set[tuple[int, str]] = set()
+
+    @property
+    def row_count(self) -> int:
+        """Rows in the file."""
+        return self._opened.metadata.num_rows
+
+    @property
+    def row_group_count(self) -> int:
+        """Row groups in the file: row_count / ROW_GROUP_ROWS rounded up, at least one."""
+        return self._opened.metadata.num_row_groups
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Arrow schema of the file's columns, in file order, without metadata."""
+        return self._opened.schema
+
+    @property
+    def name_by_id(self) -> dict[int, str]:
+        """Column id → name in this file."""
+        return self._opened.name_by_id
+
+    def row_group_rows(self, row_group: int) -> tuple[int, int]:
+        """(first rowid, rowid after the last) of a row group."""
+        start = row_group * ROW_GROUP_ROWS
+        return start, min(start + ROW_GROUP_ROWS, self.row_count)
+
+    def read(
+        self, row_groups: Sequence[int], columns: Sequence[str], use_threads: bool = False
+    ) -> pa.Table:
+        """The rows of `row_groups`, in the order given; `columns` in the order given.
+
+        Raises CorruptionError when a page is damaged, IndexError for a row group and KeyError for
+        a column that the file does not have.
+        """
+        opened = self._opened
+        schema = pa.schema([opened.schema.field(name) for name in columns])
+        for row_group in row_groups:
+            if not 0 <= row_group < opened.metadata.num_row_groups:
+                raise IndexError(f"{self.path}: no row group {row_group}")
+        if not row_groups:
+            return schema.empty_table()
+        # Page checksums are computed at the first read of each column chunk by this object: the
+        # file never changes, and checking it at every scan costs a tenth of the scan.
+        chunks = {(row_group, name) for row_group in row_groups for name in columns}
+        is_verified = chunks <= self._verified
+        with self._corruption_errors(f"row groups {list(row_groups)}, columns {list(columns)}"):
+            reader = pq.ParquetFile(
+                opened.source,
+                metadata=opened.metadata,
+                page_checksum_verification=not is_verified,
+            )
+            table = reader.read_row_groups(
+                list(row_groups), columns=list(columns), use_threads=use_threads
+            )
+        expected_rows = sum(stop - start for start, stop in map(self.row_group_rows, row_groups))
+        if table.num_rows != expected_rows:
+            raise CorruptionError(f"{self.path}: read {table.num_rows} rows, not {expected_rows}")
+        self._verified |= chunks
+        # The reader gives file order, adds "a.b" when asked for "a", and puts ids on the fields.
+        return pa.Table.from_arrays([table.column(name) for name in columns], schema=schema)
+
+    def encodings(self, column: str) -> frozenset[str]:
+        """Parquet's names of the encodings that the pages of a column have."""
+        opened = self._opened
+        index = opened.index_by_name[column]
+        groups = (opened.metadata.row_group(i) for i in range(opened.metadata.num_row_groups))
+        return frozenset(name for group in groups for name in group.column(index).encodings)
+
+    def statistics(self, row_group: int, column: str) -> tuple[Any, Any, int] | None:
+        """(minimum, maximum, null count) of a column in a row group, or None when not known.
+
+        Values are Python ones of the column's type. Minimum and maximum are both None when the
+        rows are all null, all NaN, or too wide to keep; they never count a NaN.
+        """
+        opened = self._opened
+        if pa.types.is_list(opened.schema.field(column).type):
+            return None  # Parquet's are of the elements
+        chunk = opened.metadata.row_group(row_group).column(opened.index_by_name[column])
+        statistics = chunk.statistics
+        if statistics is None or not statistics.has_null_count:
+            return None
+        if not statistics.has_min_max:
+            return None, None, statistics.null_count
+        try:
+            return statistics.min, statistics.max, statistics.null_count
+        except (OverflowError, ValueError):  # a timestamp outside datetime's years 1..9999
+            return None, None, statistics.null_count
+
+    @property
+    def _opened(self) -> _OpenedFile:
+        # Two threads may both open it; the results are equal and one is dropped.
+        opened = self._opened_file
+        if opened is None:
+            opened = self._opened_file = self._open()
+        return opened
+
+    def _open(self) -> _OpenedFile:
+        source = open_mapped(self.path, self.ref)
+        tail = source.read_at(*_last_bytes(self.ref.length, TRAILER_BYTES))
+        try:
+            start, stop = footer_bounds(tail, self.ref.length)
+        except ValueError as error:
+            raise CorruptionError(f"{self.path}: not base data: {error}") from error
+        if not is_footer_intact(source.read_at(stop - start, start)):
+            raise CorruptionError(f"{self.path}: the checksum of the footer differs")
+        with self._corruption_errors("the footer"):
+            metadata = pq.read_metadata(source)
+            file_schema = metadata.schema.to_arrow_schema()
+        self._check_version(metadata)
+        self._check_row_groups(metadata)
+        return _OpenedFile(
+            source=source,
+            metadata=metadata,
+            schema=pa.schema([field.remove_metadata() for field in file_schema]),
+            index_by_name={name: i for i, name in enumerate(file_schema.names)},
+            name_by_id={int(field.metadata[_FIELD_ID_KEY]): field.name for field in file_schema},
+        )
+
+    def _check_version(self, metadata: pq.FileMetaData) -> None:
+        stored = (metadata.metadata or {}).get(FORMAT_VERSION_KEY, b"none").decode()
+        if stored != str(FORMAT_VERSION):
+            raise FormatVersionError(
+                f"{self.path}: base data of format version {stored}, this kudulite reads"
+                f" {FORMAT_VERSION}; upgrade to read it"
+            )
+
+    def _check_row_groups(self, metadata: pq.FileMetaData) -> None:
+        full, rest = divmod(metadata.num_rows, ROW_GROUP_ROWS)
+        expected = [ROW_GROUP_ROWS] * full + ([rest] if rest or not full else [])
+        found = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+        if found != expected:
+            raise CorruptionError(f"{self.path}: row groups of {found} rows, expected {expected}")
+
+    @contextlib.contextmanager
+    def _corruption_errors(self, what: str) -> Iterator[None]:
+        """Parquet's complaint about bytes is ours about the file."""
+        try:
+            yield
+        except StorageError:
+            raise
+        except (pa.ArrowException, OSError) as error:
+            raise CorruptionError(f"{self.path}: cannot read {what}: {error}") from error
+
+
+def _last_bytes(length: int, count: int) -> tuple[int, int]:
+    """(count, offset) of the last bytes of a file, for read_at."""
+    count = min(length, count)
+    return count, length - count
+
+
+def is_integer_in_parquet(arrow_type: pa.DataType) -> bool:
+    """Whether Parquet stores the type as INT32 or INT64."""
+    if pa.types.is_decimal(arrow_type):
+        return arrow_type.precision <= DECIMAL_INT64_PRECISION_MAX
+    return (
+        pa.types.is_integer(arrow_type)
+        or pa.types.is_date32(arrow_type)
+        or pa.types.is_timestamp(arrow_type)
+    )
+
+
+def parquet_path(column: Column) -> str:
+    """What Parquet calls the values of a column: those of an array are two levels down."""
+    return f"{column.name}.list.element" if column.type.is_array else column.name
+
+
+def parquet_encoding(column: Column, *, has_repeats: bool) -> str:
+    """The Parquet encoding, or DICTIONARY, for a column's ENCODING attribute.
+
+    `has_repeats` decides for "auto" whether a dictionary pays; integers take DELTA_BINARY_PACKED
+    anyway, which writes 3 to 8 times faster than a dictionary and reads no slower. Other numbers
+    are PLAIN then: BYTE_STREAM_SPLIT is as fast and 6 % smaller on random doubles, but Spark's
+    vectorised reader has it only since SPARK-56894 (2026), so who wants it says "bitshuffle".
+    """
+    arrow_type = (column.type.element or column.type).arrow
+    if column.encoding == "plain":
+        return "PLAIN"
+    if column.encoding == "prefix":
+        return "DELTA_BYTE_ARRAY"
+    if pa.types.is_boolean(arrow_type):
+        return "RLE"
+    if column.encoding in ("dict", "rle"):
+        return DICTIONARY
+    assert column.encoding in ("auto", "bitshuffle"), column.encoding
+    if is_integer_in_parquet(arrow_type):
+        return "DELTA_BINARY_PACKED"
+    if column.encoding == "auto" and has_repeats:
+        return DICTIONARY
+    return "PLAIN" if column.encoding == "auto" else "BYTE_STREAM_SPLIT"
+
+
+def sealed_footer(tail: bytes) -> bytes:
+    """Return the end of a Parquet file with the footer's checksum filled in."""
+    start, stop = footer_bounds(tail, len(tail))
+    position = _crc_position(tail, start, stop)
+    assert tail[position : position + 8] == FOOTER_CRC_BLANK
+    digits = b"%08x" % zlib.crc32(tail[start:stop])
+    return tail[:position] + digits + tail[position + 8 :]
+
+
+def is_footer_intact(footer: bytes) -> bool:
+    """Whether a footer's bytes are those that `sealed_footer` made."""
+    position = _crc_position(footer, 0, len(footer))
+    if position < 0:
+        return False
+    blank = footer[:position] + FOOTER_CRC_BLANK + footer[position + 8 :]
+    return footer[position : position + 8] == b"%08x" % zlib.crc32(blank)
+
+
+def footer_bounds(tail: bytes, file_length: int) -> tuple[int, int]:
+    """(start, stop) of the footer in a file of `file_length` bytes that ends with `tail`.
+
+    Raises ValueError, saying what is wrong, when the trailer is not Parquet's or points outside.
+    """
+    if len(tail) < TRAILER_BYTES or tail[-4:] != PARQUET_MAGIC:
+        raise ValueError(f"it ends with {tail[-4:]!r}, expected {PARQUET_MAGIC!r}")
+    stop = file_length - TRAILER_BYTES
+    footer_length = int.from_bytes(tail[-8:-4], "little")
+    if footer_length > stop:
+        raise ValueError(f"the footer's length is {footer_length}, the file's {file_length}")
+    return stop - footer_length, stop
+
+
+def _crc_position(data: bytes, start: int, stop: int) -> int:
+    """Offset of the checksum's digits in data[start:stop], or -1."""
+    key_position = data.rfind(FOOTER_CRC_KEY + _THRIFT_STRING_HEADER, start, stop)
+    if key_position < 0:
+        return -1
+    position = key_position + len(FOOTER_CRC_KEY) + len(_THRIFT_STRING_HEADER)
+    return position if position + 8 <= stop else -1

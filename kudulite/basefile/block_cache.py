@@ -1,0 +1,203 @@
+"""Least-recently-used cache of parsed file parts, bounded by bytes.
+
+Holds opened files and decoded column chunks of point reads, so that a warm read touches no file.
+Values are immutable and shared: who gets one must not change it.
+
+**Invariants** (1) the sizes of the kept values never sum to more than the capacity; (2) a value
+larger than a quarter of the capacity is handed out but not kept, so that one scan of a wide column
+cannot push out everything else.
+
+**Threads** any. One lock protects the map and the counters; it is a leaf of the lock order and is
+never held while a value is loaded. Threads that miss the same key at once load it once each, and
+the first to finish wins: waiting for another thread's file I/O would cost more than it saves. A
+child of a fork begins with empty caches: another thread of the parent may have held the lock.
+
+Source: Kudu's block cache (util/cache.h), without its shards and its FIFO policy.
+
+Open an immutable file and check what can be checked without reading it.
+
+    up to 64 KiB    is read: its content is in memory, and counts there
+    larger          is mapped, without a descriptor that stays open
+
+A process may have 65,530 maps (vm.max_map_count) and often only 1,024 descriptors; tables of many
+small rowsets would use up both. Whoever keeps a file for longer counts `kept_bytes` in the block
+cache, so that its capacity bounds the number of maps: 2 GiB are 32,768.
+
+A map outlives the file's name: a reader that holds one is not disturbed when a file sweep removes
+the file. Files are never shortened in place, so touching the map cannot fault.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from kudulite.errors import CorruptionError
+from kudulite.fs.file_system import FileRef
+from kudulite.fs.storage_error import storage_error
+
+VALUE_CAPACITY_FRACTION = 4  # a value may take at most this part (1/4) of the capacity
+
+MAPPED_BYTES_MIN = 64 << 10
+
+
+@dataclass(frozen=True)
+class CacheStatistics:
+    """What a cache holds and how it did since it was made; sizes in bytes."""
+
+    entry_count: int
+    size_bytes: int
+    capacity_bytes: int
+    hit_count: int
+    miss_count: int
+    eviction_count: int
+
+
+class BlockCache:
+    """Map of hashable keys to immutable values; the least recently used leave first."""
+
+    def __init__(self, capacity_bytes: int) -> None:
+        if capacity_bytes < 0:
+            raise ValueError(f"block cache: capacity {capacity_bytes} is negative")
+        self._capacity_bytes = capacity_bytes
+        self._begin()
+        _caches.add(self)
+
+    def _begin(self) -> None:
+        self._lock = threading.Lock()
+        self._entries: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
+        self._size_bytes = 0
+        self._hit_count = 0
+        self._miss_count = 0
+        self._eviction_count = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, key: Hashable) -> Any | None:
+        """The value of `key`, which becomes the most recently used, or None."""
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None:
+                self._miss_count += 1
+                return None
+            self._entries.move_to_end(key)
+            self._hit_count += 1
+            return entry[0]
+
+    def put(self, key: Hashable, value: Any, nbytes: int) -> None:
+        """Keep `value` of `nbytes` bytes under `key`, in place of what was there."""
+        if value is None:
+            raise ValueError(f"block cache: the value of {key!r} is None, which means a miss")
+        if nbytes < 0:
+            raise ValueError(f"block cache: the value of {key!r} has {nbytes} bytes")
+        with self._lock:
+            self._remove(key)
+            if nbytes * VALUE_CAPACITY_FRACTION > self._capacity_bytes:
+                return
+            while self._size_bytes + nbytes > self._capacity_bytes:
+                _, (_, evicted_nbytes) = self._entries.popitem(last=False)
+                self._size_bytes -= evicted_nbytes
+                self._eviction_count += 1
+            self._entries[key] = (value, nbytes)
+            self._size_bytes += nbytes
+
+    def get_or_load(self, key: Hashable, load: Callable[[], tuple[Any, int]]) -> Any:
+        """The value of `key`; on a miss `load()` gives (value, its size in bytes) and it is kept.
+
+        An error of `load` goes to the caller and nothing is kept.
+        """
+        value = self.get(key)
+        if value is not None:
+            return value
+        value, nbytes = load()
+        with self._lock:
+            entry = self._entries.get(key)
+        if entry is not None:
+            return entry[0]
+        self.put(key, value, nbytes)
+        return value
+
+    def remove(self, key: Hashable) -> None:
+        """Forget `key`, if it is there."""
+        with self._lock:
+            self._remove(key)
+
+    def remove_below(self, folder: str) -> None:
+        """Forget the keys that are paths beginning with `folder`, as the files of a lost folder."""
+        with self._lock:
+            keys = list(self._entries)
+        for key in keys:
+            if isinstance(key, str) and key.startswith(folder):
+                self.remove(key)
+
+    def clear(self) -> None:
+        """Forget everything; the counters stay."""
+        with self._lock:
+            self._entries.clear()
+            self._size_bytes = 0
+
+    @property
+    def statistics(self) -> CacheStatistics:
+        """The counters of this moment, all taken together."""
+        with self._lock:
+            return CacheStatistics(
+                entry_count=len(self._entries),
+                size_bytes=self._size_bytes,
+                capacity_bytes=self._capacity_bytes,
+                hit_count=self._hit_count,
+                miss_count=self._miss_count,
+                eviction_count=self._eviction_count,
+            )
+
+    def _remove(self, key: Hashable) -> None:
+        entry = self._entries.pop(key, None)
+        if entry is not None:
+            self._size_bytes -= entry[1]
+
+
+_caches: weakref.WeakSet[BlockCache] = weakref.WeakSet()
+
+
+def _begin_all() -> None:
+    for cache in list(_caches):
+        cache._begin()
+
+
+os.register_at_fork(after_in_child=_begin_all)
+
+
+def is_mapped(ref: FileRef) -> bool:
+    """Whether an opened file is a map, and not in memory."""
+    return ref.length > MAPPED_BYTES_MIN
+
+
+def kept_bytes(ref: FileRef) -> int:
+    """Return what an opened file counts for in the block cache: its content, or its map."""
+    return min(ref.length, MAPPED_BYTES_MIN)
+
+
+def open_mapped(path: Path, ref: FileRef) -> pa.NativeFile:
+    """Open `path`; any number of threads may read the result at given offsets, without a copy.
+
+    Raises StorageError when the file is missing or unreadable, CorruptionError when its length is
+    not the one in `ref`. Checksums are the caller's: who reads everything checks `ref.crc32`.
+    """
+    try:
+        length = os.stat(path).st_size
+        if length != ref.length:
+            raise CorruptionError(f"{path}: {length} bytes on disk, expected {ref.length}")
+        if not is_mapped(ref):
+            return pa.BufferReader(path.read_bytes())
+        with pa.memory_map(str(path), "r") as file:
+            return pa.BufferReader(file.read_buffer())
+    except OSError as error:
+        raise storage_error("open", path, error) from error

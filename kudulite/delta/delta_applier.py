@@ -1,0 +1,514 @@
+"""What deltas make of the base data of one rowset at one snapshot.
+
+    base ──UNDO files, newest first, changes after T──REDO files, oldest first, up to T──┐ files
+         └──────────────────────────── then the DeltaMemStore, up to T ──────────────────┘ memory
+
+All visible changes of a layer are folded into at most one new value per (row, column) and one last
+word on whether a row is there. Folding costs O(changes) once; bringing a block of base data to the
+snapshot is then one array operation per changed column, whatever number of files there are. Memory
+is a layer of its own, so that a new change in it does not fold the files again.
+
+Invariants: (1) the last change in this order that sets a cell, or deletes or reinserts a row, wins;
+an UNDO DELETE says that the row was not there before, a REINSERT sets every column; (2) row ids of
+a fold are strictly ascending; (3) an UNDO file with no change after the snapshot, and a REDO file
+with none up to it, are never opened.
+
+Threads: any; a fold done twice gives the same.
+
+Source: Kudu tablet.md, "Delta tracking"; delta_applier.cc.
+
+Replaces and selects cells of a column block in as few passes over the bytes as there can be.
+
+    result = (base with values[i] at positions[i])[selected]
+
+Fixed-width columns are copied once and written in place through numpy, nulls as a separate bool
+array. Text is chosen row by row between base and the new values, which are spread over as many rows
+without a copy of their bytes; with a selection, and in lists, it is gathered once from both
+together. That is two to four times faster than a masked replace and a filter one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kudulite.delta.delta_file import OP_DELETE, OP_UPDATE, DeltaColumn, concat_values
+from kudulite.delta.delta_mem_store import DeltaMemSnapshot
+from kudulite.model.types import widened
+
+# A table over so many row ids per change is cheaper than sorting, even of a few sorted runs.
+_DENSE_FACTOR = 2
+
+# numpy types that move 1, 2, 4, 8 and 16 bytes at once; what the bytes mean does not matter.
+_CARRIERS = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64, 128: np.complex128}
+
+
+class SourceStatistics(Protocol):
+    """What is known of a source of deltas before it is opened."""
+
+    @property
+    def timestamp_min(self) -> int:
+        """The oldest change."""
+
+    @property
+    def timestamp_max(self) -> int:
+        """The newest change."""
+
+    @property
+    def delete_count(self) -> int:
+        """Number of DELETEs."""
+
+    @property
+    def reinsert_count(self) -> int:
+        """Number of REINSERTs."""
+
+    @property
+    def update_counts(self) -> Mapping[int, int]:
+        """How many changes set a column, by its id."""
+
+
+class DeltaSource(Protocol):
+    """A DeltaFile or a snapshot of a DeltaMemStore."""
+
+    @property
+    def meta(self) -> SourceStatistics:
+        """What it holds."""
+
+    @property
+    def rowids(self) -> np.ndarray:
+        """int64[n]."""
+
+    @property
+    def ops(self) -> np.ndarray:
+        """uint8[n]."""
+
+    def timestamps(self) -> np.ndarray | None:
+        """uint64[n], or None when all have that of `meta`."""
+
+    def column(self, column_id: int) -> DeltaColumn | None:
+        """Return a column's new values."""
+
+
+@dataclass(frozen=True)
+class ColumnApplier:
+    """The newest visible values of one column: `rowids` int64[m] strictly ascending, m values."""
+
+    rowids: np.ndarray
+    values: pa.Array
+
+    @property
+    def nbytes(self) -> int:
+        """Memory in bytes."""
+        return self.rowids.nbytes + self.values.nbytes
+
+    def places(self, rowids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return int64[n] places of row ids in any order, and bool[n] whether they are right."""
+        first, count = int(self.rowids[0]), len(self.rowids)
+        if int(self.rowids[-1]) - first + 1 == count:  # no gaps: nothing to search
+            at = rowids - first
+            hit = (at >= 0) & (at < count)
+            return np.where(hit, at, 0), hit
+        at = np.searchsorted(self.rowids, rowids)
+        at[at == count] = 0
+        return at, self.rowids[at] == rowids
+
+    def find(self, rowid: int) -> pa.Scalar | None:
+        """Return one row's value, or None when it has none here."""
+        at = int(self.rowids.searchsorted(rowid))
+        if at < len(self.rowids) and self.rowids[at] == rowid:
+            return self.values[at]
+        return None
+
+
+class _Visible:
+    """A source and which of its changes a snapshot takes."""
+
+    def __init__(self, source: DeltaSource, timestamp: int, is_undo: bool) -> None:
+        self.source = source
+        self._timestamp = timestamp
+        self._is_undo = is_undo
+
+    @cached_property
+    def mask(self) -> np.ndarray | None:
+        """bool[n], or None when all are taken; timestamps are read only if it takes them."""
+        meta = self.source.meta
+        if self._is_undo:
+            if meta.timestamp_min > self._timestamp:
+                return None
+        elif meta.timestamp_max <= self._timestamp:
+            return None
+        stamps = self.source.timestamps()
+        if stamps is None:
+            return None
+        taken = stamps > self._timestamp if self._is_undo else stamps <= self._timestamp
+        return None if taken.all() else taken
+
+    def positions(self, chosen: np.ndarray) -> np.ndarray:
+        """Return bool[n]: which of the `chosen` changes are taken."""
+        return chosen if self.mask is None else chosen & self.mask
+
+
+class DeltaApplier:
+    """The fold of the deltas of one rowset that a snapshot sees."""
+
+    def __init__(
+        self,
+        redo: Sequence[DeltaSource],
+        snapshot_timestamp: int,
+        undo: Sequence[DeltaSource] = (),
+        memory: DeltaMemSnapshot | None = None,
+    ) -> None:
+        """`redo` is oldest first, `undo` newest first, `memory` newer than all of them."""
+        self._timestamp = snapshot_timestamp
+        self._below: DeltaApplier | None = None
+        self._memory: DeltaMemSnapshot | None = None
+        before = [f for f in undo if f.meta.timestamp_max > snapshot_timestamp]
+        after = [f for f in redo if f.meta.timestamp_min <= snapshot_timestamp]
+        self._sources = [_Visible(f, snapshot_timestamp, True) for f in before]
+        self._sources += [_Visible(f, snapshot_timestamp, False) for f in after]
+        self._columns: dict[int, ColumnApplier | None] = {}
+        # Of columns whose type was widened since; readers from before may still be under way.
+        self._widened: dict[tuple[int, pa.DataType], ColumnApplier] = {}
+        if memory is not None and len(memory) and memory.meta.timestamp_min <= snapshot_timestamp:
+            if self._sources:
+                self._below = DeltaApplier(after, snapshot_timestamp, before)
+            self._memory = memory
+            self._sources = [_Visible(memory, snapshot_timestamp, False)]
+
+    def with_memory(self, memory: DeltaMemSnapshot, snapshot_timestamp: int) -> DeltaApplier:
+        """Return this overlay of files with a DeltaMemStore on top; folds of files are shared.
+
+        The files may have been folded for another moment at which they look the same.
+        """
+        assert self._memory is None, "there is one DeltaMemStore to a rowset"
+        applier = DeltaApplier((), snapshot_timestamp, memory=memory)
+        if applier.is_empty:
+            return self
+        applier._below = None if self.is_empty else self
+        return applier
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the snapshot sees base data as it is."""
+        return not self._sources
+
+    def changes_column(self, column_id: int) -> bool:
+        """Whether any visible source sets the column; statistics of base data then do not hold."""
+        if any(column_id in visible.source.meta.update_counts for visible in self._sources):
+            return True
+        return self._below is not None and self._below.changes_column(column_id)
+
+    # -- which rows are there
+
+    @cached_property
+    def deleted(self) -> np.ndarray:
+        """int64[d]: the row ids that are not there, strictly ascending."""
+        rowids, is_dead = self._fold_liveness()
+        dead = rowids if is_dead is None else rowids[is_dead]
+        if self._below is None:
+            return dead
+        below = self._below.deleted
+        if is_dead is not None:
+            below = np.setdiff1d(below, rowids[~is_dead], assume_unique=True)
+        return np.union1d(below, dead) if len(dead) else below
+
+    def _fold_liveness(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return the rows that this layer decides on and which of them are dead; None: all."""
+        if self._below is None and not any(v.source.meta.delete_count for v in self._sources):
+            return np.empty(0, np.int64), None  # nothing is dead that a REINSERT could revive
+        parts = []
+        for visible in self._sources:
+            source = visible.source
+            if source.meta.delete_count or source.meta.reinsert_count:
+                at = np.flatnonzero(visible.positions(source.ops != OP_UPDATE))
+                parts.append((source.rowids[at], source.ops[at]))
+        if not parts:
+            return np.empty(0, np.int64), None
+        rowids = np.concatenate([part[0] for part in parts])
+        ops = np.concatenate([part[1] for part in parts])
+        if (ops == OP_DELETE).all():
+            return np.unique(rowids), None
+        last = _last_of_each_row(rowids)
+        return rowids[last], ops[last] == OP_DELETE
+
+    def selection(self, start: int, stop: int) -> np.ndarray | None:
+        """Return bool[stop - start]: which of the rows are live; None when all are."""
+        low, high = np.searchsorted(self.deleted, [start, stop])
+        if low == high:
+            return None
+        live = np.ones(stop - start, dtype=bool)
+        live[self.deleted[low:high] - start] = False
+        return live
+
+    def is_deleted(self, rowids: np.ndarray) -> np.ndarray:
+        """Return bool[n] for int64[n] row ids in any order."""
+        return _is_member(self.deleted, rowids)
+
+    def is_row_deleted(self, rowid: int) -> bool:
+        """Whether one row is not there; changes in memory are not folded for it."""
+        if self._memory is not None:
+            op = self._memory.newest_op(rowid, self._timestamp)
+            if op is not None:
+                # Whatever changes a row is there: only a DELETE as the last word says otherwise.
+                return op == OP_DELETE
+            return self._below is not None and self._below.is_row_deleted(rowid)
+        deleted = self.deleted
+        if not len(deleted):
+            return False
+        at = int(deleted.searchsorted(rowid))
+        return at < len(deleted) and bool(deleted[at] == rowid)
+
+    @cached_property
+    def changed(self) -> np.ndarray:
+        """int64[m]: the row ids that any visible change touches, strictly ascending.
+
+        All other rows are there, and as base data has them.
+        """
+        parts = [] if self._below is None else [self._below.changed]
+        for visible in self._sources:
+            rowids, mask = visible.source.rowids, visible.mask
+            parts.append(rowids if mask is None else rowids[mask])
+        return np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)
+
+    # -- cells
+
+    def apply_range(
+        self, base: pa.Array, column_id: int, start: int, selected: np.ndarray | None = None
+    ) -> pa.Array:
+        """Bring `base`, the column's values of rows start, start + 1, …, to the snapshot.
+
+        Then keep the int64[m] ascending positions `selected`; None keeps all.
+        """
+        if self._below is not None:
+            base = self._below.apply_range(base, column_id, start)
+        applier = self._column(column_id, base.type)
+        if applier is None:
+            return select(base, selected)
+        low, high = np.searchsorted(applier.rowids, [start, start + len(base)])
+        if low == high:
+            return select(base, selected)
+        positions = applier.rowids[low:high] - start
+        return scatter(base, positions, applier.values.slice(low, high - low), selected)
+
+    def apply_rows(self, base: pa.Array, column_id: int, rowids: np.ndarray) -> pa.Array:
+        """Bring `base`, the column's values of the given rows (any order), to the snapshot."""
+        if self._below is not None:
+            base = self._below.apply_rows(base, column_id, rowids)
+        applier = self._column(column_id, base.type)
+        if applier is None or not len(applier.rowids):
+            return base
+        at, hit = applier.places(rowids)
+        if hit.all():
+            return applier.values.take(pa.array(at))
+        positions = np.flatnonzero(hit)
+        if not len(positions):
+            return base
+        return scatter(base, positions, applier.values.take(pa.array(at[positions])))
+
+    def changes_row(self, rowid: int) -> bool:
+        """Whether any visible source changes the row."""
+        if self._memory is not None:
+            if self._memory.newest_op(rowid, self._timestamp) is not None:
+                return True
+        else:
+            touched = self._touched
+            at = int(touched.searchsorted(rowid))
+            if at < len(touched) and touched[at] == rowid:
+                return True
+        return self._below is not None and self._below.changes_row(rowid)
+
+    @cached_property
+    def _touched(self) -> np.ndarray:
+        parts = [visible.source.rowids for visible in self._sources]
+        return np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)
+
+    def cell(self, rowid: int, column_id: int) -> pa.Scalar | None:
+        """Return one cell's newest visible value, or None when base data holds it."""
+        if self._memory is not None:
+            found = self._memory.newest_cell(rowid, column_id, self._timestamp)
+        else:
+            applier = self._column(column_id)
+            found = None if applier is None else applier.find(rowid)
+        if found is None and self._below is not None:
+            return self._below.cell(rowid, column_id)
+        return found
+
+    def _column(
+        self, column_id: int, arrow_type: pa.DataType | None = None
+    ) -> ColumnApplier | None:
+        """Return this layer's newest visible values of a column, or None when it has none.
+
+        They are in the widest type that the sources have, or in `arrow_type`.
+        """
+        if column_id not in self._columns:
+            self._columns[column_id] = self._fold(column_id)
+        found = self._columns[column_id]
+        if found is None or arrow_type is None or found.values.type.equals(arrow_type):
+            return found
+        key = column_id, arrow_type
+        if key not in self._widened:
+            self._widened[key] = replace(found, values=widened(found.values, arrow_type))
+        return self._widened[key]
+
+    def _fold(self, column_id: int) -> ColumnApplier | None:
+        rowid_parts, value_parts = [], []
+        for visible in self._sources:
+            column = visible.source.column(column_id)
+            if column is None:
+                continue
+            rowids, chosen = visible.source.rowids, column.is_set
+            chosen = visible.mask if chosen is None else visible.positions(chosen)
+            if chosen is None or chosen.all():
+                rowid_parts.append(rowids)
+                value_parts.append(column.values)
+            elif chosen.any():
+                rowid_parts.append(rowids[chosen])
+                value_parts.append(column.values.filter(pa.array(chosen)))
+        if not rowid_parts:
+            return None
+        return _newest_of_each_row(rowid_parts, value_parts)
+
+
+def _newest_of_each_row(
+    rowid_parts: list[np.ndarray], value_parts: list[pa.Array]
+) -> ColumnApplier:
+    """Keep the last value of each row of parts in order of time."""
+    rowids = np.concatenate(rowid_parts)
+    values = concat_values(value_parts)
+    if len(rowids) > 1 and not (rowids[1:] > rowids[:-1]).all():
+        last = _last_of_each_row(rowids)
+        rowids, values = rowids[last], values.take(pa.array(last))
+    return ColumnApplier(rowids, values)
+
+
+def _last_of_each_row(rowids: np.ndarray) -> np.ndarray:
+    """Return int64[m]: the last position of each row id, in ascending order of row ids."""
+    if not len(rowids):
+        return np.empty(0, np.int64)
+    first, last = int(rowids.min()), int(rowids.max())
+    if last - first < _DENSE_FACTOR * len(rowids):
+        newest = np.full(last - first + 1, -1)
+        newest[rowids - first] = np.arange(len(rowids))  # of a repeated index the last one stays
+        return newest[newest >= 0]
+    order = np.argsort(rowids, kind="stable")
+    ordered = rowids[order]
+    return order[np.append(ordered[1:] != ordered[:-1], True)]
+
+
+def _is_member(ascending: np.ndarray, probes: np.ndarray) -> np.ndarray:
+    if not len(ascending):
+        return np.zeros(len(probes), dtype=bool)
+    at = np.searchsorted(ascending, probes)
+    at[at == len(ascending)] = 0
+    return ascending[at] == probes
+
+
+def select(base: pa.Array, selected: np.ndarray | None) -> pa.Array:
+    """Return `base` at the int64[m] ascending positions `selected`; None is all of it."""
+    if selected is None:
+        return base
+    if _carrier(base) is None or base.null_count:
+        return base.take(pa.array(selected))
+    return _from_numpy(base.type, _values(base)[selected], None)
+
+
+def scatter(
+    base: pa.Array, positions: np.ndarray, values: pa.Array, selected: np.ndarray | None = None
+) -> pa.Array:
+    """Return `base` with `values[i]` at `positions[i]` (strictly ascending), then `selected`."""
+    carrier = _carrier(base)
+    if carrier is not None:
+        return _scatter_fixed(base, positions, values, selected)
+    if pa.types.is_boolean(base.type):
+        is_new = pa.array(_flags(positions, len(base)))
+        return select(pc.replace_with_mask(base, is_new, values), selected)
+    if selected is None and (pa.types.is_string(base.type) or pa.types.is_binary(base.type)):
+        # Quicker than `pa.array`.
+        bits = _bitmap(_flags(positions, len(base)))
+        is_new = pa.Array.from_buffers(pa.bool_(), len(base), [None, bits])
+        return pc.if_else(is_new, _spread(values, positions, len(base)), base)
+    source = np.arange(len(base), dtype=np.int64)
+    source[positions] = len(base) + np.arange(len(positions))
+    if selected is not None:
+        source = source[selected]
+    return pa.concat_arrays([base, values]).take(pa.array(source))
+
+
+def _scatter_fixed(
+    base: pa.Array, positions: np.ndarray, values: pa.Array, selected: np.ndarray | None
+) -> pa.Array:
+    cells = _values(base).copy()
+    cells[positions] = _values(values)
+    valid = None
+    if base.null_count or values.null_count:
+        valid = _validity(base)
+        valid[positions] = _validity(values)
+    if selected is not None:
+        cells = cells[selected]
+        valid = None if valid is None else valid[selected]
+    return _from_numpy(base.type, cells, valid)
+
+
+def _spread(values: pa.Array, positions: np.ndarray, count: int) -> pa.Array:
+    """Return `count` texts with `values[i]` at `positions[i]`; what the others are, is open."""
+    _, offsets, data = values.buffers()
+    ends = np.frombuffer(offsets, np.int32, values.offset + len(values) + 1)[values.offset :]
+    spread = np.zeros(count + 1, np.int32)
+    spread[0] = ends[0]
+    spread[positions + 1] = np.diff(ends)
+    np.cumsum(spread, out=spread)
+    valid = None
+    if values.null_count:
+        valid = np.zeros(count, dtype=bool)
+        valid[positions] = _validity(values)
+    buffers = [_bitmap(valid), pa.py_buffer(spread), data]
+    return pa.Array.from_buffers(values.type, count, buffers)
+
+
+def _flags(positions: np.ndarray, count: int) -> np.ndarray:
+    """Return bool[count], true at `positions`."""
+    flags = np.zeros(count, dtype=bool)
+    flags[positions] = True
+    return flags
+
+
+def _bitmap(flags: np.ndarray | None) -> pa.Buffer | None:
+    """Return bool[n] as Arrow packs it; None stays None."""
+    return None if flags is None else pa.py_buffer(np.packbits(flags, bitorder="little"))
+
+
+def _carrier(array: pa.Array) -> type | None:
+    """Return the numpy type that moves the array's cells, None for bool and variable width."""
+    if pa.types.is_boolean(array.type):
+        return None
+    try:
+        return _CARRIERS.get(array.type.bit_width)
+    except ValueError:  # no fixed width
+        return None
+
+
+def _values(array: pa.Array) -> np.ndarray:
+    """Return the cells' bytes as numbers, null cells included."""
+    carrier = _carrier(array)
+    assert carrier is not None
+    buffer = array.buffers()[1]
+    if buffer is None:  # all null, and never written
+        return np.zeros(len(array), carrier)
+    return np.frombuffer(buffer, carrier, array.offset + len(array))[array.offset :]
+
+
+def _validity(array: pa.Array) -> np.ndarray:
+    """Return bool[n], a copy: which cells are not null."""
+    if not array.null_count:
+        return np.ones(len(array), dtype=bool)
+    return np.array(array.is_valid().to_numpy(zero_copy_only=False))
+
+
+def _from_numpy(arrow_type: pa.DataType, cells: np.ndarray, valid: np.ndarray | None) -> pa.Array:
+    return pa.Array.from_buffers(arrow_type, len(cells), [_bitmap(valid), pa.py_buffer(cells)])

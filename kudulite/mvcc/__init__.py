@@ -1,1 +1,0 @@
-"""Multi-version concurrency: HybridTime timestamps and the clock."""

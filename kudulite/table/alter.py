@@ -1,0 +1,310 @@
+"""Alteration of a table: another schema, other range partitions or another retention, in one new
+version.
+
+    1  take the locks of all tablets      no commit is under way, none can begin
+    2  empty the tablets' logs            their records have the schema of their time
+    3  make the new version's parts       schema, partitioning; folders of added tablets
+    4  put-if-absent of the next manifest the alteration
+
+No row is rewritten. Files hold columns by id, and an id is never used twice, so a scan reads what
+it finds of its columns, and the read default of a column that a file lacks. Moments of the past are
+read with the newest schema. Writes that were prepared against the old one are refused at their
+commit, unless only columns without defaults were added since: their files just lack these.
+
+A range that is dropped with rows ends at a new timestamp, and its past stays readable; tablets that
+never had a row just go.
+
+Invariants: (1) an added tablet's `last` is at or above that of every other and the timestamp of
+every drop, so that a moment that was settled before holds in it too, and a key is never live in two
+tablets; (2) a range that is dropped and added again in the same alteration is empty.
+
+Source: Kudu docs/design-docs/schema-change.md.
+
+Dropping a range partition that has rows: they end at one moment, and their past stays readable.
+
+    drop at T    every rowset of the range's tablets gets delete_timestamp T; the tablets move to
+                 the manifest's `dropped`, with the bounds of their range
+    read at S    of the newest tablets, and of each dropped range with T > S (partitions_at)
+    T <= mark    the range leaves the manifest, and the sweep removes its tablets' folders
+
+T is above all timestamps used or settled in any tablet, so no moment that was read before shows
+anything else. A range that is added later, with whatever bounds, has new, empty tablets whose
+timestamps are above T.
+
+Invariants: (1) a dropped tablet never changes: its log is empty, and nobody writes, flushes or
+compacts it; (2) a key is live at S in one tablet at most.
+
+Threads: any; `ended_range` under the locks of all tablets.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from kudulite.errors import KuduliteError, NotSupportedError, SchemaError, UsageError
+from kudulite.fs.lock import TabletLock
+from kudulite.model.schema import Column, Schema
+from kudulite.table.flush import flushed_under_locks
+from kudulite.table.history import ancient_history_mark, is_mark_still_valid
+from kudulite.table.manifest import DroppedRange, Manifest, TabletEntry
+from kudulite.table.partition import PartitionSchema, RangePartition, TabletPartition
+from kudulite.table.table_store import TableStore, publish_alone, publish_next
+
+
+@dataclass(frozen=True)
+class TableDraft:
+    """What may be altered; each method returns another draft. Raises SchemaError."""
+
+    schema: Schema
+    range_columns: tuple[str, ...]
+    ranges: tuple[RangePartition, ...]
+    history_seconds: int
+    dropped: frozenset[RangePartition] = frozenset()
+
+    @staticmethod
+    def of(manifest: Manifest) -> TableDraft:
+        """Return the draft of a version as it is."""
+        partition = manifest.partition
+        columns, ranges = partition.range_columns, partition.ranges
+        return TableDraft(manifest.schema, columns, ranges, manifest.history_seconds)
+
+    def add_column(self, column: Column) -> TableDraft:
+        """Add a column; rows that are there show its default."""
+        return replace(self, schema=self.schema.with_column(column))
+
+    def drop_column(self, name: str) -> TableDraft:
+        """Drop a column, also from what is read of the past."""
+        return replace(self, schema=self.schema.without_column(name))
+
+    def change_column(self, name: str, fields: Mapping[str, Any]) -> TableDraft:
+        """Set `fields` of a column: name, type, write_default, encoding, compression, comment."""
+        schema = self.schema.with_changed(name, fields)
+        new_name = fields.get("name", name)
+        columns = tuple(new_name if column == name else column for column in self.range_columns)
+        return replace(self, schema=schema, range_columns=columns)
+
+    def add_range(self, added: RangePartition) -> TableDraft:
+        """Add a range, which must not overlap with another."""
+        return replace(self, ranges=(*self.ranges, added))
+
+    def drop_range(self, dropped: RangePartition) -> TableDraft:
+        """Drop a range, given by its exact bounds."""
+        if dropped not in self.ranges:
+            raise SchemaError(
+                f"no range partition to drop from {dropped.lower} to {dropped.upper}: the bounds"
+                " must be those of an existing one"
+            )
+        ranges = tuple(given for given in self.ranges if given != dropped)
+        return replace(self, ranges=ranges, dropped=self.dropped | {dropped})
+
+    def keep_history(self, seconds: int) -> TableDraft:
+        """Set how long the past stays readable."""
+        if seconds < 0:
+            raise UsageError(f"a history of {seconds} seconds is below 0")
+        return replace(self, history_seconds=int(seconds))
+
+
+Step = Callable[[TableDraft], TableDraft]
+
+
+def alter_table(store: TableStore, steps: Sequence[Step]) -> Manifest:
+    """Publish the version that `steps` make of the newest, all or none of them.
+
+    Raises SchemaError, NotSupportedError, LockTimeoutError, StorageError, ConflictError.
+    """
+    with ExitStack() as stack:
+        locks = store.lock_all(stack, "alteration")
+        # Rowsets take over what the logs hold: records are only read under the schema that they
+        # were written under.
+        newest = flushed_under_locks(store, store.newest(), locks)
+        draft = TableDraft.of(newest)
+        try:
+            for step in steps:
+                draft = step(draft)
+            partition = _partition_of(draft, newest)
+        except (SchemaError, NotSupportedError) as error:
+            raise type(error)(f"table {store.name!r}: {error}") from error
+        tablets = _Tablets(store, newest, locks)
+        try:
+            dropped = tablets.ended(draft.dropped)
+            kept = tablets.of(partition, draft.dropped)
+            return _publish(store, newest, draft, partition, kept, dropped)
+        except BaseException:
+            tablets.undo()
+            raise
+
+
+def _partition_of(draft: TableDraft, old: Manifest) -> PartitionSchema:
+    """Return the partitioning of a draft: its ranges, and hash columns under their new names."""
+    if not draft.ranges:
+        raise SchemaError("cannot drop the last range partition; add another in the same step")
+    ranges = draft.ranges
+    if not draft.range_columns:
+        if ranges != old.partition.ranges or draft.dropped:
+            raise SchemaError("the table has no range partition columns, so it has no ranges")
+        ranges = ()
+    dimensions = []
+    for dimension in old.partition.hash_dimensions:
+        ids = [old.schema.column(name).id for name in dimension.columns]
+        names = tuple(c.name for i in ids if (c := draft.schema.column_by_id(i)) is not None)
+        dimensions.append(replace(dimension, columns=names))
+    return PartitionSchema.build(draft.schema, dimensions, draft.range_columns, ranges)
+
+
+@dataclass
+class _Tablets:
+    """The tablets of the new version: those that stay, new empty ones, and those that end."""
+
+    store: TableStore
+    old: Manifest
+    locks: Mapping[str, TabletLock]
+    _created: tuple[TabletEntry, ...] = ()
+    _drop_timestamp: int = 0
+
+    def ended(self, dropped: Collection[RangePartition]) -> tuple[DroppedRange, ...]:
+        """Return the ranges that are dropped with rows, ended at one new timestamp."""
+        ended = []
+        for number, given in enumerate(self.old.partition.ranges):
+            tablets = [e for e in self.old.tablets if e.partition.range_index == number]
+            if given in dropped and any(had_rows(self.store, entry) for entry in tablets):
+                if not self._drop_timestamp:
+                    self._drop_timestamp = self.store.next_timestamp(self._used())
+                ended.append(ended_range(self.store, given, tablets, self._drop_timestamp))
+        return tuple(ended)
+
+    def of(
+        self, partition: PartitionSchema, dropped: Collection[RangePartition]
+    ) -> tuple[TabletEntry, ...]:
+        """Return the entries in the order of `partition`; tablets are told apart by place."""
+        ranges = self.old.partition.ranges
+        known = {
+            (ranges[e.partition.range_index], e.partition.buckets): e
+            for e in self.old.tablets
+            if ranges[e.partition.range_index] not in dropped
+        }
+        entries = []
+        for place in partition.tablets():
+            entry = known.get((partition.ranges[place.range_index], place.buckets))
+            if entry is None:
+                entry = self.store.create_tablet(place)
+                self._created += (entry,)
+            entries.append(replace(entry, partition=place))
+        self._settle_created()
+        return tuple(entries)
+
+    def _settle_created(self) -> None:
+        if not self._created:
+            return
+        last = max(self.store.environment.clock.now(), self._used(), self._drop_timestamp)
+        for entry in self._created:
+            with self.store.lock(entry.id) as lock:
+                lock.advance_safe_timestamp(last)
+        folder = self.store.tablet_folder(self._created[0].id).parent
+        self.store.environment.file_system.sync_directory(folder)
+
+    def _used(self) -> int:
+        """Return the highest timestamp that is used or settled in the table."""
+        stamps = [lock.safe_timestamp for lock in self.locks.values()]
+        return max(self.old.timestamp, *stamps)
+
+    def undo(self) -> None:
+        """Remove what was created, after an alteration that did not come to be."""
+        # What cannot be removed is a tablet of no version, which the sweep removes.
+        with suppress(KuduliteError):
+            listed = {entry.id for entry in self.store.newest().tablets}
+            for entry in self._created:
+                if entry.id not in listed:
+                    folder = self.store.tablet_folder(entry.id)
+                    self.store.environment.file_system.remove_tree(folder)
+
+
+def _publish(
+    store: TableStore,
+    newest: Manifest,
+    draft: TableDraft,
+    partition: PartitionSchema,
+    tablets: tuple[TabletEntry, ...],
+    dropped: tuple[DroppedRange, ...],
+) -> Manifest:
+    start = newest.history_start
+    if draft.history_seconds > newest.history_seconds:
+        # What was before the mark may be gone already: a longer retention begins here.
+        start = ancient_history_mark(store, newest)
+    commit_id = uuid.uuid4().hex
+
+    def build(manifest: Manifest) -> Manifest:
+        return manifest.successor(
+            commit_id,
+            schema=draft.schema,
+            partition=partition,
+            tablets=tablets,
+            dropped=manifest.dropped + dropped,
+            history_seconds=draft.history_seconds,
+            history_start=max(start, manifest.history_start),
+        )
+
+    published = publish_next(store, newest, build)
+    assert published is not None  # `build` never gives up
+    return published
+
+
+def had_rows(store: TableStore, entry: TabletEntry) -> bool:
+    """Whether a snapshot that is still readable may see rows of the tablet; its log is empty."""
+    return bool(store.tablet(entry).superblock.rowsets)
+
+
+def ended_range(
+    store: TableStore, given: RangePartition, tablets: Sequence[TabletEntry], timestamp: int
+) -> DroppedRange:
+    """Write superblocks in which the range's tablets end at `timestamp`; published by nobody yet.
+
+    They are durable. Raises StorageError.
+    """
+    ended = tuple(_ended(store, entry, timestamp) for entry in tablets)
+    return DroppedRange(given, timestamp, ended)
+
+
+def _ended(store: TableStore, entry: TabletEntry, timestamp: int) -> TabletEntry:
+    old = store.tablet(entry).superblock
+    rowsets = tuple(
+        replace(meta, delete_timestamp=timestamp) if meta.delete_timestamp is None else meta
+        for meta in old.rowsets
+    )
+    ref = store.write_superblock(replace(old, rowsets=rowsets))
+    store.environment.file_system.sync_directory(store.tablet_folder(entry.id))
+    place = TabletPartition(0, entry.partition.buckets)
+    return replace(entry, partition=place).with_superblock(ref, rowsets, timestamp)
+
+
+def without_ancient_ranges(manifest: Manifest, mark: int) -> Manifest:
+    """Return the version without the ranges that no snapshot at or after `mark` sees."""
+    kept = tuple(dropped for dropped in manifest.dropped if dropped.timestamp > mark)
+    return manifest if len(kept) == len(manifest.dropped) else replace(manifest, dropped=kept)
+
+
+def forget_dropped_ranges(store: TableStore) -> int:
+    """Publish a version without the dropped ranges that are ancient; returns how many went.
+
+    The sweep then removes their tablets, after the grace time. Raises LockTimeoutError,
+    StorageError.
+    """
+    newest = store.newest()
+    mark = ancient_history_mark(store, newest)
+    if without_ancient_ranges(newest, mark) is newest:
+        return 0
+    count = 0
+
+    def build(manifest: Manifest) -> Manifest | None:
+        nonlocal count
+        kept = without_ancient_ranges(manifest, mark)
+        count = len(manifest.dropped) - len(kept.dropped)
+        if not count or not is_mark_still_valid(manifest, mark):
+            return None
+        start = max(manifest.history_start, mark)
+        return kept.successor(uuid.uuid4().hex, history_start=start)
+
+    return count if publish_alone(store, "history collection", build) is not None else 0

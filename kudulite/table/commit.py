@@ -1,0 +1,393 @@
+"""Commit of a bulk write: all its tablets at one timestamp, in one version, or nothing.
+
+    1  flush the tablets' logs, fit all parts to the newest version      no lock: files are written
+    2  take the locks of the tablets, in id order; flush what their logs still hold
+    3  fit once more what has moved since 1           usually nothing
+    4  timestamp = max(now, highest `last` + 1)
+    5  adopt files, write superblocks                 invisible
+    6  put-if-absent of the next manifest             the commit; a lost race is tried again
+    7  lift `last` of the tablets, let go
+
+A write to other tablets may publish in between; it takes a number but not our tablets, whose
+entries are then simply put into the newer list.
+
+Invariants: (1) a timestamp is above every one used or settled before in each of its tablets; (2)
+`last` is lifted only after the version is published; (3) until 6 nothing is visible, and an error
+before it leaves the table as it was.
+
+Adoption: moves what a write has staged into a tablet and lists it in a new superblock.
+
+Everything here is invisible until a manifest names the new superblock. Order: files and folders to
+their places, their folders fsynced, then the superblock. A crash anywhere leaves files that nobody
+refers to, which the sweep removes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from kudulite.delta.delta_file import DeltaFileMeta
+from kudulite.errors import ConflictError, KuduliteError, StorageError, UsageError
+from kudulite.fs.file_system import check_length
+from kudulite.fs.lock import TabletLock
+from kudulite.rowset.rowset_meta import RowSetMeta
+from kudulite.table.flush import flush_tablet, flushed_under_locks
+from kudulite.table.manifest import Manifest, TabletEntry
+from kudulite.table.stage import (
+    THREAD_COUNT,
+    StagedTask,
+    Stager,
+    WriteState,
+    check_write_is_open,
+    is_committed,
+    new_part_folder,
+)
+from kudulite.table.table_store import TableStore, publish_next
+from kudulite.tablet.conflict_check import ConflictCheck
+from kudulite.tablet.resolve import StagedTablet
+from kudulite.tablet.row_effects import WriteCounts
+from kudulite.tablet.tablet import ROWSET_FOLDER
+from kudulite.tablet.tombstones import TombstoneFileMeta
+
+Parts = dict[str, list[StagedTablet]]
+
+
+@dataclass(frozen=True)
+class CommitResult:
+    """What a commit did. `is_skipped`: its application version was committed before."""
+
+    version: int
+    timestamp: int
+    counts: WriteCounts
+    is_skipped: bool = False
+
+
+@dataclass
+class Commit:
+    """One commit; `base` is the version that the write pinned."""
+
+    store: TableStore
+    state: WriteState
+    base: Manifest
+    tasks: Sequence[StagedTask]
+
+    def run(self) -> CommitResult:
+        """Publish the write. Raises RowError, ConflictError, LockTimeoutError, StorageError."""
+        newest = self._checked_newest()
+        if is_committed(self.state, newest):
+            return _skipped(newest)
+        check_write_is_open(self.store, self.state)
+        staged = self._staged_parts()
+        for tablet_id in self._touched(staged):
+            flush_tablet(self.store, tablet_id)
+        newest = self._checked_newest()
+        parts = self._fit_all(staged, self.base, newest, is_first=True)
+        with ExitStack() as stack:
+            locks = self._lock(stack, parts)
+            return self._publish(parts, newest, locks)
+
+    def _publish(
+        self, parts: Parts, fitted: Manifest, locks: Mapping[str, TabletLock]
+    ) -> CommitResult:
+        newest = self._checked_newest()
+        if is_committed(self.state, newest):
+            return _skipped(newest)
+        newest = flushed_under_locks(self.store, newest, locks)
+        fit = self._fit_all(parts, fitted, newest, is_first=False)
+        parts = {t: [part.without_no_ops() for part in found] for t, found in fit.items()}
+        counts = sum((p.counts for ps in parts.values() for p in ps), WriteCounts())
+        is_change = self.state.spec.is_overwrite or any(
+            not part.is_empty for tablet_parts in parts.values() for part in tablet_parts
+        )
+        if not is_change and self.state.application_id is None:
+            return CommitResult(newest.version, newest.timestamp, counts)
+        timestamp = self._timestamp(newest, locks)
+        installer = Installer(self.store, timestamp, self.state.spec.is_overwrite)
+        try:
+            installed = self._install(installer, parts, newest, locks)
+            manifest = self._publish_next(newest, installed)
+        except BaseException:
+            if not self._may_be_published(after=newest.version):
+                installer.undo()
+            raise
+        if manifest is None:
+            if not self._may_be_published(after=newest.version):
+                installer.undo()
+            return _skipped(self.store.newest())
+        # The version is published: from here nothing may fail. Who finds `last` too low settles
+        # under the lock.
+        with suppress(OSError):
+            for lock in locks.values():
+                lock.advance_safe_timestamp(timestamp)
+        return CommitResult(manifest.version, timestamp, counts)
+
+    def _publish_next(
+        self, newest: Manifest, installed: Mapping[str, TabletEntry]
+    ) -> Manifest | None:
+        """Publish the next version; None when the application version came in from elsewhere."""
+
+        def build(manifest: Manifest) -> Manifest | None:
+            if is_committed(self.state, manifest):
+                return None
+            self._check_same_schema(manifest)
+            return self._next(manifest, installed)
+
+        return publish_next(self.store, newest, build)
+
+    def _may_be_published(self, *, after: int) -> bool:
+        """Whether a version above `after` is this write's, or that cannot be told.
+
+        Not only the newest: writers of other tablets go on publishing on top of it.
+        """
+        try:
+            later = range(after + 1, self.store.newest().version + 1)
+            return any(self.store.at_version(v).commit_id == self.state.write_id for v in later)
+        except KuduliteError:
+            return True
+
+    # -- what the version must be
+
+    def _checked_newest(self) -> Manifest:
+        newest = self.store.newest()
+        if newest.table_id != self.state.table_id:
+            raise ConflictError(
+                f"table {self.store.name!r} was deleted and created again during a write; write"
+                " again to the new one"
+            )
+        self._check_same_schema(newest)
+        return newest
+
+    def _check_same_schema(self, newest: Manifest) -> None:
+        # Files lack columns that were added since, which then show NULL: what a row that was
+        # written before shows, and what this write says of them, too.
+        base = self.base
+        if (
+            not newest.schema.only_adds_to(base.schema)
+            or replace(newest.partition, schema=base.schema) != base.partition
+            or {entry.id for entry in newest.tablets} != {entry.id for entry in base.tablets}
+        ):
+            raise ConflictError(
+                f"table {self.store.name!r}: the schema was altered during a write (version"
+                f" {self.base.version} to {newest.version}); write again"
+            )
+
+    def _next(self, newest: Manifest, installed: Mapping[str, TabletEntry]) -> Manifest:
+        applications = dict(newest.applications)
+        if self.state.application_id is not None and self.state.application_version is not None:
+            applications[self.state.application_id] = self.state.application_version
+        return newest.successor(
+            self.state.write_id,
+            tablets=tuple(installed.get(entry.id, entry) for entry in newest.tablets),
+            applications=applications,
+        )
+
+    # -- fitting parts to a version
+
+    def _staged_parts(self) -> Parts:
+        for task in self.tasks:
+            if task.write_id != self.state.write_id:
+                raise UsageError(
+                    f"table {self.store.name!r}: commit of write {self.state.write_id} was given a"
+                    f" task of write {task.write_id}"
+                )
+        numbers = [task.task_index for task in self.tasks]
+        if len(set(numbers)) != len(numbers):
+            raise UsageError(
+                f"table {self.store.name!r}: two staged tasks with one task_index were given to"
+                f" the commit: {sorted(numbers)}; give one attempt of each task"
+            )
+        parts: Parts = defaultdict(list)
+        for task in sorted(self.tasks, key=lambda task: task.task_index):
+            for part in task.tablets:
+                parts[part.tablet_id].append(part)
+            for operations in task.operations:
+                parts[operations.tablet_id]  # a tablet of the write, resolved below
+        return parts
+
+    def _fit_all(self, parts: Parts, before: Manifest, now: Manifest, *, is_first: bool) -> Parts:
+        """Return the parts fitted to `now`, tablets side by side in threads.
+
+        The first time the parts of a tablet have not been compared with each other yet.
+        """
+        old = {entry.id: entry for entry in before.tablets}
+        new = {entry.id: entry for entry in now.tablets}
+
+        def fit(tablet_id: str) -> list[StagedTablet]:
+            is_same = old[tablet_id].superblock == new[tablet_id].superblock
+            if is_same and not is_first:
+                return parts[tablet_id]
+            return self._fit(parts[tablet_id], old[tablet_id], new[tablet_id], now)
+
+        if len(parts) <= 1:
+            return {tablet_id: fit(tablet_id) for tablet_id in parts}
+        with ThreadPoolExecutor(THREAD_COUNT, thread_name_prefix="kudulite-fit") as pool:
+            return dict(zip(parts, pool.map(fit, parts), strict=True))
+
+    def _fit(
+        self, parts: list[StagedTablet], old: TabletEntry, new: TabletEntry, now: Manifest
+    ) -> list[StagedTablet]:
+        if self.state.is_resolved_at_commit:
+            operations = self._operations(new.id)
+            if not operations:
+                return parts
+            # A row that it deletes and inserts again loses what it holds in columns added since.
+            return Stager(self.store, self.state, now).resolve_operations(operations, new.id)
+        stager = Stager(self.store, self.state, self.base)
+        if old.superblock == new.superblock and len(parts) == 1:
+            return parts
+        conflict_check = ConflictCheck(stager.resolver, self.store.cache)
+        before, current = self.store.tablet(old), self.store.tablet(new)
+        return conflict_check.rebase(
+            parts, before, current, lambda: new_part_folder(self.store, self.state)
+        )
+
+    def _operations(self, tablet_id: str) -> list:
+        ordered = sorted(self.tasks, key=lambda task: task.task_index)
+        return [o for task in ordered for o in task.operations if o.tablet_id == tablet_id]
+
+    # -- under the locks
+
+    def _lock(self, stack: ExitStack, parts: Parts) -> dict[str, TabletLock]:
+        """Lock every tablet that may change.
+
+        A part that is empty stays so, but rows that are resolved at commit may come out otherwise.
+        """
+        locks = {}
+        for tablet_id in self._touched(parts):
+            locks[tablet_id] = stack.enter_context(self.store.lock(tablet_id))
+            locks[tablet_id].announce(f"commit of write {self.state.write_id}")
+        return locks
+
+    def _touched(self, parts: Parts) -> list[str]:
+        """Return the tablets that may change, in the order of their locks."""
+        if self.state.spec.is_overwrite:
+            return sorted(entry.id for entry in self.base.tablets)
+        if self.state.is_resolved_at_commit:
+            return sorted(parts)
+        return sorted(t for t, ps in parts.items() if not all(p.is_empty for p in ps))
+
+    def _timestamp(self, newest: Manifest, locks: Mapping[str, TabletLock]) -> int:
+        stamps = {entry.id: entry.timestamp for entry in newest.tablets}
+        used = [max(stamps[t], lock.safe_timestamp) for t, lock in locks.items()]
+        return self.store.next_timestamp(max(used, default=0))
+
+    def _install(
+        self, installer: Installer, parts: Parts, newest: Manifest, locks: Mapping[str, TabletLock]
+    ) -> dict[str, TabletEntry]:
+        entries = [
+            entry
+            for entry in newest.tablets
+            if self.state.spec.is_overwrite or not all(p.is_empty for p in parts.get(entry.id, []))
+        ]
+        assert all(entry.id in locks for entry in entries)
+
+        def install(entry: TabletEntry) -> TabletEntry:
+            return installer.install(entry, parts.get(entry.id, []))
+
+        if len(entries) <= 1:
+            return {entry.id: install(entry) for entry in entries}
+        with ThreadPoolExecutor(THREAD_COUNT, thread_name_prefix="kudulite-adopt") as pool:
+            return {entry.id: entry for entry in pool.map(install, entries)}
+
+
+def _skipped(newest: Manifest) -> CommitResult:
+    return CommitResult(newest.version, newest.timestamp, WriteCounts(), is_skipped=True)
+
+
+@dataclass(frozen=True)
+class Installer:
+    """Adopts parts of one write at its commit timestamp, under the locks of their tablets.
+
+    `is_overwrite` also ends every rowset that is there.
+    """
+
+    store: TableStore
+    timestamp: int
+    is_overwrite: bool
+    _moved: list[tuple[Path, Path]] = field(default_factory=list)
+    _written: list[Path] = field(default_factory=list)
+
+    def undo(self) -> None:
+        """Put everything back where it was staged, after a commit that did not come to be.
+
+        What cannot be put back is an unreferenced file, which the sweep removes.
+        """
+        file_system = self.store.environment.file_system
+        with contextlib.suppress(StorageError):
+            for source, target in reversed(self._moved):
+                file_system.rename(target, source)
+            for path in self._written:
+                file_system.remove(path)
+
+    def install(self, entry: TabletEntry, parts: Sequence[StagedTablet]) -> TabletEntry:
+        """Return the tablet's entry with the parts in it, oldest first."""
+        old = self.store.tablet(entry).superblock
+        self._move(entry.id, parts)
+        rowsets = [self._changed(meta, parts) for meta in old.rowsets]
+        rowsets += [self._stamped(meta) for part in parts for meta in part.rowsets]
+        tombstones = self._tombstones(() if self.is_overwrite else old.tombstones, parts)
+        superblock = replace(old, rowsets=tuple(rowsets), tombstones=tombstones)
+        ref = self.store.write_superblock(superblock)
+        self._written.append(self.store.tablet_folder(entry.id) / ref.name)
+        self.store.environment.file_system.sync_directory(self.store.tablet_folder(entry.id))
+        return entry.with_superblock(ref, rowsets, self.timestamp)
+
+    def _changed(self, meta: RowSetMeta, parts: Sequence[StagedTablet]) -> RowSetMeta:
+        """Return a rowset that was there with this write's deltas, or ended by it."""
+        if self.is_overwrite:
+            if meta.delete_timestamp is None:
+                return replace(meta, delete_timestamp=self.timestamp)
+            return meta
+        deltas = [d.meta for part in parts for d in part.deltas if d.rowset_id == meta.id]
+        return meta.with_redo(tuple(delta.stamped(self.timestamp) for delta in deltas))
+
+    def _stamped(self, meta: RowSetMeta) -> RowSetMeta:
+        redo: tuple[DeltaFileMeta, ...] = tuple(d.stamped(self.timestamp) for d in meta.redo)
+        return replace(meta, insert_timestamp=self.timestamp, redo=redo)
+
+    def _tombstones(
+        self, old: Sequence[TombstoneFileMeta], parts: Sequence[StagedTablet]
+    ) -> tuple[TombstoneFileMeta, ...]:
+        """Return the tablet's tombstones with those of the parts, each instead of what it joins."""
+        found = tuple(old)
+        for part in parts:
+            if part.tombstones is not None:
+                replaced = part.tombstones.replaced
+                kept = [meta for meta in found if meta.ref.name not in replaced]
+                found = (*kept, part.tombstones.meta.stamped(self.timestamp))
+        return found
+
+    def _move(self, tablet_id: str, parts: Sequence[StagedTablet]) -> None:
+        target = self.store.tablet_folder(tablet_id) / ROWSET_FOLDER
+        to_sync: set[Path] = set()
+        for part in parts:
+            source = self.store.folder / part.folder
+            for meta in part.rowsets:
+                self._rename(source / meta.id, target / meta.id)
+                for ref in meta.file_refs:
+                    check_length(target / meta.id / ref.name, ref)
+                to_sync.add(target)
+                if meta.redo:
+                    to_sync.add(target / meta.id)
+            for delta in part.deltas:
+                name = f"{delta.rowset_id}/{delta.meta.ref.name}"
+                self._rename(source / name, target / name)
+                check_length(target / name, delta.meta.ref)
+                to_sync.add(target / delta.rowset_id)
+            if part.tombstones is not None:
+                # The tablet's folder is synced with the superblock.
+                ref = part.tombstones.meta.ref
+                self._rename(source / ref.name, target.parent / ref.name)
+                check_length(target.parent / ref.name, ref)
+        for folder in sorted(to_sync):
+            self.store.environment.file_system.sync_directory(folder)
+
+    def _rename(self, source: Path, target: Path) -> None:
+        self.store.environment.file_system.rename(source, target)
+        self._moved.append((source, target))

@@ -1,0 +1,369 @@
+"""Runs one maintenance operation on a tablet: built beside readers and writers, then published.
+
+    1  read the newest superblock, the ancient history mark          no lock
+    2  write the new files                                           no lock: takes long
+    3  carry over REDO that arrived meanwhile, until it is little    no lock
+    4  the rest of it, the superblock, put-if-absent of the manifest    the lock of the tablet
+
+Whoever has opened the tablet before goes on with its old files, which stay for the grace time. The
+log needs nothing: its records are logical, and whoever opens the new superblock replays them onto
+its rowsets. So `wal_start` stays where it is, and no flush is needed.
+
+A crash anywhere leaves the old version and files that nobody refers to, which the sweep removes.
+Two operations on one tablet at once do no harm: the second to publish does not fit any more.
+
+Invariant: who publishes without history before a mark raises `history_start` to the mark in the
+same version, and gives up where a tag holds a moment before it.
+
+Source: Kudu tablet.cc, "DoMergeCompactionOrFlush"; here without a DuplicatingRowSet, since what
+arrives is in files or in a log of logical records.
+
+What a maintenance operation puts in the place of rowsets, and whether it still fits.
+
+    read:   a b c d          at the version that the operation began with
+    built:  a [bc] d         one rowset for b and c, say
+    now:    a b' c d e       b has got a REDO file meanwhile, e is new
+    fitted: a [bc]' d e      the REDO of b, on the row ids of [bc]
+
+Deltas that arrived keep their row ids where the rows stay where they were (delta compactions), and
+go through the operation's row id map where rows moved (merging compactions).
+
+Invariants: (1) a replacement fits only where each rowset that it read is still there with all the
+files that it read: REDO may have been appended, nothing else; (2) what arrived is newer than all
+that was read.
+
+Source: Kudu tablet.cc, "DoMergeCompactionOrFlush": its second phase.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from kudulite.delta.delta_file import DeltaFile, DeltaFileMeta, DeltaRows, create_delta_file
+from kudulite.delta.delta_history import merge_redo, stamped
+from kudulite.errors import StorageError
+from kudulite.fs.file_system import FileSystem
+from kudulite.model.schema import Schema
+from kudulite.rowset.delta_compaction import compact_columns, merge_redo_files, merge_undo_files
+from kudulite.rowset.disk_rowset import DiskRowSet
+from kudulite.rowset.merge_compaction import RowIdMap, merge_rowsets
+from kudulite.rowset.rowset_meta import RowSetMeta, is_dead_for_ever, without_ancient_undo
+from kudulite.table.history import ancient_history_mark, is_mark_still_valid
+from kudulite.table.manifest import Manifest
+from kudulite.table.table_store import TableStore, are_there, publish_next, with_tablet
+from kudulite.tablet.maintenance_policy import (
+    CollectHistory,
+    CompactColumns,
+    CompactDeltas,
+    CompactRowSets,
+    MaintenanceOperation,
+)
+from kudulite.tablet.tablet import ROWSET_FOLDER, Superblock, Tablet
+from kudulite.tablet.tombstones import is_ancient
+
+# REDO of so many rows is carried over while the lock is held; more, without it first.
+CARRIED_ROWS_MAX = 10_000
+_CARRY_ROUNDS_MAX = 10
+
+Hook = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class OperationResult:
+    """What an operation did: the version it made, and the tablet's rowsets and bytes around it.
+
+    `bytes_written` is the size of the new files.
+    """
+
+    version: int
+    rowset_count_before: int
+    rowset_count_after: int
+    bytes_before: int
+    bytes_after: int
+    bytes_written: int
+
+
+def run_operation(
+    store: TableStore,
+    tablet_id: str,
+    operation: MaintenanceOperation,
+    hook: Hook = lambda gap: None,
+) -> OperationResult | None:
+    """Run one operation and publish it; None when there was nothing to do, or it did not fit.
+
+    `hook` is called in each gap: "read", "built", "carried", "locked", "published". Raises
+    LockTimeoutError, StorageError, CorruptionError; the table is then as it was.
+    """
+    manifest = store.newest()
+    entry = manifest.entry(tablet_id)
+    if entry is None:
+        return None
+    base = store.tablet(entry)
+    mark = ancient_history_mark(store, manifest)
+    hook("read")
+    if isinstance(operation, CollectHistory):
+        return _collect(store, tablet_id, mark, hook)
+    try:
+        replacement = _build(store, base, manifest.schema, operation, mark)
+    except StorageError:
+        # A purge, or a sweep without grace, takes superseded files from under whoever reads them.
+        if _is_superseded(store, base):
+            return None
+        raise
+    if replacement is None:
+        return None
+    hook("built")
+    return publish_replacement(store, base, replacement, hook)
+
+
+def publish_replacement(
+    store: TableStore, base: Tablet, replacement: Replacement, hook: Hook = lambda gap: None
+) -> OperationResult | None:
+    """Publish rowsets built from the version `base` of a tablet; None when they do not fit.
+
+    Their files are removed then.
+    """
+    entry = store.newest().entry(base.id)
+    rounds = 0
+    while entry is not None and rounds < _CARRY_ROUNDS_MAX:
+        carried = carry_over(store, store.tablet(entry), replacement)
+        if carried is None:
+            break
+        replacement, row_count = carried
+        if row_count <= CARRIED_ROWS_MAX:
+            break
+        entry, rounds = store.newest().entry(base.id), rounds + 1
+    hook("carried")
+    with store.lock(base.id) as lock:
+        lock.announce("compaction")
+        hook("locked")
+        found = _publish(store, base, replacement)
+    if found is None:
+        _remove_built(store, base, replacement)
+    hook("published")
+    return found
+
+
+def _build(
+    store: TableStore, base: Tablet, schema: Schema, operation: MaintenanceOperation, mark: int
+) -> Replacement | None:
+    """Write the files of an operation; None where the tablet does not have what it is for."""
+    ids = operation.rowset_ids
+    found = [base.rowset(rowset_id) for rowset_id in ids]
+    inputs = [rowset for rowset in found if rowset is not None]
+    metas = tuple(rowset.meta for rowset in inputs)
+    if not inputs or len(inputs) < len(ids) or any(m.delete_timestamp is not None for m in metas):
+        return None
+    file_system, folder = store.environment.file_system, base.folder / ROWSET_FOLDER
+    if isinstance(operation, CompactRowSets):
+        merged = merge_rowsets(file_system, folder, schema, inputs, mark)
+        file_system.sync_directory(folder)
+        return Replacement(metas, merged.rowsets, mark, merged.row_map)
+    (rowset,) = inputs
+    if isinstance(operation, CompactColumns):
+        output = compact_columns(file_system, rowset, schema, operation.column_ids, mark)
+    else:
+        assert isinstance(operation, CompactDeltas)
+        output = _joined_deltas(file_system, rowset, operation, mark)
+    return None if output == rowset.meta else Replacement(metas, (output,), mark)
+
+
+def _joined_deltas(
+    file_system: FileSystem, rowset: DiskRowSet, operation: CompactDeltas, mark: int
+) -> RowSetMeta:
+    meta, start, stop = rowset.meta, operation.start, operation.stop
+    if stop > len(meta.undo if operation.is_undo else meta.redo):
+        return meta
+    if operation.is_undo:
+        return merge_undo_files(file_system, rowset.folder, meta, start, stop, mark=mark)
+    return merge_redo_files(file_system, rowset.folder, meta, start, stop)
+
+
+def _is_superseded(store: TableStore, base: Tablet) -> bool:
+    entry = store.newest().entry(base.id)
+    return entry is None or store.tablet(entry).superblock != base.superblock
+
+
+def carry_over(
+    store: TableStore, now: Tablet, replacement: Replacement
+) -> tuple[Replacement, int] | None:
+    """Return the replacement with the REDO that has arrived, and how many rows that was.
+
+    None where it does not fit any more.
+    """
+    newer = replacement.arrived(now.superblock)
+    if newer is None:
+        return None
+    if replacement.row_map is None or not any(newer.values()):
+        return replacement, 0
+    file_system, folder = store.environment.file_system, now.folder / ROWSET_FOLDER
+    parts: list[list[DeltaRows]] = [[] for _ in replacement.outputs]
+    row_count = 0
+    for meta in replacement.inputs:
+        for delta in newer[meta.id]:
+            file = DeltaFile(folder / meta.id / delta.ref.name, delta, meta.row_count)
+            row_count += delta.row_count
+            mapped = replacement.row_map.map_deltas(meta.id, stamped(file))
+            for index, rows in mapped.items():
+                parts[index].append(rows)
+    written: list[DeltaFileMeta | None] = []
+    for output, found in zip(replacement.outputs, parts, strict=True):
+        if not found:
+            written.append(None)
+            continue
+        rows = merge_redo(found)
+        written.append(create_delta_file(file_system, folder / output.id, "redo", rows))
+        file_system.sync_directory(folder / output.id)
+    return replacement.with_redo(newer, written), row_count
+
+
+def _publish(store: TableStore, base: Tablet, replacement: Replacement) -> OperationResult | None:
+    """Publish a replacement under the tablet's lock; None where it does not fit."""
+    newest = store.newest()
+    entry = newest.entry(base.id)
+    if entry is None:
+        return None
+    now = store.tablet(entry)
+    carried = carry_over(store, now, replacement)
+    superblock = None if carried is None else carried[0].fitted(now.superblock)
+    if superblock is None or not are_there(superblock.rowsets, base):
+        return None
+    return publish_superblock(store, newest, superblock, replacement.mark)
+
+
+def _collect(store: TableStore, tablet_id: str, mark: int, hook: Hook) -> OperationResult | None:
+    """Drop the history behind the mark that whole files hold: nothing is written for it."""
+    with store.lock(tablet_id) as lock:
+        lock.announce("history collection")
+        hook("locked")
+        newest = store.newest()
+        entry = newest.entry(tablet_id)
+        if entry is None:
+            return None
+        superblock = store.tablet(entry).superblock
+        alive = [meta for meta in superblock.rowsets if not is_dead_for_ever(meta, mark)]
+        rowsets = tuple(without_ancient_undo(meta, mark) for meta in alive)
+        tombstones = tuple(m for m in superblock.tombstones if not is_ancient(m, mark))
+        collected = replace(superblock, rowsets=rowsets, tombstones=tombstones)
+        if collected == superblock:
+            return None
+        found = publish_superblock(store, newest, collected, mark)
+    hook("published")
+    return found
+
+
+def publish_superblock(
+    store: TableStore, newest: Manifest, superblock: Superblock, mark: int
+) -> OperationResult | None:
+    """Publish a tablet's superblock that lacks history before `mark`, under the tablet's lock.
+
+    None where a tag needs that history.
+    """
+    old = newest.readable_entry(superblock.tablet_id)
+    assert old is not None
+    before = store.tablet(old).superblock.rowsets
+    ref = store.write_superblock(superblock)
+    store.environment.file_system.sync_directory(store.tablet_folder(old.id))
+    new = old.with_superblock(ref, superblock.rowsets, old.timestamp)
+    commit_id = uuid.uuid4().hex
+
+    def build(manifest: Manifest) -> Manifest | None:
+        if not is_mark_still_valid(manifest, mark):
+            return None
+        start = max(manifest.history_start, mark)
+        return replace(with_tablet(manifest, new, commit_id), history_start=start)
+
+    published = publish_next(store, newest, build)
+    if published is None:
+        return None
+    known = {ref.name for meta in before for ref in meta.file_refs}
+    refs = [ref for meta in superblock.rowsets for ref in meta.file_refs]
+    return OperationResult(
+        version=published.version,
+        rowset_count_before=len(before),
+        rowset_count_after=len(superblock.rowsets),
+        bytes_before=old.bytes_on_disk,
+        bytes_after=new.bytes_on_disk,
+        bytes_written=sum(ref.length for ref in refs if ref.name not in known),
+    )
+
+
+def _remove_built(store: TableStore, base: Tablet, replacement: Replacement) -> None:
+    """Remove the files of a replacement that was not published; what fails is left to the sweep."""
+    known = {name for meta in base.superblock.rowsets for name in meta.file_names}
+    folder = base.folder / ROWSET_FOLDER
+    with suppress(StorageError):
+        for meta in replacement.outputs:
+            for name in meta.file_names:
+                if name not in known:
+                    store.environment.file_system.remove(folder / meta.id / name)
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """Rowsets `outputs` for the rowsets `inputs`, as they were when the operation began.
+
+    Without a `row_map` the rows stayed where they were: outputs[i] stands for inputs[i], by the
+    same id. `mark` is the ancient history mark behind which the operation has left history out.
+    """
+
+    inputs: tuple[RowSetMeta, ...]
+    outputs: tuple[RowSetMeta, ...]
+    mark: int
+    row_map: RowIdMap | None = None
+
+    def arrived(self, now: Superblock) -> dict[str, tuple[DeltaFileMeta, ...]] | None:
+        """Return the REDO files that each input, by id, has got since; None: it does not fit."""
+        found = {meta.id: meta for meta in now.rowsets}
+        newer = {}
+        for meta in self.inputs:
+            current = found.get(meta.id)
+            if current is None or not _has_grown(meta, current):
+                return None
+            if self.row_map is not None and current.delete_timestamp != meta.delete_timestamp:
+                return None
+            newer[meta.id] = current.redo[len(meta.redo) :]
+        return newer
+
+    def with_redo(
+        self, newer: dict[str, tuple[DeltaFileMeta, ...]], mapped: Sequence[DeltaFileMeta | None]
+    ) -> Replacement:
+        """Return it with REDO that arrived: `newer` was read, `mapped` is that of each output."""
+        inputs = tuple(meta.with_redo(newer.get(meta.id, ())) for meta in self.inputs)
+        outputs = tuple(
+            meta if redo is None else meta.with_redo((redo,))
+            for meta, redo in zip(self.outputs, mapped, strict=True)
+        )
+        return replace(self, inputs=inputs, outputs=outputs)
+
+    def fitted(self, now: Superblock) -> Superblock | None:
+        """Return `now` with the outputs in it; None where something moved that does not fit.
+
+        With a row map all that arrived must have been mapped before.
+        """
+        newer = self.arrived(now)
+        if newer is None or (self.row_map is not None and any(newer.values())):
+            return None
+        current = {meta.id: meta for meta in now.rowsets}
+        outputs = list(self.outputs)
+        if self.row_map is None:
+            outputs = [
+                replace(
+                    output.with_redo(newer[output.id]),
+                    delete_timestamp=current[output.id].delete_timestamp,
+                )
+                for output in outputs
+            ]
+        gone = {meta.id for meta in self.inputs}
+        first = min(at for at, meta in enumerate(now.rowsets) if meta.id in gone)
+        kept = [meta for meta in now.rowsets if meta.id not in gone]
+        return replace(now, rowsets=tuple(kept[:first] + outputs + kept[first:]))
+
+
+def _has_grown(before: RowSetMeta, now: RowSetMeta) -> bool:
+    """Whether `now` is `before` with nothing but newer REDO, or an end."""
+    is_same = now.base == before.base and now.undo == before.undo
+    return is_same and now.redo[: len(before.redo)] == before.redo

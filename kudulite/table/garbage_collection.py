@@ -1,0 +1,240 @@
+"""Sweep: removes files that nobody can need any more, once they are older than the grace time.
+
+    staging folders    of writes that ended without cleaning up, after a day: a job may compute for
+                       hours before its first task writes
+    versions           superseded for longer than the grace time
+    files of tablets   that no remaining version refers to
+    log segments       that all remaining versions have flushed
+    tablets            of a creation that was killed, or lost to another one
+
+A version that a staging folder pins stays, with its files. Each tablet is swept under its lock, so
+that no commit is between moving its files in and publishing them.
+
+Invariant: versions go from the oldest on, without gaps (table_store.py relies on it).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from kudulite.errors import StorageError
+from kudulite.table.manifest import Manifest, manifest_name
+from kudulite.table.stage import read_pinned_version
+from kudulite.table.table_store import MANIFEST_FOLDER, STAGING_FOLDER, TABLET_FOLDER, TableStore
+from kudulite.tablet.tablet import LOCK_NAME, MAINTENANCE_LOCK_NAME, ROWSET_FOLDER, WAL_FOLDER
+from kudulite.wal.format import list_segments, segment_path
+
+GRACE_SECONDS = 3600.0
+STAGING_GRACE_SECONDS = 24 * 3600.0
+
+
+@dataclass(frozen=True)
+class GarbageResult:
+    """What a sweep removed."""
+
+    staging_folder_count: int = 0
+    version_count: int = 0
+    file_count: int = 0
+    byte_count: int = 0
+
+
+def collect_staging_garbage(store: TableStore, grace_seconds: float = STAGING_GRACE_SECONDS) -> int:
+    """Remove staging folders in which nothing was written during the grace time."""
+    horizon = time.time() - grace_seconds
+    count = 0
+    for folder in _entries(store.folder / STAGING_FOLDER):
+        if _is_older(folder, horizon):
+            store.environment.file_system.remove_tree(folder)
+            count += 1
+    return count
+
+
+def open_writes(store: TableStore) -> list[str]:
+    """Return the ids of the writes that have staged something and are neither committed nor over.
+
+    Each pins the version that it read, with its files.
+    """
+    folders = _entries(store.folder / STAGING_FOLDER)
+    return [folder.name for folder in folders if read_pinned_version(folder) is not None]
+
+
+def collect_garbage(
+    store: TableStore,
+    grace_seconds: float = GRACE_SECONDS,
+    staging_grace_seconds: float = STAGING_GRACE_SECONDS,
+) -> GarbageResult:
+    """Remove everything that is superseded or abandoned for longer than the grace times."""
+    staging_folder_count = collect_staging_garbage(store, staging_grace_seconds)
+    _collect_temporaries(store, grace_seconds)
+    version_count = _collect_versions(store, grace_seconds)
+    file_count = byte_count = 0
+    manifests: dict[int, Manifest] = {}
+    for entry in store.newest().readable_tablets:
+        _read_versions(store, manifests)  # most of them, ahead of the lock
+        with store.lock(entry.id) as lock:
+            lock.announce("sweep")
+            _read_versions(store, manifests)
+            kept = _referenced(store, entry.id, manifests)
+            for path in _unreferenced(store.tablet_folder(entry.id), kept, grace_seconds):
+                byte_count += path.stat().st_size
+                file_count += 1
+                store.environment.file_system.remove(path)
+                store.cache.remove(str(path))  # a map would keep the space on disk
+        _remove_empty_folders(store.tablet_folder(entry.id) / ROWSET_FOLDER, grace_seconds)
+    _collect_tablets(store, manifests, grace_seconds)
+    return GarbageResult(staging_folder_count, version_count, file_count, byte_count)
+
+
+def superseded_bytes(store: TableStore) -> int:
+    """Return the size of the files of all tablets that the newest version does not refer to.
+
+    A sweep removes them once they are old enough and no version that is kept needs them.
+    """
+    manifest = store.newest()
+    total = 0
+    for folder in _entries(store.folder / TABLET_FOLDER):
+        kept = _referenced(store, folder.name, {manifest.version: manifest})
+        with contextlib.suppress(FileNotFoundError):  # swept meanwhile
+            files = [path for path in folder.rglob("*") if path not in kept and path.is_file()]
+            total += sum(path.stat().st_size for path in files)
+    return total
+
+
+def _collect_versions(store: TableStore, grace_seconds: float) -> int:
+    """Remove versions from the oldest on, up to one that is needed."""
+    horizon = time.time() - grace_seconds
+    versions = store.versions()
+    # Read after the versions: a write that begins meanwhile pins one that is listed.
+    pins = [read_pinned_version(folder) for folder in _entries(store.folder / STAGING_FOLDER)]
+    oldest_pinned = min((pin for pin in pins if pin is not None), default=None)
+    count = 0
+    for version, successor in itertools.pairwise(versions):
+        is_pinned = oldest_pinned is not None and version >= oldest_pinned
+        path = store.folder / MANIFEST_FOLDER / manifest_name(successor)
+        try:
+            is_young = path.stat().st_mtime >= horizon
+        except FileNotFoundError:
+            break  # removed by another sweep
+        if is_pinned or is_young:
+            break
+        store.environment.file_system.remove(path.with_name(manifest_name(version)))
+        count += 1
+    return count
+
+
+def _read_versions(store: TableStore, manifests: dict[int, Manifest]) -> None:
+    """Add the versions that are new to `manifests`; those that are gone only keep files longer.
+
+    They are followed from the newest one down, so that stray files (table_store.py) are left out.
+    """
+    newest = store.newest()
+    version, expected = newest.version, newest.file_crc32
+    while version > 0:
+        try:
+            manifest = manifests.get(version) or store.at_version(version)
+        except StorageError as error:
+            if error.errno == errno.ENOENT:
+                return
+            raise
+        if expected is not None and manifest.file_crc32 != expected:
+            return
+        manifests[version] = manifest
+        version, expected = version - 1, manifest.previous_crc32
+
+
+def _referenced(store: TableStore, tablet_id: str, manifests: dict[int, Manifest]) -> set[Path]:
+    """Return the files of a tablet that any of the versions refers to."""
+    folder = store.tablet_folder(tablet_id)
+    found = [manifest.readable_entry(tablet_id) for manifest in manifests.values()]
+    entries = {entry.superblock.name: entry for entry in found if entry is not None}
+    kept = {folder / LOCK_NAME, folder / MAINTENANCE_LOCK_NAME}
+    log_starts = []
+    names: set[tuple[str, str]] = set()  # most files are of many versions
+    for entry in entries.values():
+        superblock = store.tablet(entry).superblock
+        log_starts.append(superblock.wal_start.segment)
+        kept.add(folder / entry.superblock.name)
+        kept.update(folder / ref.name for ref in superblock.tablet_file_refs)
+        for meta in superblock.rowsets:
+            names.update((meta.id, name) for name in meta.file_names)
+    kept |= {folder / ROWSET_FOLDER / rowset_id / name for rowset_id, name in names}
+    for segment in list_segments(folder / WAL_FOLDER):
+        if segment >= min(log_starts, default=0):
+            kept.add(segment_path(folder / WAL_FOLDER, segment))
+    return kept
+
+
+def _unreferenced(folder: Path, kept: set[Path], grace_seconds: float) -> Iterator[Path]:
+    horizon = time.time() - grace_seconds
+    for path in list(folder.rglob("*")):
+        if path.is_file() and path not in kept and path.stat().st_mtime < horizon:
+            yield path
+
+
+def _collect_tablets(
+    store: TableStore, manifests: dict[int, Manifest], grace_seconds: float
+) -> None:
+    """Remove the folders of tablets that no version has.
+
+    Under the lock of a tablet: an alteration, which holds all of them, may have made a tablet whose
+    version it is about to publish.
+    """
+    horizon = time.time() - grace_seconds
+    if not _unknown_tablets(store, manifests):
+        return
+    with store.lock_any("sweep"):
+        _read_versions(store, manifests)
+        for folder in _unknown_tablets(store, manifests):
+            if _is_older(folder, horizon):
+                store.environment.file_system.remove_tree(folder)
+
+
+def _unknown_tablets(store: TableStore, manifests: dict[int, Manifest]) -> list[Path]:
+    known = {entry.id for manifest in manifests.values() for entry in manifest.readable_tablets}
+    return [folder for folder in _entries(store.folder / TABLET_FOLDER) if folder.name not in known]
+
+
+def _remove_empty_folders(folder: Path, grace_seconds: float) -> None:
+    horizon = time.time() - grace_seconds
+    for path in _entries(folder):
+        if path.stat().st_mtime < horizon:
+            with contextlib.suppress(OSError):  # not empty, or just filled
+                path.rmdir()
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except FileNotFoundError:
+        return []
+
+
+def _is_older(folder: Path, horizon: float) -> bool:
+    """Whether nothing in a tree changed since `horizon`, looking no further than the first that
+    did.
+
+    A tree that somebody else removes meanwhile is not older: there is nothing left to do.
+    """
+    try:
+        if folder.stat().st_mtime >= horizon:
+            return False
+        return all(path.stat().st_mtime < horizon for path in folder.rglob("*"))
+    except FileNotFoundError:
+        return False
+
+
+def _collect_temporaries(store: TableStore, grace_seconds: float) -> None:
+    """Remove what a publication that was killed has left beside the versions.
+
+    Never sooner than the usual grace time: one that is under way needs its file.
+    """
+    horizon = time.time() - max(grace_seconds, GRACE_SECONDS)
+    for path in _entries(store.folder / MANIFEST_FOLDER):
+        if path.name.startswith(".") and _is_older(path, horizon):
+            store.environment.file_system.remove(path)

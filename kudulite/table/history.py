@@ -1,0 +1,260 @@
+"""How far back a table can be read: the ancient history mark, and the tags that hold it.
+
+    ancient history mark = max(history_start, min(now - retention, newest commit, oldest tag))
+
+What is older than the mark may be collected, so a read at T is legal while T >= mark. The mark
+rises with the clock alone. `history_start` is what was really collected: whoever publishes files
+without some history raises it to the mark that he used, in the same version.
+
+A read checks twice: the mark when it is planned, so that the answer does not depend on what was
+collected already; and `history_start` of the versions that it uses, since a collection may have
+been published in between. All reads find their tablets with `partitions_to_read` and open them with
+`tablet_at`, which check that.
+
+Invariants: (1) a version in which a tag is below `history_start` is never published: a tag is made
+only at or above the mark of the version before, and a collection asks `is_mark_still_valid` of the
+version before; (2) `history_start` never sinks.
+
+Source: Kudu tablet/tablet.cc, the ancient history mark; reads after it are refused there, too.
+
+Choosing a snapshot time and settling it: from then on every read at it gives the same rows.
+
+A time T is settled in a tablet if its `last` is T or above: all commits at or before T are
+published, and no later one can get a timestamp ≤ T. If `last` is below T, the planner takes the
+tablet's lock briefly and raises it. Only a time near the present needs that, so reading the past
+takes no lock.
+
+If `last` cannot be written (a read-only directory), the present is the newest change in the table,
+found while shared locks keep writers out.
+
+Tags: moments with a name that stay readable past the retention, until the tag is deleted.
+
+A tag changes no tablet; it is one entry of the next version. It holds the ancient history mark
+back, so that all moments from the oldest tag on stay readable.
+
+Threads: any.
+"""
+
+from __future__ import annotations
+
+import errno
+import uuid
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack, suppress
+from typing import Any
+
+from kudulite.errors import NotFoundError, StorageError, TimestampError, UsageError
+from kudulite.model.hybrid_time import (
+    LOGICAL_BITS,
+    LOGICAL_MASK,
+    TIMESTAMP_MAX,
+    format_timestamp,
+    parse_timestamp,
+)
+from kudulite.table.manifest import Manifest, PartitionedTablets, TabletEntry
+from kudulite.table.table_store import TableStore, publish_alone
+from kudulite.table.wal_tail import make_durable, read_tablet
+from kudulite.tablet.tablet import Tablet
+
+_NOT_WRITABLE = (errno.EACCES, errno.EROFS, errno.EPERM)
+
+NAME_BYTES_MAX = 200
+# The present becomes ancient at once where there is no retention and somebody else writes.
+_RETRIES_MAX = 100
+
+
+def ancient_history_mark(store: TableStore, manifest: Manifest) -> int:
+    """Return the HybridTime before which the past may no longer be whole.
+
+    The newest state is no history: the mark is never after the newest commit.
+    """
+    age = manifest.history_seconds * 1_000_000 << LOGICAL_BITS
+    held = min(manifest.tags.values(), default=manifest.timestamp)
+    mark = min(store.environment.clock.now() - age, manifest.timestamp, held)
+    return max(0, manifest.history_start, mark)
+
+
+def is_mark_still_valid(manifest: Manifest, mark: int) -> bool:
+    """Whether history up to `mark`, found on an older version, may still be collected.
+
+    For who builds the next version of `manifest`, each time that a race for it was lost: a tag may
+    have been made meanwhile.
+    """
+    return all(moment >= mark for moment in manifest.tags.values())
+
+
+def check_not_ancient(store: TableStore, manifest: Manifest, timestamp: int) -> None:
+    """Raise TimestampError for a time before the ancient history mark, naming both."""
+    _check_not_before(store, manifest, timestamp, ancient_history_mark(store, manifest))
+
+
+def tablet_at(store: TableStore, entry: TabletEntry, timestamp: int) -> Tablet:
+    """Open a tablet with the rows of its log, to be read at `timestamp` and later moments.
+
+    Raises TimestampError when history up to there was collected, CorruptionError, StorageError.
+    """
+    try:
+        tablet = read_tablet(store, entry)
+    except StorageError:
+        # A plan that is older than the grace time: the files may have gone with their history.
+        _check_collected(store, timestamp)
+        raise
+    _check_collected(store, timestamp)
+    return tablet
+
+
+def partitions_to_read(
+    store: TableStore, manifest: Manifest, timestamp: int
+) -> list[PartitionedTablets]:
+    """Return the partitionings that a snapshot reads: the newest, and dropped ranges it sees.
+
+    Raises TimestampError when the version has lost history that the snapshot needs: a dropped range
+    would be missing without an error.
+    """
+    _check_not_before(store, manifest, timestamp, manifest.history_start)
+    return manifest.partitions_at(timestamp)
+
+
+def _check_collected(store: TableStore, timestamp: int) -> None:
+    if timestamp == TIMESTAMP_MAX:
+        return  # the newest state, whatever was collected
+    manifest = store.newest()  # at least the version that the tablet was opened from
+    _check_not_before(store, manifest, timestamp, manifest.history_start)
+
+
+def _check_not_before(store: TableStore, manifest: Manifest, timestamp: int, mark: int) -> None:
+    if timestamp < mark:
+        raise TimestampError(
+            f"table {store.name!r}: snapshot {format_timestamp(timestamp)} is before the ancient"
+            f" history mark {format_timestamp(mark)}; history is kept for"
+            f" {manifest.history_seconds} s"
+        )
+
+
+def choose_snapshot(store: TableStore, at: Any) -> int:
+    """Return the settled HybridTime of `at` (None is now), for all tablets of the table.
+
+    Raises TimestampError for a time ahead of the clock or before the ancient history mark.
+    """
+    manifest = store.newest()
+    ids = [tablet.id for tablet in manifest.tablets]
+    now = _present(store, manifest, ids)
+    timestamp = now if at is None else checked_timestamp(store, manifest, parse_timestamp(at), now)
+    try:
+        _settle_all(store, ids, timestamp)
+    except StorageError as error:
+        if error.errno not in _NOT_WRITABLE:
+            raise
+        newest = _newest_while_still(store, ids)
+        return newest if at is None else timestamp
+    return timestamp
+
+
+def _newest_while_still(store: TableStore, tablet_ids: Iterable[str]) -> int:
+    """Return when the table changed last, found while no write is under way in any tablet."""
+    with ExitStack() as stack:
+        for tablet_id in sorted(tablet_ids):
+            stack.enter_context(store.lock(tablet_id, is_shared=True))
+        return newest_change(store)
+
+
+def newest_change(store: TableStore) -> int:
+    """Return the newest timestamp of what is there now, not settled."""
+    newest = store.newest()
+    stamps = [read_tablet(store, entry).timestamp_max for entry in newest.tablets]
+    return max(newest.timestamp, *stamps)
+
+
+def _present(store: TableStore, manifest: Manifest, ids: Iterable[str]) -> int:
+    """Return now, or the newest time seen in the table where its writers' clocks are ahead."""
+    seen = max(store.safe_timestamp(tablet_id) for tablet_id in ids)
+    return max(store.environment.clock.now(), seen, manifest.timestamp)
+
+
+def checked_timestamp(store: TableStore, manifest: Manifest, timestamp: int, now: int) -> int:
+    """Return `timestamp` if it can be read. Raises TimestampError naming it and the limit."""
+    if timestamp > now | LOGICAL_MASK:
+        raise TimestampError(
+            f"table {store.name!r}: snapshot {format_timestamp(timestamp)} is ahead of the clock,"
+            f" which is at {format_timestamp(now)}"
+        )
+    check_not_ancient(store, manifest, timestamp)
+    return timestamp
+
+
+def _settle_all(store: TableStore, ids: list[str], timestamp: int) -> None:
+    """Settle a time in `ids`, and in the tablets that an alteration added meanwhile.
+
+    Tablets that are added later begin with the highest `last` of all others.
+    """
+    settled: set[str] = set()
+    while left := [tablet_id for tablet_id in ids if tablet_id not in settled]:
+        settle(store, left, timestamp)
+        settled.update(left)
+        ids = [tablet.id for tablet in store.newest().tablets]
+
+
+def settle(store: TableStore, tablet_ids: Iterable[str], timestamp: int) -> None:
+    """Make `timestamp` settled in the given tablets. Raises LockTimeoutError, StorageError."""
+    for tablet_id in tablet_ids:
+        if store.safe_timestamp(tablet_id) < timestamp:
+            with store.lock(tablet_id) as lock:
+                lock.announce("snapshot")
+                entry = store.newest().entry(tablet_id)
+                if entry is not None:
+                    make_durable(store, entry, lock)
+                lock.advance_safe_timestamp(timestamp)
+
+
+def make_tag(store: TableStore, name: str, at: Any) -> int:
+    """Give the moment `at` (None is now) a name; return it as a settled HybridTime.
+
+    A tag that has the name already is fine at the same moment. Raises UsageError for another one,
+    TimestampError, LockTimeoutError, StorageError.
+    """
+    if not isinstance(name, str) or not name or len(name.encode()) > NAME_BYTES_MAX:
+        raise UsageError(f"tag {name!r}: a name is a text of 1 to {NAME_BYTES_MAX} bytes")
+    timestamp = choose_snapshot(store, at)
+    for _ in range(0 if at is not None else _RETRIES_MAX):
+        with suppress(TimestampError):
+            _publish_tag(store, name, timestamp)
+            return timestamp
+        timestamp = choose_snapshot(store, None)
+    _publish_tag(store, name, timestamp)
+    return timestamp
+
+
+def _publish_tag(store: TableStore, name: str, timestamp: int) -> None:
+    def build(manifest: Manifest) -> Manifest | None:
+        check_not_ancient(store, manifest, timestamp)
+        found = manifest.tags.get(name, timestamp)
+        if found != timestamp:
+            raise UsageError(
+                f"table {store.name!r}: tag {name!r} is at {format_timestamp(found)}; delete it"
+                " first, or choose another name"
+            )
+        if name in manifest.tags:
+            return None
+        return _with_tags(manifest, {**manifest.tags, name: timestamp})
+
+    publish_alone(store, f"tag {name!r}", build)
+
+
+def delete_tag(store: TableStore, name: str) -> None:
+    """Delete a tag; its moment stays readable for as long as the retention and other tags say.
+
+    Raises NotFoundError listing the tags, LockTimeoutError, StorageError.
+    """
+
+    def build(manifest: Manifest) -> Manifest:
+        if name not in manifest.tags:
+            listed = ", ".join(sorted(manifest.tags)) or "none"
+            raise NotFoundError(f"table {store.name!r} has no tag {name!r}; tags: {listed}")
+        kept = {tag: moment for tag, moment in manifest.tags.items() if tag != name}
+        return _with_tags(manifest, kept)
+
+    publish_alone(store, f"deletion of tag {name!r}", build)
+
+
+def _with_tags(manifest: Manifest, tags: Mapping[str, int]) -> Manifest:
+    return manifest.successor(uuid.uuid4().hex, tags=tags)

@@ -1,0 +1,485 @@
+"""Maintenance manager: one operation after the other, the best of all tablets first.
+
+    flush    what logs hold goes to rowsets, so that it can be looked after
+    pass     score all tablets → lock the best one for maintenance → score it again → run → …
+             until nothing is worth doing, or the budget of bytes is used
+    sweep    versions, files and dropped ranges that nobody can need any more
+
+A tablet has one maintainer at a time, of all processes: a lock file of its own, which readers and
+writers do not know. Who finds it locked leaves the tablet to the other one. A process that dies
+loses the lock; what it had built is swept. Nothing breaks without the lock: two operations on the
+same rowsets at once cost the work of one of them.
+
+An operation that could not be published, since a writer was faster, is not tried again in the same
+pass.
+
+Threads: any; a pass belongs to one thread.
+
+Source: Kudu util/maintenance_manager.cc.
+
+When a process looks after its tables by itself: a while after it wrote to them.
+
+    flush or commit ── 5 s ──▶ the tablets written to are maintained, in a thread of its own
+                                  └── grace time ──▶ what that superseded is swept
+
+More writes meanwhile do not put it off, and make it no more than once in that time per tablet. The
+thread is not the one that flushes: a flush must not wait for a long compaction. Nothing waits for
+the thread either, it ends with the process; what it was building is swept by whoever sweeps next.
+
+Threads: any.
+
+When memory is flushed: large, old, or far too large.
+
+    memory passes a multiple of `flush_bytes`    soon, in the background
+    first unflushed write is two minutes old     in the background
+    memory over 4 × `flush_bytes`                by the writer itself, who so waits for the disk
+
+Of several processes that write to one tablet only the one whose write passes the multiple flushes
+it for its size; the others find the new superblock. What no thread comes to flush is in the log.
+
+What a flush supersedes, log segments above all, is swept by the thread when the grace time is over;
+the tablet is maintained soon after.
+
+Statistics of a table: what it holds, and its debt: what reads pay for until it is maintained.
+
+All from metadata, the lengths of files and what logs hold in memory; no data file is opened.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from kudulite.delta.delta_file import DeltaFileMeta
+from kudulite.errors import KuduliteError, LockTimeoutError, UsageError
+from kudulite.fs.lock import TabletLock, create_lock_file
+from kudulite.rowset.rowset_meta import RowSetMeta
+from kudulite.table.alter import forget_dropped_ranges
+from kudulite.table.background import RETRY_SECONDS
+from kudulite.table.compaction import OperationResult, run_operation
+from kudulite.table.flush import flush_tablet
+from kudulite.table.garbage_collection import (
+    GRACE_SECONDS,
+    STAGING_GRACE_SECONDS,
+    GarbageResult,
+    collect_garbage,
+    superseded_bytes,
+)
+from kudulite.table.history import ancient_history_mark
+from kudulite.table.table_store import Environment, TableStore
+from kudulite.table.wal_tail import read_tablet
+from kudulite.tablet.compaction_policy import BUDGET_BYTES, average_height
+from kudulite.tablet.maintenance_policy import (
+    MaintenanceOperation,
+    ScoredOperation,
+    ancient_bytes,
+    dead_row_count,
+    extents_of,
+    full_compaction,
+    scored_operations,
+)
+from kudulite.tablet.tablet import MAINTENANCE_LOCK_NAME
+
+# A tablet that is written to without end does not keep a pass for ever.
+OPERATIONS_PER_TABLET_MAX = 100
+_FULL_COMPACTION_ROUNDS_MAX = 8
+
+Run = Callable[[TableStore, str, MaintenanceOperation], OperationResult | None]
+Report = Callable[[str, MaintenanceOperation], None]
+
+MAINTENANCE_DELAY_SECONDS = 5.0
+SWEEP = "sweep"  # in the place of a tablet id
+
+_log = logging.getLogger(__name__)
+
+FLUSH_AGE_SECONDS = 120.0
+HARD_LIMIT_FACTOR = 4
+
+
+@dataclass(frozen=True)
+class PerformedOperation:
+    """One operation on a tablet, and what it made of it."""
+
+    tablet_id: str
+    operation: MaintenanceOperation
+    result: OperationResult
+
+
+@dataclass(frozen=True)
+class MaintenanceResult:
+    """What maintenance did: tablets flushed, operations in their order, what the sweep removed.
+
+    `busy_tablet_ids` were left to another maintainer, `dropped_range_count` are ranges dropped so
+    long ago that their past is gone now.
+    """
+
+    flushed_tablet_count: int = 0
+    operations: tuple[PerformedOperation, ...] = ()
+    busy_tablet_ids: tuple[str, ...] = ()
+    dropped_range_count: int = 0
+    swept: GarbageResult = field(default_factory=GarbageResult)
+
+    @property
+    def bytes_written(self) -> int:
+        """The bytes of files that operations wrote."""
+        return sum(done.result.bytes_written for done in self.operations)
+
+
+def maintain_table(
+    store: TableStore,
+    *,
+    grace_seconds: float = GRACE_SECONDS,
+    staging_grace_seconds: float = STAGING_GRACE_SECONDS,
+    budget_bytes: int | None = None,
+    run: Run = run_operation,
+    report: Report = lambda tablet_id, operation: None,
+) -> MaintenanceResult:
+    """Flush, do all that is worth doing within `budget_bytes` of files to rewrite, and sweep.
+
+    `report` is told of each operation before it is run. Raises LockTimeoutError, StorageError,
+    CorruptionError; what was published until then stays.
+    """
+    tablet_ids = [entry.id for entry in store.newest().tablets]
+    # One that is dropped meanwhile has nothing to do.
+    done = _maintained(
+        store, tablet_ids, is_flushing=True, budget_bytes=budget_bytes, run=run, report=report
+    )
+    range_count = forget_dropped_ranges(store)
+    swept = collect_garbage(store, grace_seconds, staging_grace_seconds)
+    return MaintenanceResult(
+        done.flushed_tablet_count, done.operations, done.busy_tablet_ids, range_count, swept
+    )
+
+
+def maintain_tablets(
+    store: TableStore,
+    tablet_ids: Collection[str],
+    *,
+    is_flushing: bool = True,
+    budget_bytes: int | None = None,
+    run: Run = run_operation,
+    report: Report = lambda tablet_id, operation: None,
+) -> MaintenanceResult:
+    """Flush some tablets and do all that is worth doing there; nothing is swept.
+
+    What is in memory is left to the flush policy without `is_flushing`. Raises UsageError for an
+    unknown tablet, and as `maintain_table`.
+    """
+    _check_tablet_ids(store, tablet_ids)
+    return _maintained(
+        store,
+        tablet_ids,
+        is_flushing=is_flushing,
+        budget_bytes=budget_bytes,
+        run=run,
+        report=report,
+    )
+
+
+def _maintained(
+    store: TableStore,
+    tablet_ids: Collection[str],
+    *,
+    is_flushing: bool,
+    budget_bytes: int | None,
+    run: Run,
+    report: Report,
+) -> MaintenanceResult:
+    flushed_count = 0
+    if is_flushing:
+        flushed_count = sum(flush_tablet(store, tablet_id) for tablet_id in tablet_ids)
+    maintenance = _Pass(store, list(tablet_ids), budget_bytes, run, report)
+    maintenance.run_to_end()
+    busy = tuple(sorted(maintenance.busy))
+    return MaintenanceResult(flushed_count, tuple(maintenance.performed), busy)
+
+
+def compact_table(
+    store: TableStore,
+    *,
+    run: Run = run_operation,
+    report: Report = lambda tablet_id, operation: None,
+) -> MaintenanceResult:
+    """Flush, and bring each tablet to its best shape, whatever it costs; see `full_compaction`.
+
+    Waits for another maintainer of a tablet as long as for any lock. Raises as `maintain_table`.
+    """
+    flushed_count = 0
+    performed: list[PerformedOperation] = []
+    for entry in store.newest().tablets:
+        with maintenance_lock(store, entry.id, store.environment.lock_timeout_seconds) as is_had:
+            if not is_had:
+                raise LockTimeoutError(
+                    f"table {store.name!r}: tablet {entry.id} is being maintained by somebody"
+                    " else; try again later"
+                )
+            flushed_count += flush_tablet(store, entry.id)
+            performed += _compact_tablet(store, entry.id, run, report)
+    return MaintenanceResult(flushed_count, tuple(performed))
+
+
+@contextmanager
+def maintenance_lock(
+    store: TableStore, tablet_id: str, timeout_seconds: float = 0.0
+) -> Iterator[bool]:
+    """Be the tablet's only maintainer; False where somebody else is, and stays."""
+    path = store.tablet_folder(tablet_id) / MAINTENANCE_LOCK_NAME
+    create_lock_file(path)
+    with ExitStack() as stack:
+        lock = None
+        with suppress(LockTimeoutError):
+            lock = stack.enter_context(TabletLock(path, timeout_seconds))
+            lock.announce("maintenance")
+        yield lock is not None
+
+
+def _check_tablet_ids(store: TableStore, tablet_ids: Collection[str]) -> None:
+    known = [entry.id for entry in store.newest().tablets]
+    for tablet_id in tablet_ids:
+        if tablet_id not in known:
+            raise UsageError(
+                f"table {store.name!r} has no tablet {tablet_id!r}; its tablets:"
+                f" {', '.join(known[:10])}{', …' if len(known) > 10 else ''}"
+            )
+
+
+def _compact_tablet(
+    store: TableStore, tablet_id: str, run: Run, report: Report
+) -> Iterator[PerformedOperation]:
+    for _ in range(_FULL_COMPACTION_ROUNDS_MAX):
+        manifest = store.newest()
+        entry = manifest.entry(tablet_id)
+        if entry is None:
+            return
+        mark = ancient_history_mark(store, manifest)
+        column_ids = {column.id for column in manifest.schema.columns}
+        plan = full_compaction(store.tablet(entry).superblock, mark, column_ids)
+        is_any_done = False
+        for operation in plan:
+            report(tablet_id, operation)
+            result = run(store, tablet_id, operation)
+            if result is not None:
+                is_any_done = True
+                yield PerformedOperation(tablet_id, operation, result)
+        if not is_any_done:
+            return
+
+
+@dataclass
+class _Pass:
+    """One pass over some tablets."""
+
+    store: TableStore
+    tablet_ids: list[str]
+    budget_bytes: int | None
+    run: Run
+    report: Report
+    performed: list[PerformedOperation] = field(default_factory=list)
+    busy: set[str] = field(default_factory=set)
+    _refused: set[tuple[str, MaintenanceOperation]] = field(default_factory=set)
+    _tried: Counter[str] = field(default_factory=Counter)
+    # By tablet: for which superblock and budget they were found, and what was worth doing.
+    _known: dict[str, tuple[tuple[str, int], list[ScoredOperation]]] = field(default_factory=dict)
+
+    def run_to_end(self) -> None:
+        """Run one operation after the other until none is left that is worth it."""
+        while (tablet_id := self._best_tablet()) is not None:
+            with maintenance_lock(self.store, tablet_id) as is_had:
+                if not is_had:
+                    self.busy.add(tablet_id)
+                    continue
+                # Again, now that nobody else maintains it.
+                found = self._candidates(tablet_id)
+                if found:
+                    self._run_one(tablet_id, found[0])
+
+    def _best_tablet(self) -> str | None:
+        best, best_rank = None, (0, 0.0)
+        for tablet_id in self.tablet_ids:
+            found = self._candidates(tablet_id)
+            if found and found[0].rank > best_rank:
+                best, best_rank = tablet_id, found[0].rank
+        return best
+
+    def _candidates(self, tablet_id: str) -> list[ScoredOperation]:
+        """Return what is worth doing to a tablet and was not refused, the best first."""
+        if tablet_id in self.busy or self._tried[tablet_id] >= OPERATIONS_PER_TABLET_MAX:
+            return []
+        manifest = self.store.newest()
+        entry = manifest.entry(tablet_id)
+        if entry is None:
+            return []
+        key = (entry.superblock.name, min(BUDGET_BYTES, self._budget_left()))
+        known = self._known.get(tablet_id)
+        if known is None or known[0] != key:
+            mark = ancient_history_mark(self.store, manifest)
+            column_ids = {column.id for column in manifest.schema.columns}
+            superblock = self.store.tablet(entry).superblock
+            known = key, scored_operations(superblock, mark, column_ids, key[1])
+            self._known[tablet_id] = known
+        return [s for s in known[1] if (tablet_id, s.operation) not in self._refused]
+
+    def _budget_left(self) -> int:
+        if self.budget_bytes is None:
+            return BUDGET_BYTES
+        return max(0, self.budget_bytes)
+
+    def _run_one(self, tablet_id: str, scored: ScoredOperation) -> None:
+        self._tried[tablet_id] += 1
+        if self.budget_bytes is not None:
+            self.budget_bytes -= scored.byte_count
+        self.report(tablet_id, scored.operation)
+        result = self.run(self.store, tablet_id, scored.operation)
+        if result is None:
+            self._refused.add((tablet_id, scored.operation))
+        else:
+            self.performed.append(PerformedOperation(tablet_id, scored.operation, result))
+
+
+def maintain_soon(store: TableStore, tablet_ids: Iterable[str]) -> None:
+    """Arrange that tablets are maintained, where the client wants that to be done."""
+    if not store.environment.is_maintaining:
+        return
+    for tablet_id in tablet_ids:
+        key, work = (store.folder, tablet_id), partial(_maintain_if_there, store, tablet_id)
+        store.environment.maintenance.schedule(key, work, MAINTENANCE_DELAY_SECONDS)
+
+
+def collect_garbage_later(store: TableStore) -> None:
+    """Arrange that what is superseded now is swept when the grace time is over."""
+    key, work = (store.folder, SWEEP), partial(_sweep_if_there, store)
+    store.environment.background.schedule(key, work, GRACE_SECONDS)
+
+
+def _maintain_if_there(store: TableStore, tablet_id: str) -> None:
+    # The table may be deleted or renamed by now, the tablet's range dropped.
+    if not store.exists() or store.newest().entry(tablet_id) is None:
+        return
+    try:
+        done = maintain_tablets(store, [tablet_id], is_flushing=False)
+    except KuduliteError as error:
+        # Not again before the next write: what fails after much work would fail so for ever.
+        _log.warning("table %r, maintenance of tablet %s: %s", store.name, tablet_id, error)
+        return
+    if done.operations:
+        collect_garbage_later(store)
+
+
+def _sweep_if_there(store: TableStore) -> None:
+    if store.exists():
+        collect_garbage(store)
+
+
+def flush_when_needed(store: TableStore, tablet_id: str, before: int, after: int) -> None:
+    """Arrange the flush of a tablet whose memory grew from `before` to `after` bytes.
+
+    A flush that fails is tried again later: what was written is in the log.
+    """
+    limit = store.environment.flush_bytes
+    is_large = after // limit > before // limit
+    is_far_too_large = after >= HARD_LIMIT_FACTOR * limit
+    background, key = store.environment.background, (store.folder, tablet_id)
+    if not is_large and not is_far_too_large and background.is_scheduled(key):
+        return
+    delay_seconds = 0.0 if is_large else FLUSH_AGE_SECONDS
+    if is_far_too_large:
+        with suppress(KuduliteError):
+            flush_tablet(store, tablet_id)
+            maintain_soon(store, [tablet_id])
+            return
+        delay_seconds = RETRY_SECONDS
+    work = partial(_flush_if_there, store, tablet_id)
+    background.schedule(key, work, delay_seconds)
+
+
+def flush_below(environment: Environment, root: Path) -> None:
+    """Flush now what this process wrote to the tables under `root`. Raises as a flush does."""
+    environment.background.run_now(lambda key: _is_below(key, root))
+
+
+def _is_below(key: Hashable, root: Path) -> bool:
+    return isinstance(key, tuple) and key[1] != SWEEP and key[0].is_relative_to(root)
+
+
+def _flush_if_there(store: TableStore, tablet_id: str) -> None:
+    # The table may be deleted or renamed by now, the tablet's range dropped: by another process.
+    if not store.exists() or store.newest().entry(tablet_id) is None:
+        store.forget(tablet_id)
+        return
+    flush_tablet(store, tablet_id)
+    maintain_soon(store, [tablet_id])
+    collect_garbage_later(store)
+
+
+@dataclass(frozen=True)
+class TableStatistics:
+    """Figures of one version of a table; bytes are on disk.
+
+    `rowset_height` is how many rowsets cover a key on average, in the tablet where that is most: 1
+    is clean, and what a lookup costs. `redo_bytes` are applied by every read that touches their
+    columns, `undo_bytes` by reads of the past. Of these, `ancient_bytes` (estimated) lie behind the
+    ancient history mark and may be collected. `dead_row_count` rows are deleted and still stored,
+    for the past. `bytes_to_sweep` are in files that the newest version does not refer to.
+    """
+
+    version: int
+    tablet_count: int
+    live_row_count: int
+    rowset_count: int
+    rowset_height: float
+    redo_file_count: int
+    redo_bytes: int
+    undo_file_count: int
+    undo_bytes: int
+    ancient_bytes: int
+    dead_row_count: int
+    bytes_on_disk: int
+    bytes_to_sweep: int
+    ancient_history_mark: int
+
+
+def live_row_count(store: TableStore) -> int:
+    """Return the rows of the newest state, from superblocks and what logs hold in memory."""
+    return sum(read_tablet(store, entry).live_row_count for entry in store.newest().tablets)
+
+
+def table_statistics(store: TableStore) -> TableStatistics:
+    """Return the figures of the newest version. Raises CorruptionError, StorageError."""
+    manifest = store.newest()
+    mark = ancient_history_mark(store, manifest)
+    tablets = [read_tablet(store, entry) for entry in manifest.tablets]
+    by_tablet = [[rowset.meta for rowset in tablet.disk_rowsets] for tablet in tablets]
+    current = [[m for m in metas if m.delete_timestamp is None] for metas in by_tablet]
+    everything = [meta for metas in by_tablet for meta in metas]
+    rowsets = [meta for metas in current for meta in metas]
+    redo_file_count, redo_bytes = _files(rowsets, lambda meta: meta.redo)
+    undo_file_count, undo_bytes = _files(everything, lambda meta: meta.undo)
+    return TableStatistics(
+        version=manifest.version,
+        tablet_count=len(tablets),
+        live_row_count=sum(tablet.live_row_count for tablet in tablets),
+        rowset_count=len(rowsets),
+        rowset_height=max(map(average_height, map(extents_of, current)), default=0.0),
+        redo_file_count=redo_file_count,
+        redo_bytes=redo_bytes,
+        undo_file_count=undo_file_count,
+        undo_bytes=undo_bytes,
+        ancient_bytes=sum(ancient_bytes(meta, mark) for meta in everything),
+        dead_row_count=sum(dead_row_count(meta) for meta in everything),
+        bytes_on_disk=sum(entry.bytes_on_disk for entry in manifest.tablets),
+        bytes_to_sweep=superseded_bytes(store),
+        ancient_history_mark=mark,
+    )
+
+
+def _files(
+    metas: Sequence[RowSetMeta], files_of: Callable[[RowSetMeta], Sequence[DeltaFileMeta]]
+) -> tuple[int, int]:
+    """Return the number and the bytes of the delta files of some kind."""
+    lengths = [delta.ref.length for meta in metas for delta in files_of(meta)]
+    return len(lengths), sum(lengths)

@@ -1,0 +1,278 @@
+"""Manifest: one version of a table, in one file that is created once and never changed.
+
+    manifest/00000000000000000007.json := body line, then {"crc32": CRC of the body line} line
+
+The body names the schema, the partitioning, every tablet with its superblock (file, length, CRC),
+the highest commit timestamp, and per application id the highest version committed for it. It also
+has its own version number and the CRC of the version before it, so that a file with another
+version's bytes is found out. Creating the file of number n + 1, if it is absent, is a commit.
+
+Format version 1 had no tags and no dropped ranges; version 2 did not name the version before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from typing import Any
+
+from kudulite.errors import CorruptionError, FormatVersionError, KuduliteError
+from kudulite.fs.file_system import (
+    FileRef,
+    checked_name,
+    decode_checked_json,
+    encode_checked_json,
+    stored_crc32,
+)
+from kudulite.model.schema import Schema
+from kudulite.rowset.rowset_meta import RowSetMeta
+from kudulite.table.partition import PartitionSchema, RangePartition, TabletPartition
+
+FORMAT_VERSION = 3
+HISTORY_SECONDS_DEFAULT = 7 * 24 * 3600
+NAME_DIGITS = 20
+
+
+@lru_cache
+def manifest_name(version: int) -> str:
+    """Return the file name of a version."""
+    return f"{version:0{NAME_DIGITS}d}.json"
+
+
+@dataclass(frozen=True)
+class TabletEntry:
+    """One tablet in a manifest. `timestamp` is the newest of any change in it."""
+
+    id: str
+    partition: TabletPartition
+    superblock: FileRef
+    timestamp: int = 0
+    live_row_count: int = 0
+    bytes_on_disk: int = 0
+
+    def with_superblock(
+        self, ref: FileRef, rowsets: Iterable[RowSetMeta], timestamp: int
+    ) -> TabletEntry:
+        """Return the entry of the tablet with a newer superblock of these rowsets."""
+        metas = list(rowsets)
+        return replace(
+            self,
+            superblock=ref,
+            timestamp=timestamp,
+            live_row_count=sum(meta.live_row_count for meta in metas),
+            bytes_on_disk=sum(meta.bytes_on_disk for meta in metas),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON form that the manifest keeps."""
+        return {
+            "id": self.id,
+            "range_index": self.partition.range_index,
+            "buckets": list(self.partition.buckets),
+            "superblock": self.superblock.to_json(),
+            "timestamp": self.timestamp,
+            "live_row_count": self.live_row_count,
+            "bytes_on_disk": self.bytes_on_disk,
+        }
+
+    @staticmethod
+    def from_json(value: dict[str, Any]) -> TabletEntry:
+        """Build an entry from `to_json`'s form."""
+        return TabletEntry(
+            id=checked_name(value["id"], "tablet id"),
+            partition=TabletPartition(value["range_index"], tuple(value["buckets"])),
+            superblock=FileRef.from_json(value["superblock"]),
+            timestamp=value["timestamp"],
+            live_row_count=value["live_row_count"],
+            bytes_on_disk=value["bytes_on_disk"],
+        )
+
+
+@dataclass(frozen=True)
+class DroppedRange:
+    """A range partition that had rows when it was dropped: snapshots before `timestamp` see them.
+
+    `tablets` are in the order of their buckets, each at its place in a partitioning that has this
+    range alone. Every rowset of theirs has ended. They go when `timestamp` becomes ancient.
+    """
+
+    range: RangePartition
+    timestamp: int
+    tablets: tuple[TabletEntry, ...]
+
+
+# A partitioning and its tablets, in its order.
+PartitionedTablets = tuple[PartitionSchema, tuple[TabletEntry, ...]]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """One version of a table; `tablets` in the partition schema's order.
+
+    `applications` maps an application id to the highest version committed for it. `commit_id` is
+    the id of the write that made this version. `history_start` is a moment before which nothing
+    can be read even if the retention allows it: what was before is collected, or was too old when
+    the history was made longer. `tags` are moments with a name that stay readable. `dropped` are
+    ranges of the past; a key lies in one of `tablets` at most, and may lie in several of these.
+
+    `previous_crc32` is the CRC of the version before, None for the first version of a table and in
+    files of formats 1 and 2. `file_crc32` is the CRC of the file that this version was read from or
+    written to; a change made in memory keeps it, because it identifies what was changed.
+    """
+
+    table_id: str
+    version: int
+    schema: Schema
+    partition: PartitionSchema
+    tablets: tuple[TabletEntry, ...]
+    created: int
+    commit_id: str
+    applications: Mapping[str, int] = field(default_factory=dict)
+    history_seconds: int = HISTORY_SECONDS_DEFAULT
+    history_start: int = 0
+    tags: Mapping[str, int] = field(default_factory=dict)
+    dropped: tuple[DroppedRange, ...] = ()
+    previous_crc32: int | None = None
+    file_crc32: int | None = field(default=None, compare=False)
+
+    def successor(self, commit_id: str, **changes: Any) -> Manifest:
+        """Return the version that follows this one, with `changes` of its fields."""
+        return replace(
+            self,
+            version=self.version + 1,
+            commit_id=commit_id,
+            previous_crc32=self.file_crc32,
+            file_crc32=None,
+            **changes,
+        )
+
+    @property
+    def timestamp(self) -> int:
+        """The highest commit timestamp, or that of the creation."""
+        stamps = [tablet.timestamp for tablet in self.tablets]
+        stamps += [dropped.timestamp for dropped in self.dropped]
+        return max(self.created, self.history_start, *stamps)  # its commits may be gone
+
+    def entry(self, tablet_id: str) -> TabletEntry | None:
+        """Return a tablet's entry, None where this version does not have it, or has dropped it."""
+        return self._entries.get(tablet_id)
+
+    def readable_entry(self, tablet_id: str) -> TabletEntry | None:
+        """Return the entry of a tablet of the newest state or of a dropped range, or None."""
+        return self._entries.get(tablet_id) or self._dropped_entries.get(tablet_id)
+
+    def with_entry(self, new: TabletEntry) -> Manifest:
+        """Return the version with another entry of one of its tablets, be its range dropped."""
+        if new.id in self._entries:
+            return replace(self, tablets=_replaced(self.tablets, new))
+        dropped = tuple(replace(d, tablets=_replaced(d.tablets, new)) for d in self.dropped)
+        return replace(self, dropped=dropped)
+
+    @property
+    def readable_tablets(self) -> tuple[TabletEntry, ...]:
+        """The tablets of the newest state and of all dropped ranges."""
+        return (*self.tablets, *self._dropped_entries.values())
+
+    def partitions_at(self, timestamp: int) -> list[PartitionedTablets]:
+        """Return the partitionings that a snapshot reads: the newest, and one per dropped range.
+
+        A key is live at `timestamp` in one of them at most. Ranges that were dropped at or before
+        `timestamp` are left out.
+        """
+        found = [(self.partition, self.tablets)]
+        found += [past for stamp, past in self._dropped_partitions if stamp > timestamp]
+        return found
+
+    @cached_property
+    def _entries(self) -> dict[str, TabletEntry]:
+        return {entry.id: entry for entry in self.tablets}
+
+    @cached_property
+    def _dropped_entries(self) -> dict[str, TabletEntry]:
+        return {entry.id: entry for dropped in self.dropped for entry in dropped.tablets}
+
+    @cached_property
+    def _dropped_partitions(self) -> list[tuple[int, PartitionedTablets]]:
+        return [
+            (dropped.timestamp, (self.partition.of_range(dropped.range), dropped.tablets))
+            for dropped in self.dropped
+        ]
+
+    def encode(self) -> bytes:
+        """Return the file's content."""
+        body = {
+            "format_version": FORMAT_VERSION,
+            "table_id": self.table_id,
+            "version": self.version,
+            "created": self.created,
+            "commit_id": self.commit_id,
+            "previous_crc32": self.previous_crc32,
+            "schema": self.schema.to_json(),
+            "partition": self.partition.to_json(),
+            "tablets": [tablet.to_json() for tablet in self.tablets],
+            "applications": dict(self.applications),
+            "history_seconds": self.history_seconds,
+            "history_start": self.history_start,
+            "tags": dict(self.tags),
+            "dropped": [self._dropped_to_json(dropped) for dropped in self.dropped],
+        }
+        return encode_checked_json(body)
+
+    def _dropped_to_json(self, dropped: DroppedRange) -> dict[str, Any]:
+        return {
+            "range": self.partition.range_to_json(dropped.range),
+            "timestamp": dropped.timestamp,
+            "tablets": [tablet.to_json() for tablet in dropped.tablets],
+        }
+
+    @staticmethod
+    def decode(content: bytes, source: str) -> Manifest:
+        """Build a manifest from the content of the file `source`.
+
+        Raises FormatVersionError for a newer format, CorruptionError for anything unreadable.
+        """
+        body = decode_checked_json(content, source, "a manifest")
+        try:
+            version = body["format_version"]
+            if 1 <= version <= FORMAT_VERSION:
+                return replace(_from_body(body), file_crc32=stored_crc32(content))
+        except KuduliteError:
+            raise
+        except (ValueError, KeyError, TypeError) as error:
+            raise CorruptionError(f"{source}: not a manifest: {error!r}") from error
+        raise FormatVersionError(
+            f"{source}: table of format version {version}, known: 1 to {FORMAT_VERSION};"
+            " upgrade kudulite to open it"
+        )
+
+
+def _replaced(entries: tuple[TabletEntry, ...], new: TabletEntry) -> tuple[TabletEntry, ...]:
+    return tuple(new if old.id == new.id else old for old in entries)
+
+
+def _from_body(body: dict[str, Any]) -> Manifest:
+    schema = Schema.from_json(body["schema"])
+    partition = PartitionSchema.from_json(body["partition"], schema)
+    return Manifest(
+        table_id=body["table_id"],
+        version=body["version"],
+        schema=schema,
+        partition=partition,
+        tablets=tuple(TabletEntry.from_json(tablet) for tablet in body["tablets"]),
+        created=body["created"],
+        commit_id=body["commit_id"],
+        applications=body["applications"],
+        previous_crc32=body.get("previous_crc32"),  # absent in formats 1 and 2
+        history_seconds=body["history_seconds"],
+        history_start=body.get("history_start", 0),  # absent where it was never altered
+        tags=body.get("tags", {}),  # absent in version 1, as `dropped`
+        dropped=tuple(
+            DroppedRange(
+                partition.range_from_json(dropped["range"]),
+                dropped["timestamp"],
+                tuple(TabletEntry.from_json(tablet) for tablet in dropped["tablets"]),
+            )
+            for dropped in body.get("dropped", ())
+        ),
+    )

@@ -1,0 +1,165 @@
+"""Purge: erases rows for good, from base data, every delta, the log and the past.
+
+    1  flush the tablet; write its rowsets that hold any of the keys again, without them     no lock
+    2  the tablet's lock: what came since goes the same way; publish
+    3  remove what is superseded at once: old files, log segments, versions
+
+A key may stand in many rowsets, mostly as a dead row: all of them are written again, also those
+that ended with an overwrite or a dropped range, and so are tombstones. Other rows keep their past.
+Whoever was reading an older version when its files went gets a StorageError, and reads again.
+
+A write that is staged and not committed pins the version that it read, and with it old files; the
+report names it. Rows that are written while a purge runs may come before or after it.
+
+Invariant: no grace time holds what was purged; a crash before 3 leaves it to be purged again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from kudulite.errors import ConflictError
+from kudulite.model.key_array import KeyArray
+from kudulite.rowset.disk_rowset import DiskRowSet
+from kudulite.rowset.merge_compaction import merge_rowsets
+from kudulite.table.compaction import Replacement, carry_over, publish_superblock
+from kudulite.table.flush import flush_tablet, flush_under_lock
+from kudulite.table.garbage_collection import collect_garbage, open_writes
+from kudulite.table.history import ancient_history_mark
+from kudulite.table.manifest import Manifest
+from kudulite.table.table_store import TableStore
+from kudulite.tablet.tablet import Tablet
+
+# Each lost race means that the tablet was compacted meanwhile.
+_ATTEMPTS_MAX = 5
+
+
+@dataclass(frozen=True)
+class PurgeReport:
+    """What a purge erased.
+
+    `row_count` counts rows of rowsets, so a key that was deleted and inserted again counts more
+    than once; `rowset_count` is how many were written again. Files and bytes are those removed.
+    `pinned_by` are writes that are staged and keep older files: when they have ended, purge again.
+    """
+
+    key_count: int
+    row_count: int
+    rowset_count: int
+    file_count: int
+    byte_count: int
+    pinned_by: tuple[str, ...]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no file holds the keys any more."""
+        return not self.pinned_by
+
+
+def purge_keys(store: TableStore, keys: Mapping[str, KeyArray]) -> PurgeReport:
+    """Erase the rows of ascending `keys`, by tablet id, with all their history.
+
+    Raises LockTimeoutError, StorageError, CorruptionError, ConflictError. A tablet is purged whole
+    or stays as it was; a purge that failed may be run again.
+    """
+    row_count = rowset_count = 0
+    for tablet_id in sorted(keys):
+        rows, rowsets = _purge_tablet(store, tablet_id, keys[tablet_id])
+        row_count, rowset_count = row_count + rows, rowset_count + rowsets
+    swept = collect_garbage(store, grace_seconds=0.0)
+    return PurgeReport(
+        key_count=sum(len(found) for found in keys.values()),
+        row_count=row_count,
+        rowset_count=rowset_count,
+        file_count=swept.file_count,
+        byte_count=swept.byte_count,
+        pinned_by=tuple(open_writes(store)),
+    )
+
+
+def _purge_tablet(store: TableStore, tablet_id: str, keys: KeyArray) -> tuple[int, int]:
+    """Purge one tablet; returns how many rows were erased, of how many rowsets."""
+    for _ in range(_ATTEMPTS_MAX):
+        flush_tablet(store, tablet_id)
+        manifest = store.newest()
+        entry = manifest.readable_entry(tablet_id)
+        if entry is None:
+            return 0, 0
+        tablet = store.tablet(entry)
+        work = _TabletPurge(store, manifest, keys)
+        built = work.build(tablet.disk_rowsets)
+        with store.lock(tablet_id) as lock:
+            lock.announce("purge")
+            newest = store.newest()
+            entry = newest.readable_entry(tablet_id)
+            if entry is None:
+                return 0, 0
+            entry = flush_under_lock(store, entry, lock)
+            counts = work.publish(newest.with_entry(entry), tablet, built)
+        if counts is not None:
+            return counts
+    raise ConflictError(
+        f"table {store.name!r}: tablet {tablet_id} was compacted {_ATTEMPTS_MAX} times while rows"
+        " were purged; purge again"
+    )
+
+
+@dataclass(frozen=True)
+class _TabletPurge:
+    """Rewrites rowsets of one tablet without `keys`, by the schema of `manifest`."""
+
+    store: TableStore
+    manifest: Manifest
+    keys: KeyArray
+
+    @property
+    def mark(self) -> int:
+        return ancient_history_mark(self.store, self.manifest)
+
+    def build(self, rowsets: Sequence[DiskRowSet]) -> list[tuple[Replacement, int]]:
+        """Write those that hold any of the keys again; returns each with its rows erased."""
+        built = []
+        for rowset in rowsets:
+            found = np.flatnonzero(rowset.key_index.find(self.keys) >= 0)
+            if len(found):
+                built.append((self._rewrite(rowset, self.keys.take(found)), len(found)))
+        return built
+
+    def _rewrite(self, rowset: DiskRowSet, keys: KeyArray) -> Replacement:
+        meta, folder = rowset.meta, rowset.folder.parent
+        # An ended rowset is rewritten as if it had not ended, then ended at its moment.
+        going = DiskRowSet(replace(meta, delete_timestamp=None), rowset.folder, self.store.cache)
+        file_system = self.store.environment.file_system
+        merged = merge_rowsets(
+            file_system, folder, self.manifest.schema, [going], self.mark, without=keys
+        )
+        file_system.sync_directory(folder)
+        outputs = [replace(m, delete_timestamp=meta.delete_timestamp) for m in merged.rowsets]
+        return Replacement((meta,), tuple(outputs), self.mark, merged.row_map)
+
+    def publish(
+        self, newest: Manifest, before: Tablet, built: Sequence[tuple[Replacement, int]]
+    ) -> tuple[int, int] | None:
+        """Publish under the tablet's lock, also for rowsets that came after `before`."""
+        entry = newest.readable_entry(before.id)
+        assert entry is not None
+        now = self.store.tablet(entry)
+        came = [rowset for rowset in now.disk_rowsets if before.rowset(rowset.meta.id) is None]
+        built = [*built, *self.build(came)]
+        superblock = now.superblock
+        for replacement, _ in built:
+            carried = carry_over(self.store, now, replacement)
+            fitted = None if carried is None else carried[0].fitted(superblock)
+            if fitted is None:
+                return None
+            superblock = fitted
+        tombstones = now.tombstones.without(self.store.environment.file_system, self.keys)
+        superblock = replace(superblock, tombstones=tombstones)
+        if superblock != now.superblock:
+            published = publish_superblock(self.store, newest, superblock, self.mark)
+            if published is None:
+                return None
+        return sum(count for _, count in built), len(built)

@@ -1,0 +1,251 @@
+"""ReadRequest: one read of a table, from the call that asks for it to the tasks that run it.
+
+    ReadRequest            columns, predicates, moments, order, limit, bounds, as the caller says
+       │ plan_rows, plan_changes: check it, settle the moments, note the column ids
+    RowPlan, ChangePlan    made once, picklable, the same in all tokens
+       │ read_of, Read.newest: bind it to the schema of the newest version
+    Read                   store, newest version, ScanSpec or DiffSpec, made for each reading
+
+A plan always reads the newest version, never the one it was made from: the files of that one may
+have been swept since, and at a settled moment all versions show the same rows.
+
+Invariants: (1) a request and a plan never change: a plan holds the request that it was made for,
+with its names and moments fixed; (2) the moments of a plan are settled; (3) the names of a plan
+mean the columns that had them when it was made, by id.
+
+Threads: any.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Generic, Self
+
+import pyarrow as pa
+
+from kudulite.errors import ConflictError, OptionError
+from kudulite.model.aliases import Moment
+from kudulite.model.predicate import Predicate, conjunction
+from kudulite.model.schema import Column, Schema
+from kudulite.rowset.rowset import DiffSpec, ScanSpec
+from kudulite.table.history import choose_snapshot
+from kudulite.table.manifest import Manifest
+from kudulite.table.scan_plan import (
+    ColumnIds,
+    KeyBounds,
+    Spec,
+    choose_window,
+    diff_spec,
+    narrowed,
+    planned_columns,
+    scan_spec,
+    schema_as_planned,
+    with_planned_types,
+)
+from kudulite.table.table_store import TableStore
+from kudulite.tablet.tablet_scan import diff_schema
+
+IMAGES = ("after", "both")
+
+
+@dataclass(frozen=True)
+class ReadRequest:
+    """The rows at one moment, or the changes in (`start`, `at`], of some columns and rows.
+
+    `columns` None means all, `at` None means now. `ordered` and `limit` are of rows, `start` and
+    `images` of changes. `bounds` are encoded keys [lower, upper).
+    """
+
+    columns: tuple[str, ...] | None = None
+    where: tuple[Predicate, ...] = ()
+    at: Moment | None = None
+    start: Moment | None = None
+    ordered: bool = False
+    limit: int | None = None
+    bounds: KeyBounds = (None, None)
+    images: str = "after"
+
+    @classmethod
+    def of(
+        cls, columns: Sequence[str] | str | None, where: Sequence[Predicate] | Predicate
+    ) -> Self:
+        """Return a request of columns and rows as users give them; one text is one column."""
+        names = (columns,) if isinstance(columns, str) else columns
+        return cls(None if names is None else tuple(names), tuple(conjunction(where)))
+
+
+@dataclass(frozen=True)
+class ReadPlan(ABC, Generic[Spec]):
+    """A request whose moments and column names are fixed, and the ids of the columns."""
+
+    folder: str
+    table_id: str
+    request: ReadRequest
+    column_ids: ColumnIds = ()
+
+    @property
+    def timestamp(self) -> int:
+        """The HybridTime of the rows, or of the end of the window; inclusive."""
+        assert isinstance(self.request.at, int), "a plan is settled"
+        return self.request.at
+
+    @property
+    @abstractmethod
+    def oldest(self) -> int:
+        """The oldest moment that is read."""
+
+    @abstractmethod
+    def bind(self, table: str, schema: Schema, now: Schema) -> Spec:
+        """Check names and predicates against `schema`; `now` has all columns of the table.
+
+        Raises ColumnNotFoundError and SchemaError.
+        """
+
+    @abstractmethod
+    def result_schema(self, spec: Spec) -> pa.Schema:
+        """Return the Arrow schema of what is read by `spec`."""
+
+    def of_columns(self, columns: Sequence[str], where: Sequence[Predicate]) -> Self:
+        """Return the same plan of other columns, among those it has, and other rows."""
+        request = replace(self.request, columns=tuple(columns), where=tuple(where))
+        return replace(self, request=request)
+
+
+@dataclass(frozen=True)
+class RowPlan(ReadPlan[ScanSpec]):
+    """A plan of the rows at `timestamp`."""
+
+    @property
+    def oldest(self) -> int:
+        """The moment of the snapshot."""
+        return self.timestamp
+
+    def bind(self, table: str, schema: Schema, now: Schema) -> ScanSpec:
+        """Return the scan that every rowset is asked for."""
+        request = self.request
+        spec = scan_spec(table, schema, request.columns, request.where, self.timestamp)
+        return narrowed(spec, *request.bounds)
+
+    def result_schema(self, spec: ScanSpec) -> pa.Schema:
+        """Return the columns, without column ids, which mean nothing outside the table."""
+        fields = spec.schema.arrow_schema(spec.names)
+        return pa.schema([field.remove_metadata() for field in fields])
+
+
+@dataclass(frozen=True)
+class ChangePlan(ReadPlan[DiffSpec]):
+    """A plan of the changes in a window."""
+
+    @property
+    def oldest(self) -> int:
+        """The HybridTime after which the window begins."""
+        assert isinstance(self.request.start, int), "a plan is settled"
+        return self.request.start
+
+    def bind(self, table: str, schema: Schema, now: Schema) -> DiffSpec:
+        """Return the diff scan that every rowset is asked for."""
+        request = self.request
+        spec = diff_spec(
+            scan_spec(table, schema, request.columns, request.where, self.timestamp),
+            table=table,
+            start=self.oldest,
+            column_ids=frozenset(column.id for column in now.columns),
+            with_before=request.images == "both",
+        )
+        return narrowed(spec, *request.bounds)
+
+    def result_schema(self, spec: DiffSpec) -> pa.Schema:
+        """Return the columns and the columns of changes."""
+        return diff_schema(spec)
+
+
+@dataclass(frozen=True)
+class Read(Generic[Spec]):
+    """A plan bound to a version of its table, in this process."""
+
+    store: TableStore
+    manifest: Manifest
+    plan: ReadPlan[Spec]
+    spec: Spec
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema of the result."""
+        planned = with_planned_types(self.spec.schema, self.plan.column_ids)
+        return self.plan.result_schema(replace(self.spec, schema=planned))
+
+    @property
+    def columns(self) -> list[Column]:
+        """The table's columns in the result, as they were when the read was planned."""
+        schema = with_planned_types(self.spec.schema, self.plan.column_ids)
+        return [schema.column(name) for name in self.spec.names]
+
+    def newest(self) -> Read[Spec]:
+        """Return the same read of the newest version. Raises ConflictError."""
+        manifest = self.store.newest()
+        if manifest.table_id != self.plan.table_id:
+            raise ConflictError(
+                f"table {self.store.name!r} was deleted and created again after the read was"
+                " planned; read it again"
+            )
+        if manifest.schema is self.manifest.schema:
+            return replace(self, manifest=manifest)
+        return read_of(self.store, manifest, self.plan)
+
+
+def read_of(
+    store: TableStore,
+    manifest: Manifest,
+    plan: ReadPlan[Spec],
+    bounds: KeyBounds = (None, None),
+) -> Read[Spec]:
+    """Bind a plan, within `bounds`, to a version; renamed columns keep the names of the plan.
+
+    Raises ConflictError where a column of it was dropped.
+    """
+    schema = schema_as_planned(store.name, plan.column_ids, manifest.schema)
+    spec = plan.bind(store.name, schema, manifest.schema)
+    return Read(store, manifest, plan, narrowed(spec, *bounds))
+
+
+def plan_rows(store: TableStore, request: ReadRequest) -> Read[ScanSpec]:
+    """Plan a read of the rows at `request.at`.
+
+    Raises ColumnNotFoundError, SchemaError, TimestampError and OptionError.
+    """
+    if request.limit is not None and request.limit < 0:
+        raise OptionError(f"table {store.name!r}: limit {request.limit} of a scan is below 0")
+    timestamp = choose_snapshot(store, request.at)
+    manifest = store.newest()  # after settling: it shows all up to the timestamp
+    settled = replace(request, at=timestamp)
+    return _planned(store, manifest, RowPlan(str(store.folder), manifest.table_id, settled))
+
+
+def plan_changes(store: TableStore, request: ReadRequest) -> Read[DiffSpec]:
+    """Plan a read of the changes in (`request.start`, `request.at`].
+
+    Raises ColumnNotFoundError, SchemaError, TimestampError and OptionError.
+    """
+    if request.images not in IMAGES:
+        raise OptionError(
+            f"table {store.name!r}: unknown images {request.images!r} of changes; known:"
+            f" {', '.join(IMAGES)}"
+        )
+    start, end = choose_window(store, request.start, request.at)
+    manifest = store.newest()  # after settling: it shows all up to the end
+    settled = replace(request, start=start, at=end)
+    return _planned(store, manifest, ChangePlan(str(store.folder), manifest.table_id, settled))
+
+
+def _planned(store: TableStore, manifest: Manifest, plan: ReadPlan[Spec]) -> Read[Spec]:
+    """Bind a new plan, and fix the names and ids of its columns."""
+    schema = manifest.schema
+    spec = plan.bind(store.name, schema, schema)
+    fixed = replace(
+        plan,
+        request=replace(plan.request, columns=spec.names),
+        column_ids=planned_columns(schema, spec.names, plan.request.where),
+    )
+    return Read(store, manifest, fixed, spec)

@@ -1,0 +1,412 @@
+"""Planning a scan: snapshot, tablets that may match, and key ranges of similar size.
+
+A piece of a plan is logical (tablet, key range, time), not a list of files. To read it, the newest
+superblock of the tablet is opened and read at the plan's time, so pieces outlive compactions and
+sweeps. Key ranges are cut at the first keys of row groups, where base data is cut too.
+
+Planning a diff scan: the window, the tablets that may hold a change in it, and their pieces.
+
+A window (start, end] is legal when both moments can be read: neither is before the ancient history
+mark or ahead of the clock. `end` is settled, and with it `start`, so the same window gives the same
+changes until the mark passes `start`.
+
+A piece is logical, as that of a scan: a tablet, a key range and the window.
+
+Columns of a scan that was planned before the table was altered.
+
+A plan names columns, and keeps their ids. Between plan and read a column may be renamed, dropped,
+or dropped and added again under its name. A renamed column is read under the name that it had; a
+dropped one is an error; another column's values are never read in its place. A column whose type
+was widened is read in the wider type, because files may have it, and returned in the type that it
+had: at the plan's moment every value fitted that type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, TypeVar
+
+import pyarrow as pa
+
+from kudulite.basefile.base_data import ROW_GROUP_ROWS
+from kudulite.errors import ConflictError, SchemaError, TimestampError
+from kudulite.model.hybrid_time import format_timestamp, parse_timestamp
+from kudulite.model.predicate import BoundPredicates, Predicate, bind_predicates
+from kudulite.model.schema import Column, Schema
+from kudulite.model.types import ColumnType
+from kudulite.rowset.disk_rowset import DiskRowSet
+from kudulite.rowset.rowset import DiffSpec, RowSet, ScanSpec
+from kudulite.rowset.rowset_diff import may_have_changed
+from kudulite.table.history import check_not_ancient, choose_snapshot, partitions_to_read, tablet_at
+from kudulite.table.manifest import Manifest, TabletEntry
+from kudulite.table.partition import PartitionSchema, tablets_to_scan
+from kudulite.table.table_store import TableStore
+from kudulite.tablet.tablet import Tablet
+from kudulite.tablet.tablet_scan import CHANGE_COLUMNS
+
+Spec = TypeVar("Spec", ScanSpec, DiffSpec)
+
+# [lower, upper) as encoded keys; None is unbounded.
+KeyBounds = tuple[bytes | None, bytes | None]
+
+# The estimated size on disk of a row that is in a MemRowSet.
+MEMORY_ROW_BYTES = 64
+
+
+@dataclass(frozen=True)
+class ScanPiece:
+    """A key range [lower, upper) of tablets read together; None is unbounded.
+
+    Sizes are estimates.
+    """
+
+    tablet_ids: tuple[str, ...]
+    lower: bytes | None
+    upper: bytes | None
+    size_bytes: int
+    row_count: int
+
+
+def scan_spec(
+    table: str,
+    schema: Schema,
+    columns: Sequence[str] | None,
+    where: Sequence[Predicate],
+    timestamp: int,
+) -> ScanSpec:
+    """Check names and predicates against the schema; bounds come from the key predicates.
+
+    Raises ColumnNotFoundError and SchemaError.
+    """
+    names = tuple(schema.names if columns is None else columns)
+    try:
+        for name in names:
+            schema.column(name)
+        predicates = bind_predicates(where, schema)
+    except SchemaError as error:
+        raise type(error)(f"table {table!r}: {error}") from error
+    lower, upper = predicates.key_bounds()
+    return ScanSpec(schema, names, predicates, timestamp, lower, upper)
+
+
+def entries_to_scan(store: TableStore, manifest: Manifest, spec: ScanSpec) -> list[TabletEntry]:
+    """Return the tablets that may hold a matching row, dropped ones last.
+
+    Raises TimestampError when history up to the snapshot was collected.
+    """
+    return [
+        entry
+        for partition, tablets in partitions_to_read(store, manifest, spec.timestamp)
+        for entry in unpruned(manifest, spec.schema, spec.predicates, partition, tablets)
+    ]
+
+
+def unpruned(
+    manifest: Manifest,
+    schema: Schema,
+    predicates: BoundPredicates,
+    partition: PartitionSchema,
+    tablets: Sequence[TabletEntry],
+) -> Sequence[TabletEntry]:
+    """Return the tablets of a partitioning that predicates, bound to `schema`, leave.
+
+    After a rename they leave all: partitions have the columns' new names, predicates the old ones.
+    """
+    if schema is not manifest.schema:
+        return tablets
+    return [tablets[index] for index in tablets_to_scan(partition, predicates)]
+
+
+def plan_pieces(
+    store: TableStore, manifest: Manifest, spec: ScanSpec, split_bytes: int
+) -> list[ScanPiece]:
+    """Return the pieces of a scan: every unpruned tablet with rows, cut near `split_bytes`.
+
+    A tablet that a snapshot sees no rowset of gives no piece.
+    """
+    pieces: list[ScanPiece] = []
+    for entry in entries_to_scan(store, manifest, spec):
+        pieces += _tablet_pieces(store, entry, spec, split_bytes)
+    return pieces
+
+
+def _tablet_pieces(
+    store: TableStore, entry: TabletEntry, spec: ScanSpec, split_bytes: int
+) -> list[ScanPiece]:
+    tablet = tablet_at(store, entry, spec.timestamp)
+    share = max(1, len(set(spec.names) | set(spec.predicates.columns))) / len(spec.schema.columns)
+    rowsets = tablet.visible(spec.timestamp).overlapping(spec.lower, spec.upper)
+    return cut_pieces((entry.id,), rowsets, spec, share, split_bytes)
+
+
+def cut_pieces(
+    tablet_ids: tuple[str, ...],
+    rowsets: Iterable[RowSet],
+    spec: ScanSpec,
+    share: float,
+    split_bytes: int,
+) -> list[ScanPiece]:
+    """Sweep the first keys of all row groups in key order; cut where a piece is large enough.
+
+    `share` is the part of base data that is read.
+    """
+    groups: list[tuple[bytes, int, int]] = []
+    for rowset in rowsets:
+        if not isinstance(rowset, DiskRowSet):
+            rows = rowset.live_row_count(spec.timestamp)
+            groups.append((rowset.key_min, rows * MEMORY_ROW_BYTES, rows))
+            continue
+        group_count = -(-rowset.meta.row_count // ROW_GROUP_ROWS)
+        size = int(rowset.meta.base_bytes * share) // group_count + 1
+        rows = rowset.meta.row_count // group_count
+        if group_count == 1:
+            groups.append((rowset.key_min, size, rows))
+            continue
+        for start in range(0, rowset.meta.row_count, ROW_GROUP_ROWS):
+            groups.append((rowset.key_index.slice(start, start + 1)[0], size, rows))
+    pieces: list[ScanPiece] = []
+    for key, size, rows in sorted(groups):
+        if pieces and (pieces[-1].size_bytes < split_bytes or key == pieces[-1].lower):
+            last = pieces[-1]
+            pieces[-1] = replace(
+                last, size_bytes=last.size_bytes + size, row_count=last.row_count + rows
+            )
+            continue
+        if pieces:
+            pieces[-1] = replace(pieces[-1], upper=key)
+        pieces.append(ScanPiece(tablet_ids, key if pieces else None, None, size, rows))
+    return [piece for piece in pieces if _overlaps(piece, spec)]
+
+
+def _overlaps(piece: ScanPiece, spec: ScanSpec) -> bool:
+    below = spec.upper is not None and piece.lower is not None and piece.lower >= spec.upper
+    above = spec.lower is not None and piece.upper is not None and piece.upper <= spec.lower
+    return not below and not above
+
+
+def narrowed(spec: Spec, lower: bytes | None, upper: bytes | None) -> Spec:
+    """Return the scan within its bounds and [lower, upper) together."""
+    return replace(
+        spec, lower=tightest(max, spec.lower, lower), upper=tightest(min, spec.upper, upper)
+    )
+
+
+def tightest(choose: Callable[[list[bytes]], bytes], *bounds: bytes | None) -> bytes | None:
+    """Return the tightest of several bounds by `choose` (max of lower ones, min of upper ones)."""
+    given = [bound for bound in bounds if bound is not None]
+    return choose(given) if given else None
+
+
+def choose_window(store: TableStore, start: Any, end: Any) -> tuple[int, int]:
+    """Return the settled HybridTimes of a window; `end` None is now.
+
+    Raises TimestampError for a moment ahead of the clock or before the ancient history mark, and
+    when the window ends before it starts.
+    """
+    after = parse_timestamp(start)
+    if end is not None and parse_timestamp(end) < after:
+        raise TimestampError(
+            f"table {store.name!r}: changes after {format_timestamp(after)} up to"
+            f" {format_timestamp(parse_timestamp(end))} were asked for, which is earlier; give the"
+            " older moment first"
+        )
+    up_to = choose_snapshot(store, end)
+    if after > up_to:
+        raise TimestampError(
+            f"table {store.name!r}: changes after {format_timestamp(after)} were asked for, which"
+            f" is ahead of the clock; it is at {format_timestamp(up_to)}"
+        )
+    check_not_ancient(store, store.newest(), after)
+    return after, up_to
+
+
+def diff_spec(
+    scan: ScanSpec, *, table: str, start: int, column_ids: frozenset[int], with_before: bool
+) -> DiffSpec:
+    """Return the diff scan that begins at `start` and ends with `scan`; `table` is for errors.
+
+    Raises SchemaError for a column with the name of one that changes have themselves.
+    """
+    for name in scan.names:
+        if name in CHANGE_COLUMNS:
+            raise SchemaError(
+                f"table {table!r}: its column {name!r} has the name of a column that changes have"
+                " themselves; leave it out with columns=[…], or rename it"
+            )
+    return DiffSpec(
+        schema=scan.schema,
+        names=scan.names,
+        predicates=scan.predicates,
+        start=start,
+        end=scan.timestamp,
+        column_ids=column_ids,
+        with_before=with_before,
+        lower=scan.lower,
+        upper=scan.upper,
+    )
+
+
+def entries_to_diff(
+    store: TableStore, manifest: Manifest, spec: DiffSpec
+) -> list[tuple[TabletEntry, ...]]:
+    """Return the tablets that may hold a change of a key that matches, dropped ones as well.
+
+    Tablets of one tuple may hold the same keys, and are read together. Raises TimestampError when
+    history after the start of the window was collected.
+    """
+    found: list[_Place] = []
+    for partition, tablets in partitions_to_read(store, manifest, spec.start):
+        left = unpruned(manifest, spec.schema, spec.key_scan.predicates, partition, tablets)
+        found += [_place_of(partition, entry) for entry in left]
+    if not manifest.dropped:
+        return [(place.entry,) for place in found]
+    return [tuple(place.entry for place in group) for group in _overlapping(found)]
+
+
+class _Place(NamedTuple):
+    """A tablet and the encoded range columns of its rows, [lower, upper)."""
+
+    entry: TabletEntry
+    lower: bytes | None
+    upper: bytes | None
+
+    def may_share_a_key_with(self, other: _Place) -> bool:
+        """Whether a key of one may be, or have been, in the other."""
+        if self.entry.partition.buckets != other.entry.partition.buckets:
+            return False
+        is_below = self.upper is not None and other.lower is not None and self.upper <= other.lower
+        is_above = self.lower is not None and other.upper is not None and self.lower >= other.upper
+        return not is_below and not is_above
+
+
+def _place_of(partition: PartitionSchema, entry: TabletEntry) -> _Place:
+    if not partition.range_columns:
+        return _Place(entry, None, None)
+    return _Place(entry, *partition.encoded_range(entry.partition.range_index))
+
+
+def _overlapping(places: Sequence[_Place]) -> list[list[_Place]]:
+    """Return groups of places: no key of one group may be in another."""
+    groups: list[list[_Place]] = []
+    for place in places:
+        own, others = [place], []
+        for group in groups:
+            if any(place.may_share_a_key_with(other) for other in group):
+                own = [*group, *own]
+            else:
+                others.append(group)
+        groups = [*others, own]
+    return groups
+
+
+def known_entries(manifest: Manifest, tablet_ids: Sequence[str]) -> list[TabletEntry] | None:
+    """Return the entries of tablets, None when the manifest does not know one of them."""
+    found = [manifest.readable_entry(tablet_id) for tablet_id in tablet_ids]
+    known = [entry for entry in found if entry is not None]
+    return known if len(known) == len(found) else None
+
+
+def entries_of_key(manifest: Manifest, key: Mapping[str, Any]) -> list[TabletEntry]:
+    """Return the tablets that hold, or held, a key's row."""
+    found = [
+        (tablets, partition.tablet_of_key(dict(key)))
+        for partition, tablets in manifest.partitions_at(0)
+    ]
+    return [tablets[index] for tablets, index in found if index >= 0]
+
+
+def open_tablets(store: TableStore, entries: Sequence[TabletEntry], spec: DiffSpec) -> list[Tablet]:
+    """Open tablets to be read from the start of a window on."""
+    return [tablet_at(store, entry, spec.start) for entry in entries]
+
+
+def plan_diff_pieces(
+    store: TableStore, manifest: Manifest, spec: DiffSpec, split_bytes: int
+) -> list[ScanPiece]:
+    """Return the pieces of a diff scan.
+
+    Sizes are those of the rowsets with changes, on disk: what may have to be read. Tablets without
+    a change in the window give no piece.
+    """
+    pieces: list[ScanPiece] = []
+    for entries in entries_to_diff(store, manifest, spec):
+        rowsets = [
+            rowset
+            for tablet in open_tablets(store, entries, spec)
+            for rowset in tablet.rowsets
+            if may_have_changed(rowset, spec)
+        ]
+        ids = tuple(entry.id for entry in entries)
+        names = [column.name for column in spec.image_columns]
+        share = max(1, len(names)) / len(spec.schema.columns)
+        pieces += cut_pieces(ids, rowsets, spec.key_scan, share, split_bytes)
+    return pieces
+
+
+class PlannedColumn(NamedTuple):
+    """What a name meant when the scan was planned."""
+
+    name: str
+    id: int
+    type: ColumnType
+
+
+ColumnIds = tuple[PlannedColumn, ...]
+
+
+def planned_columns(
+    schema: Schema, names: Sequence[str], predicates: Sequence[Predicate]
+) -> ColumnIds:
+    """Return the key columns and those that a scan projects or compares, as they are."""
+    wanted = {*schema.key_names, *names, *(predicate.column for predicate in predicates)}
+    return tuple(PlannedColumn(c.name, c.id, c.type) for c in schema.columns if c.name in wanted)
+
+
+def check_still_there(table: str, columns: ColumnIds, now: Schema) -> None:
+    """Raise ConflictError when a planned column was dropped."""
+    for column in columns:
+        if now.column_by_id(column.id) is None:
+            raise ConflictError(
+                f"table {table!r}: column {column.name!r} was dropped after the scan was planned;"
+                " scan again"
+            )
+
+
+def schema_as_planned(table: str, columns: ColumnIds, now: Schema) -> Schema:
+    """Return the schema of planned columns under the names they had, in the types they have.
+
+    Raises ConflictError.
+    """
+    check_still_there(table, columns, now)
+    found = [(planned.name, now.column_by_id(planned.id)) for planned in columns]
+    if all(column is not None and column.name == name for name, column in found):
+        return now
+    # Key columns are planned always, so that no other column can have an old name of theirs.
+    renamed = tuple(replace(column, name=name) for name, column in found if column is not None)
+    return Schema(renamed, now.key_count, now.next_column_id)
+
+
+def with_planned_types(now: Schema, columns: ColumnIds) -> Schema:
+    """Return the schema with the types that planned columns had; the others stay as they are.
+
+    It is for reading: a default of what is written may not fit the narrower type by now.
+    """
+    planned = {column.id: column.type for column in columns}
+    found = tuple(_with_type(column, planned.get(column.id)) for column in now.columns)
+    return now if found == now.columns else replace(now, columns=found)
+
+
+def _with_type(column: Column, planned: ColumnType | None) -> Column:
+    if planned is None or planned == column.type:
+        return column
+    return replace(column, type=planned, write_default=None)
+
+
+def in_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return a batch in the types of `schema`, which has the same columns, maybe none."""
+    if batch.schema.equals(schema, check_metadata=True):
+        return batch
+    if not batch.num_columns:  # a cast would lose the number of rows
+        return batch.replace_schema_metadata(schema.metadata)
+    return batch.cast(schema)

@@ -1,0 +1,447 @@
+"""Staging on a worker: checks a batch, splits it by tablet, and has each tablet resolve its rows.
+
+Whole columns throughout: one hash and one encoding pass over all rows, one stable sort by tablet,
+and one gather per column and tablet. Tablets are resolved in threads, which numpy and Arrow leave
+the interpreter lock for. Batches are collected up to `STAGE_BYTES_MAX`, so memory does not grow
+with the size of the write; each collected chunk becomes one part per tablet.
+
+A bulk write before its commit: what all its tasks share, and its staging folder.
+
+    staging/<write id>/write.json        {"base_version": V, "owner": "…" or null}: pins version V's
+                                         files for the write; a new write of an owner ends the old
+    staging/<write id>/<part id>/…       one folder for each part of each attempt of each task
+
+Tasks never make the folder of the write itself: after an abort a task that is still running fails
+at its next file, and nothing of it stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import uuid
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from kudulite.errors import ConflictError, OptionError, RowError, SchemaError, StorageError
+from kudulite.model.column_cast import cast_to_column
+from kudulite.model.encoded_key import encode_keys
+from kudulite.model.key_array import KeyArray
+from kudulite.table.history import ancient_history_mark
+from kudulite.table.manifest import Manifest
+from kudulite.table.table_store import STAGING_FOLDER, TableStore
+from kudulite.tablet.operation import Operation, WriteSpec, parse_change_operation, raise_row_error
+from kudulite.tablet.resolve import OperationBatch, Resolver, StagedTablet, set_masks
+
+STAGE_BYTES_MAX = 256 << 20
+# A table in memory is staged whole up to this, since it is there anyway and makes fewer rowsets.
+# Below 2 GiB every column fits one Arrow array with 32-bit offsets.
+PART_BYTES_MAX = 3 << 29
+STAGED_OPERATION_NAME = "\0operation"  # no column of a table can bear a NUL
+THREAD_COUNT = min(4, os.cpu_count() or 1)
+
+Batch: TypeAlias = pa.RecordBatch | pa.Table
+
+WRITE_FILE = "write.json"
+
+
+@dataclass(frozen=True)
+class Stager:
+    """Stages batches of one write; `manifest` is the version that its rows are to fit."""
+
+    store: TableStore
+    state: WriteState
+    manifest: Manifest
+
+    @property
+    def resolver(self) -> Resolver:
+        """The resolver of this write's rows."""
+        return Resolver(
+            self.store.environment.file_system,
+            self.store.folder,
+            self.store.name,
+            self.manifest.schema,
+            self.state.spec,
+            ancient_history_mark(self.store, self.manifest),
+        )
+
+    def stage(self, batches: Iterable[Batch], task_index: int) -> StagedTask:
+        """Stage all rows of one task. Raises RowError and SchemaError; nothing is visible then."""
+        tablets: list[StagedTablet] = []
+        operations: list[StagedOperations] = []
+        if is_committed(self.state, self.store.newest()):
+            return StagedTask(self.state.write_id, task_index)  # a replay: its rows are there
+        for chunk in _chunks(batches):
+            if not chunk.num_rows:
+                continue
+            rows = self.checked_rows(chunk)
+            codes = self._operation_codes(chunk)
+            self.check_nulls(rows, codes)
+            if self.state.is_resolved_at_commit:
+                operations += self._stage_operations(rows, codes)
+            else:
+                tablets += self._stage_resolved(rows, codes)
+        return StagedTask(self.state.write_id, task_index, tuple(tablets), tuple(operations))
+
+    # -- checking
+
+    def checked_rows(self, chunk: pa.Table) -> pa.Table:
+        """Return the write's columns with the table's exact types, in one piece."""
+        names = [*self.manifest.schema.key_names, *self.state.spec.value_columns]
+        missing = [name for name in names if name not in chunk.column_names]
+        if missing:
+            raise SchemaError(
+                f"table {self.store.name!r}: batch without column {missing[0]!r}; it has"
+                f" {', '.join(chunk.column_names)}"
+            )
+        arrays = []
+        for name in names:
+            column = self.manifest.schema.column(name)
+            arrays.append(
+                cast_to_column(chunk.column(name), column.type, column=name, table=self.store.name)
+            )
+        return pa.Table.from_arrays(arrays, names=names)
+
+    def _operation_codes(self, chunk: pa.Table) -> np.ndarray:
+        name, operation = self.state.operation_column, self.state.spec.operation
+        if name is None:
+            assert operation is not None
+            return np.full(chunk.num_rows, int(operation), dtype=np.uint8)
+        if name not in chunk.column_names:
+            raise SchemaError(
+                f"table {self.store.name!r}: batch without operation column {name!r}; it has"
+                f" {', '.join(chunk.column_names)}"
+            )
+        encoded = chunk.column(name).combine_chunks().dictionary_encode()
+        if encoded.indices.null_count:
+            raise RowError(
+                f"table {self.store.name!r}: operation column {name!r} is null in"
+                f" {encoded.indices.null_count} rows; nothing was written",
+                reason=RowError.REASON_NULL,
+                row_count=encoded.indices.null_count,
+            )
+        try:
+            codes = [int(parse_change_operation(text)) for text in encoded.dictionary.to_pylist()]
+        except OptionError as error:
+            raise OptionError(
+                f"table {self.store.name!r}: operation column {name!r}: {error}, I, U, D"
+            ) from error
+        return np.array(codes, dtype=np.uint8)[encoded.indices.to_numpy()]
+
+    def check_nulls(self, rows: pa.Table, codes: np.ndarray) -> None:
+        """Refuse nulls in key columns, and in NOT NULL columns of rows that would store them."""
+        spec = self.state.spec
+        for name in rows.column_names:
+            column = self.manifest.schema.column(name)
+            values = rows.column(name)
+            if column.nullable or not values.null_count:
+                continue
+            is_key = name in self.manifest.schema.key_names
+            if not is_key and spec.ignore_null:
+                continue
+            refused = values.is_null().to_numpy()
+            if not is_key:
+                refused = refused & (codes < Operation.DELETE)
+            if refused.any():
+                what = f"{'key ' if is_key else ''}column {name!r}"
+                raise_row_error(
+                    self.store.name,
+                    what,
+                    RowError.REASON_NULL,
+                    rows,
+                    self.manifest.schema,
+                    np.flatnonzero(refused),
+                )
+
+    # -- splitting
+
+    def _split(self, rows: pa.Table) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield (tablet index, its row numbers in batch order)."""
+        schema, partition = self.manifest.schema, self.manifest.partition
+        columns = {name: rows.column(name).chunk(0) for name in schema.key_names}
+        index = partition.tablet_index(columns, rows.num_rows)
+        uncovered = np.flatnonzero(index < 0)
+        if len(uncovered):
+            raise_row_error(
+                self.store.name,
+                f"range columns ({', '.join(partition.range_columns)})",
+                RowError.REASON_NO_PARTITION,
+                rows,
+                schema,
+                uncovered,
+            )
+        if partition.tablet_count == 1:
+            yield 0, np.arange(rows.num_rows)
+            return
+        # A stable sort of small integers is a radix sort, ten times faster than of int32.
+        small = index.astype(np.uint16) if partition.tablet_count < 1 << 16 else index
+        order = np.argsort(small, kind="stable")
+        counts = np.bincount(index, minlength=partition.tablet_count)
+        stops = np.cumsum(counts)
+        for number in np.flatnonzero(counts):
+            yield int(number), order[stops[number] - counts[number] : stops[number]]
+
+    def _stage_resolved(self, rows: pa.Table, codes: np.ndarray) -> list[StagedTablet]:
+        keys = self._keys(rows)
+        masks = set_masks(rows, self.state.spec)
+        staging = new_part_folder(self.store, self.state)
+        resolver = self.resolver
+
+        def resolve(split: tuple[int, np.ndarray]) -> StagedTablet:
+            number, row_numbers = split
+            batch = OperationBatch(
+                rows, row_numbers, keys.take(row_numbers), codes[row_numbers], masks
+            )
+            tablet = self.store.tablet(self.manifest.tablets[number])
+            return resolver.resolve(batch, tablet, staging)
+
+        splits = list(self._split(rows))
+        if len(splits) == 1:
+            return [resolve(splits[0])]
+        with ThreadPoolExecutor(THREAD_COUNT, thread_name_prefix="kudulite-stage") as pool:
+            return list(pool.map(resolve, splits))
+
+    def _keys(self, rows: pa.Table) -> KeyArray:
+        schema = self.manifest.schema
+        columns = [rows.column(name).chunk(0) for name in schema.key_names]
+        return encode_keys(columns, schema.key_types)
+
+    # -- mixed writes
+
+    def _stage_operations(self, rows: pa.Table, codes: np.ndarray) -> list[StagedOperations]:
+        """Write each tablet's rows with their operations, for the commit to resolve."""
+        staging = new_part_folder(self.store, self.state)
+        rows = rows.append_column(STAGED_OPERATION_NAME, pa.array(codes))
+        staged = []
+        for number, row_numbers in self._split(rows):
+            path = f"{staging}/operations-{uuid.uuid4().hex}.arrow"
+            file_system = self.store.environment.file_system
+            with file_system.open_sink(self.store.folder / path) as sink:
+                with pa.ipc.new_file(pa.PythonFile(sink, mode="w"), rows.schema) as writer:
+                    writer.write_table(rows.take(pa.array(row_numbers)))
+                sink.finish()
+            staged.append(StagedOperations(self.manifest.tablets[number].id, path))
+        return staged
+
+    def resolve_operations(
+        self, operations: Iterable[StagedOperations], tablet_id: str
+    ) -> list[StagedTablet]:
+        """Resolve a mixed write's rows of one tablet, in task order."""
+        tables = []
+        for staged in operations:
+            with pa.memory_map(str(self.store.folder / staged.path)) as source:
+                tables.append(pa.ipc.open_file(source).read_all())
+        rows = pa.concat_tables(tables).combine_chunks()
+        codes = rows.column(STAGED_OPERATION_NAME).to_numpy().astype(np.uint8)
+        rows = rows.drop_columns([STAGED_OPERATION_NAME])
+        batch = OperationBatch(
+            rows,
+            np.arange(rows.num_rows),
+            self._keys(rows),
+            codes,
+            set_masks(rows, self.state.spec),
+        )
+        entry = next(tablet for tablet in self.manifest.tablets if tablet.id == tablet_id)
+        staging = new_part_folder(self.store, self.state)
+        return [self.resolver.resolve(batch, self.store.tablet(entry), staging)]
+
+
+def _pieces(batches: Iterable[Batch]) -> Iterator[pa.Table]:
+    for batch in batches:
+        table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
+        step = max(1, table.num_rows * PART_BYTES_MAX // max(1, table.nbytes))
+        for start in range(0, table.num_rows, step):
+            yield table.slice(start, step)
+
+
+def _chunks(batches: Iterable[Batch]) -> Iterator[pa.Table]:
+    """Collect batches to tables of about STAGE_BYTES_MAX, and cut those above PART_BYTES_MAX."""
+    waiting: list[pa.Table] = []
+    size = 0
+    for table in _pieces(batches):
+        waiting.append(table)
+        size += table.nbytes
+        if size >= STAGE_BYTES_MAX:
+            yield pa.concat_tables(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield pa.concat_tables(waiting)
+
+
+@dataclass(frozen=True)
+class WriteState:
+    """What every task and the commit of one write agree on; picklable.
+
+    `base_version` is the version that all rows are resolved against, whose file ends with
+    `base_crc32`. `operation_column` names the
+    batch's column of operations in a mixed write.
+    """
+
+    table_id: str
+    base_version: int
+    write_id: str
+    spec: WriteSpec
+    operation_column: str | None = None
+    application_id: str | None = None
+    application_version: int | None = None
+    owner: str | None = None
+    base_crc32: int | None = None
+
+    @property
+    def folder(self) -> str:
+        """The write's staging folder, relative to the table's."""
+        return f"{STAGING_FOLDER}/{self.write_id}"
+
+    @property
+    def is_resolved_at_commit(self) -> bool:
+        """Whether tasks only split rows by tablet, since what a staged row meant could not be told
+        from what it left: in mixed and ordered writes, and where a null may become a default.
+        """
+        spec = self.spec
+        return spec.operation is None or spec.ordering_column is not None or spec.hides_nulls
+
+
+@dataclass(frozen=True)
+class StagedOperations:
+    """Rows of one tablet in a mixed write, not resolved yet, in an Arrow IPC file."""
+
+    tablet_id: str
+    path: str
+
+
+@dataclass(frozen=True)
+class StagedTask:
+    """What one attempt of one task of write `write_id` has staged; small and picklable."""
+
+    write_id: str
+    task_index: int
+    tablets: tuple[StagedTablet, ...] = ()
+    operations: tuple[StagedOperations, ...] = ()
+
+    @property
+    def tablet_ids(self) -> tuple[str, ...]:
+        """The tablets that the task has rows for."""
+        found = {part.tablet_id for part in self.tablets}
+        return tuple(sorted(found | {part.tablet_id for part in self.operations}))
+
+
+def begin_write(store: TableStore, state: WriteState) -> bool:
+    """Make the staging folder of a write, pinning its base version; end others of its owner.
+
+    False where the base version was removed before it was pinned: the write is ended, and may begin
+    again on the newest version.
+    """
+    if state.owner is not None:
+        end_writes_of(store, state.owner)
+    folder = store.folder / state.folder
+    file_system = store.environment.file_system
+    file_system.make_directory(folder)
+    pin = json.dumps({"base_version": state.base_version, "owner": state.owner}).encode()
+    try:
+        file_system.write_file(folder / WRITE_FILE, pin)
+    except StorageError:
+        file_system.remove_tree(folder)
+        raise
+    if store.has_version(state.base_version):
+        return True
+    end_write(store, state)
+    return False
+
+
+def base_of(store: TableStore, state: WriteState) -> Manifest:
+    """Return the version that a write is resolved against.
+
+    Raises ConflictError where the write is over or that version is gone, StorageError.
+    """
+    try:
+        base = store.at_version(state.base_version)
+    except StorageError as error:
+        check_write_is_open(store, state)
+        if error.errno == errno.ENOENT:
+            raise _base_is_gone(store, state) from error
+        raise
+    if base.file_crc32 != state.base_crc32:
+        raise _base_is_gone(store, state)
+    return base
+
+
+def _base_is_gone(store: TableStore, state: WriteState) -> ConflictError:
+    return ConflictError(
+        f"table {store.name!r}: version {state.base_version}, which write {state.write_id} was"
+        " begun on, was removed by a garbage collection without grace time; write again"
+    )
+
+
+def is_committed(state: WriteState, manifest: Manifest) -> bool:
+    """Whether the write's application version, or a later one, is in `manifest` already."""
+    if state.application_id is None or state.application_version is None:
+        return False
+    committed = manifest.applications.get(state.application_id)
+    return committed is not None and committed >= state.application_version
+
+
+def new_part_folder(store: TableStore, state: WriteState) -> str:
+    """Make a folder for one part of a write; returns it relative to the table's folder.
+
+    Raises ConflictError when the write was aborted, or swept as abandoned.
+    """
+    check_write_is_open(store, state)
+    part = f"{state.folder}/{uuid.uuid4().hex}"
+    store.environment.file_system.make_directory(store.folder / part)
+    return part
+
+
+def check_write_is_open(store: TableStore, state: WriteState) -> None:
+    """Raise ConflictError unless the staging folder of a write is there."""
+    if not (store.folder / state.folder / WRITE_FILE).exists():
+        raise ConflictError(
+            f"table {store.name!r}: write {state.write_id} was aborted, or swept as abandoned;"
+            " write again"
+        )
+
+
+def end_write(store: TableStore, state: WriteState) -> None:
+    """Remove what a write has staged and not yet moved into the table.
+
+    The folder is renamed first, so that a task which is still running fails at its next file
+    instead of leaving one behind.
+    """
+    _end(store, store.folder / state.folder)
+
+
+def end_writes_of(store: TableStore, owner: str) -> None:
+    """Remove what writes of an owner have staged: those that were killed, and one under way."""
+    for folder in (store.folder / STAGING_FOLDER).iterdir():
+        if _read_pin(folder).get("owner") == owner:
+            _end(store, folder)
+
+
+def _end(store: TableStore, folder: Path) -> None:
+    ended = folder.with_name(f".ended-{folder.name}")
+    file_system = store.environment.file_system
+    with contextlib.suppress(StorageError):  # it is gone already
+        file_system.rename(folder, ended)
+    file_system.remove_tree(ended)
+
+
+def read_pinned_version(folder: Path) -> int | None:
+    """Return the base version that a staging folder pins, None where it cannot be read."""
+    version = _read_pin(folder).get("base_version")
+    return version if isinstance(version, int) else None
+
+
+def _read_pin(folder: Path) -> dict:
+    """Return what a staging folder says of its write, empty where it cannot be read."""
+    try:
+        pin = json.loads((folder / WRITE_FILE).read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return pin if isinstance(pin, dict) else {}

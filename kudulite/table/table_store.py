@@ -1,0 +1,575 @@
+"""One table's folder: finding its newest version, opening its tablets, publishing the next version.
+
+    <table>/manifest/<n>.json    versions; `hint` holds the number of one that was published
+    <table>/tablet/<id>/         superblock-….json, lock, rowset/
+    <table>/staging/<write id>/  what uncommitted writes have prepared
+
+Invariants: (1) versions are numbered without gaps and removed from the oldest on, so version n + 1
+has never been removed while version n is there; (2) a manifest refers only to durable files.
+
+A name of a removed version can be created again: by a publication that was built on version n,
+stood still, and went on after n and n + 1 were removed. Such a stray file is not a version. Three
+rules follow from invariant 1:
+
+    publishing   version n + 1 is published if n is still there after n + 1 was created; otherwise
+                 the new file is taken back and the writer looks for the newest version again
+    finding      a walk upwards from version n counts if n is still there at its end; otherwise the
+                 folder is listed, and the highest number is the newest version
+    reading      a file names its own version and the CRC of the version before, and both are
+                 compared; the hint names a version that was published, so the newest version is
+                 never below it
+
+Threads: any. `_seen` is replaced, never changed; two threads that find the same version agree.
+
+Publishing the next version of a table: put-if-absent, again after each lost race.
+
+The parts that every table of a process shares: file system, clock, block cache.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+from kudulite.basefile.block_cache import BlockCache
+from kudulite.errors import (
+    ConflictError,
+    CorruptionError,
+    StorageError,
+    TableExistsError,
+    TableNotFoundError,
+    TimestampError,
+)
+from kudulite.fs.file_system import TRAILER_BYTES_MAX, FileRef, FileSystem, read_file, stored_crc32
+from kudulite.fs.lock import TabletLock, create_lock_file, read_safe_timestamp
+from kudulite.model.hybrid_time import TIMESTAMP_MAX, Clock
+from kudulite.model.schema import Schema
+from kudulite.rowset.rowset_meta import RowSetMeta
+from kudulite.table.background import BackgroundWork, RowQueue
+from kudulite.table.manifest import Manifest, TabletEntry, manifest_name
+from kudulite.table.partition import PartitionSchema, TabletPartition
+from kudulite.tablet.mem_stores import MemStores
+from kudulite.tablet.tablet import LOCK_NAME, ROWSET_FOLDER, Superblock, Tablet
+
+MANIFEST_FOLDER, TABLET_FOLDER, STAGING_FOLDER = "manifest", "tablet", "staging"
+HINT_NAME = "hint"
+SMALL_WRITE_ROWS_MAX = 1000
+FLUSH_BYTES = 64 << 20
+# What an opened tablet costs in the cache per rowset, beside the files that count for themselves.
+_ROWSET_BYTES = 2048
+# An opened tablet keeps its folded deltas: this many times their size in lz4 files, by experience.
+_FOLD_FACTOR = 4
+
+TabletKey = tuple[str, str, int]
+
+# Each lost race is another writer's success; this many in a row mean that something else is wrong.
+PUBLISH_ATTEMPTS_MAX = 1000
+
+# Decoded blocks of point reads, key indexes, bloom filters and folded deltas. Lookups all over a
+# table whose decoded columns do not fit decode a row group at almost every one.
+BLOCK_CACHE_MEMORY_FRACTION = 8
+BLOCK_CACHE_BYTES_MAX = 2 << 30
+
+
+@dataclass(frozen=True)
+class Environment:
+    """The parts that a client hands down to all tables it opens."""
+
+    file_system: FileSystem
+    clock: Clock
+    cache: BlockCache
+    lock_timeout_seconds: float = 60.0
+    # Arrow batches up to this many rows, all of one tablet, go through its log (bulk_write.py).
+    small_write_rows_max: int = SMALL_WRITE_ROWS_MAX
+    # Memory of a tablet's unflushed rows from which on it is flushed.
+    flush_bytes: int = FLUSH_BYTES
+    # By `TableStore.tablet_key`: the newest memory with its superblock's name, and who waits to
+    # write rows. Both go when the superblock is superseded, see `TableStore.forget`.
+    memories: dict[TabletKey, tuple[str, MemStores | None]] = field(default_factory=dict)
+    row_queues: dict[TabletKey, RowQueue] = field(default_factory=dict)
+    background: BackgroundWork = field(default_factory=BackgroundWork)
+    # Whether tablets are maintained after this process wrote to them, and the thread that does it.
+    is_maintaining: bool = False
+    maintenance: BackgroundWork = field(default_factory=BackgroundWork)
+
+
+class _Seen(NamedTuple):
+    """The newest version that was found: its file, what tells that from any other, the next."""
+
+    manifest: Manifest
+    identity: tuple[int, int]
+    path: str
+    next_path: str
+
+
+@dataclass
+class TableStore:
+    """The files of one table. `folder` is the table's own."""
+
+    folder: Path
+    environment: Environment
+    _seen: _Seen | None = field(default=None, repr=False)
+
+    @property
+    def name(self) -> str:
+        """The table's name: that of its folder."""
+        return self.folder.name
+
+    @property
+    def cache(self) -> BlockCache:
+        """The cache of opened files and decoded blocks."""
+        return self.environment.cache
+
+    # -- versions
+
+    def newest(self) -> Manifest:
+        """Return the newest version. Raises TableNotFoundError where there is none."""
+        seen = self._seen
+        if seen is not None and not os.access(seen.next_path, os.F_OK):
+            # The file's identity too: a table may have been deleted and created again meanwhile.
+            if self._identity(seen.path) == seen.identity:
+                return seen.manifest
+        return self._look_for_newest(seen)
+
+    def _look_for_newest(self, before: _Seen | None) -> Manifest:
+        start = before
+        while True:
+            version = None if start is None else self._walked_version(start)
+            if version is None:
+                version = self._listed_version()
+            identity = self._identity(self._version_path(version))
+            seen = self._seen
+            if seen is not None and (seen.manifest.version, seen.identity) == (version, identity):
+                return seen.manifest
+            known = None if identity is None else self._read_unchanged(version, identity)
+            if known is not None and identity is not None:
+                break
+            start = None  # superseded and removed meanwhile
+        self.check_previous(known)
+        if before is not None:
+            self._check_not_behind(known, before.manifest)
+        found = self._seen_as(known, identity)
+        seen = self._seen
+        # A newer version that another thread found is never replaced by an older one. No function
+        # call may stand between this check and the assignment: a call could switch threads.
+        if seen is before or seen is None or seen.manifest.version < version:
+            self._seen = found
+        return known
+
+    def _read_unchanged(self, version: int, identity: tuple[int, int]) -> Manifest | None:
+        """Read a version, None where its file was removed since it was identified."""
+        try:
+            manifest = self.at_version(version)
+        except StorageError as error:
+            if error.errno == errno.ENOENT:
+                return None
+            raise
+        return manifest if self._identity(self._version_path(version)) == identity else None
+
+    def _walked_version(self, before: _Seen) -> int | None:
+        """Return the highest version above `before`, None where `before` is not there any more."""
+        version = before.manifest.version
+        while self.has_version(version + 1):
+            version += 1
+        return version if self._identity(before.path) == before.identity else None
+
+    def check_previous(self, manifest: Manifest) -> None:
+        """Raise CorruptionError where the version before is not the one that `manifest` names.
+
+        A stray file (see the head) at that number is no damage. It is always the lowest number, or
+        its own predecessor is not the one that it names.
+        """
+        version, expected = manifest.version, manifest.previous_crc32
+        found = None if expected is None else self._crc32_of(version - 1)
+        if found is None or found == expected:
+            return
+        with suppress(StorageError):
+            earlier = self.at_version(version - 1)
+            named = earlier.previous_crc32
+            if named is not None and named == self._crc32_of(version - 2):
+                raise CorruptionError(
+                    f"{self._version_path(version)}: follows a version {version - 1} with CRC"
+                    f" {expected:#010x}, but {manifest_name(version - 1)} has CRC {found:#010x};"
+                    " files of two tables or of two copies were mixed: restore the manifest folder"
+                )
+
+    def _check_not_behind(self, manifest: Manifest, before: Manifest) -> None:
+        """Raise CorruptionError where this process has seen a newer version of the same table."""
+        if manifest.table_id == before.table_id and manifest.version < before.version:
+            raise self._missing_version(manifest.version, before.version)
+
+    def _missing_version(self, newest: int, published: int) -> CorruptionError:
+        return CorruptionError(
+            f"{self.folder}: the newest version is {newest}, but version {published} was published:"
+            f" {self._version_path(published)} or a later version is missing; restore it from a"
+            " copy of the table"
+        )
+
+    def _crc32_of(self, version: int) -> int | None:
+        """Return the CRC that a version's file ends with, None where there is no such file."""
+        try:
+            with open(self._version_path(version), "rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - TRAILER_BYTES_MAX))
+                return stored_crc32(file.read())
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def _seen_as(self, manifest: Manifest, identity: tuple[int, int]) -> _Seen:
+        version = manifest.version
+        path, next_path = self._version_path(version), self._version_path(version + 1)
+        return _Seen(manifest, identity, path, next_path)
+
+    def last_seen(self) -> Manifest:
+        """Return what `newest` gave last, without looking for a newer version."""
+        return self.newest() if self._seen is None else self._seen.manifest
+
+    def at_version(self, version: int) -> Manifest:
+        """Read one version. Raises StorageError; CorruptionError, also for another version."""
+        path = self._manifest_path(version)
+        manifest = Manifest.decode(read_file(path), str(path))
+        if manifest.version != version:
+            raise CorruptionError(
+                f"{path}: holds version {manifest.version}, expected version {version}; files were"
+                " swapped or an older one was copied over it: restore the manifest folder"
+            )
+        return manifest
+
+    def has_version(self, version: int) -> bool:
+        """Whether there is a file of this number."""
+        return os.access(self._version_path(version), os.F_OK)
+
+    def versions(self) -> list[int]:
+        """Return the numbers in the names of manifest files, ascending; see the head on strays."""
+        try:
+            names = [path.name for path in (self.folder / MANIFEST_FOLDER).iterdir()]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        stems = [name.removesuffix(".json") for name in names if name.endswith(".json")]
+        return sorted(int(stem) for stem in stems if stem.isdigit())
+
+    def exists(self) -> bool:
+        """Whether the folder holds a table."""
+        return bool(self.versions())
+
+    @staticmethod
+    def _identity(path: str) -> tuple[int, int] | None:
+        """Return what tells a version's file from any other, None when it does not exist."""
+        try:
+            found = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return found.st_ino, found.st_mtime_ns
+
+    @cached_property
+    def _manifest_folder(self) -> str:
+        return str(self.folder / MANIFEST_FOLDER)
+
+    def _version_path(self, version: int) -> str:
+        return f"{self._manifest_folder}/{manifest_name(version)}"
+
+    def _manifest_path(self, version: int) -> Path:
+        return Path(self._version_path(version))
+
+    def _hinted_version(self) -> int:
+        try:
+            return int((self.folder / MANIFEST_FOLDER / HINT_NAME).read_text())
+        except (OSError, ValueError):
+            return -1
+
+    def _listed_version(self) -> int:
+        published = self._hinted_version()  # first, because versions only rise
+        versions = self.versions()
+        if not versions:
+            raise TableNotFoundError(f"{self.folder} is not a kudulite table: {self._found()}")
+        if versions[-1] < published:
+            raise self._missing_version(versions[-1], published)
+        return versions[-1]
+
+    def _found(self) -> str:
+        if not self.folder.exists():
+            return "the folder does not exist; create the table first"
+        if not self.folder.is_dir():
+            return "it is a file"
+        names = sorted(path.name for path in self.folder.iterdir())[:5]
+        return f"expected a folder manifest/ with versions, found {', '.join(names) or 'nothing'}"
+
+    # -- tablets
+
+    def tablet(self, entry: TabletEntry) -> Tablet:
+        """Open a tablet as its entry's superblock describes it."""
+
+        def load() -> tuple[Tablet, int]:
+            folder = self.tablet_folder(entry.id)
+            path = folder / entry.superblock.name
+            content = self.environment.file_system.read_verified(path, entry.superblock)
+            superblock = Superblock.decode(content, str(path))
+            if superblock.tablet_id != entry.id:
+                raise CorruptionError(f"{path}: of tablet {superblock.tablet_id}, not {entry.id}")
+            tablet = Tablet(superblock, folder, self.cache)
+            redo_bytes = sum(d.ref.length for meta in superblock.rowsets for d in meta.redo)
+            return tablet, _ROWSET_BYTES * (1 + len(tablet.rowsets)) + _FOLD_FACTOR * redo_bytes
+
+        return self.cache.get_or_load((self._manifest_folder, entry.superblock.name), load)
+
+    def tablet_folder(self, tablet_id: str) -> Path:
+        """Return a tablet's folder."""
+        return self.folder / TABLET_FOLDER / tablet_id
+
+    def lock_path(self, tablet_id: str) -> str:
+        """Return the path of a tablet's lock file; as text, since every row written asks."""
+        return f"{self._tablet_folder}/{tablet_id}/{LOCK_NAME}"
+
+    def tablet_key(self, tablet_id: str) -> TabletKey:
+        """Return the key of what this process has in memory of a tablet.
+
+        It has the process: a fork may come while a thread of the parent changes that.
+        """
+        return self._tablet_folder, tablet_id, os.getpid()
+
+    @cached_property
+    def _tablet_folder(self) -> str:
+        return str(self.folder / TABLET_FOLDER)
+
+    def lock(
+        self, tablet_id: str, *, is_shared: bool = False, stays_open: bool = False
+    ) -> TabletLock:
+        """Return a tablet's lock, for a `with`; it waits for as long as the client is told to."""
+        path, timeout_seconds = self.lock_path(tablet_id), self.environment.lock_timeout_seconds
+        return TabletLock(path, timeout_seconds, is_shared=is_shared, stays_open=stays_open)
+
+    def lock_all(self, stack: ExitStack, work: str) -> dict[str, TabletLock]:
+        """Take the locks of all tablets into `stack`; return them by tablet id.
+
+        While they are held no commit is under way, and nobody alters the table.
+        """
+        while True:
+            ids = sorted(entry.id for entry in self.newest().tablets)
+            with ExitStack() as taken:
+                locks = {tablet_id: taken.enter_context(self.lock(tablet_id)) for tablet_id in ids}
+                for lock in locks.values():
+                    lock.announce(work)
+                # An alteration that was waited for may have added or dropped tablets.
+                if ids == sorted(entry.id for entry in self.newest().tablets):
+                    stack.enter_context(taken.pop_all())
+                    return locks
+
+    @contextmanager
+    def lock_any(self, work: str) -> Iterator[tuple[Manifest, TabletLock]]:
+        """Hold the lock of one tablet, any of them; give the newest version under it.
+
+        Meanwhile nobody alters the table, deletes it, or creates it again. Raises LockTimeoutError,
+        TableNotFoundError, StorageError.
+        """
+        while True:
+            tablet_id = self.newest().tablets[0].id
+            with self.lock(tablet_id) as lock:
+                lock.announce(work)
+                newest = self.newest()
+                # An alteration that was waited for may have dropped the tablet.
+                if newest.entry(tablet_id) is not None:
+                    yield newest, lock
+                    return
+
+    def safe_timestamp(self, tablet_id: str) -> int:
+        """Return the highest timestamp used or settled in a tablet, read without its lock."""
+        return read_safe_timestamp(self.lock_path(tablet_id))
+
+    def next_timestamp(self, used: int) -> int:
+        """Return a timestamp for a write: the present, above `used`. Raises TimestampError."""
+        timestamp = max(self.environment.clock.now(), used + 1)
+        if timestamp > TIMESTAMP_MAX:
+            raise TimestampError(
+                f"table {self.name!r}: no timestamp is left above {used}; some machine's"
+                " clock was far ahead when it wrote or read here"
+            )
+        return timestamp
+
+    # -- what is in memory
+
+    def forget(self, tablet_id: str) -> None:
+        """Give up what this process has in memory of a tablet, with its open log and lock file.
+
+        Always right, as it is in the log: who is using it goes on, the next one reads it again.
+        """
+        key = self.tablet_key(tablet_id)
+        self.environment.memories.pop(key, None)
+        self.environment.row_queues.pop(key, None)
+
+    def forget_all(self) -> None:
+        """Give up what this process has in memory of the table, whose folder has gone."""
+        if self._seen is not None:
+            for entry in self._seen.manifest.readable_tablets:
+                self.forget(entry.id)
+        self.cache.remove_below(f"{self.folder}{os.sep}")
+
+    def _forget_superseded(self, newest: Manifest, before: Manifest) -> None:
+        """Forget tablets that have another superblock now, and those `before` that are gone."""
+        entries = newest.readable_tablets
+        for entry in entries:
+            known = self.environment.memories.get(self.tablet_key(entry.id))
+            if known is not None and known[0] != entry.superblock.name:
+                self.forget(entry.id)
+        for tablet_id in {entry.id for entry in before.readable_tablets} - {
+            entry.id for entry in entries
+        }:
+            self.forget(tablet_id)
+
+    # -- creating and publishing
+
+    def create(self, schema: Schema, partition: PartitionSchema) -> Manifest:
+        """Create the table: empty tablets and version 1. Raises TableExistsError."""
+        if self.exists():
+            raise TableExistsError(f"table {self.name!r} exists already at {self.folder}")
+        file_system = self.environment.file_system
+        for name in (MANIFEST_FOLDER, TABLET_FOLDER, STAGING_FOLDER):
+            file_system.make_directory(self.folder / name, parents=True)
+        entries = tuple(self.create_tablet(place) for place in partition.tablets())
+        file_system.sync_directory(self.folder / TABLET_FOLDER)
+        file_system.sync_directory(self.folder)
+        file_system.sync_directory(self.folder.parent)
+        manifest = Manifest(
+            table_id=uuid.uuid4().hex,
+            version=1,
+            schema=schema,
+            partition=partition,
+            tablets=entries,
+            created=self.environment.clock.now(),
+            commit_id=uuid.uuid4().hex,
+        )
+        published = self.publish(manifest)
+        if published is None:
+            for entry in entries:
+                file_system.remove_tree(self.tablet_folder(entry.id))
+            raise TableExistsError(f"table {self.name!r} was just created by another process")
+        return published
+
+    def create_tablet(self, place: TabletPartition) -> TabletEntry:
+        """Make an empty tablet, durable but for its folder's name; seen by nobody yet."""
+        tablet_id = uuid.uuid4().hex
+        folder = self.tablet_folder(tablet_id)
+        file_system = self.environment.file_system
+        file_system.make_directory(folder / ROWSET_FOLDER, parents=True)
+        create_lock_file(folder / LOCK_NAME)
+        entry = TabletEntry(tablet_id, place, self.write_superblock(Superblock(tablet_id)))
+        file_system.sync_directory(folder)
+        return entry
+
+    def write_superblock(self, superblock: Superblock) -> FileRef:
+        """Write a new superblock file, durable but for its name; returns its reference."""
+        name = f"superblock-{uuid.uuid4().hex}.json"
+        path = self.tablet_folder(superblock.tablet_id) / name
+        return self.environment.file_system.write_file(path, superblock.encode())
+
+    def publish(self, manifest: Manifest) -> Manifest | None:
+        """Make `manifest` the newest version and return it; None where another version is newer."""
+        file_system, before = self.environment.file_system, self._seen
+        path = self._manifest_path(manifest.version)
+        content = manifest.encode()
+        manifest = replace(manifest, file_crc32=stored_crc32(content))
+        if not file_system.publish(path, content):
+            return None
+        if not self._is_published(manifest):
+            file_system.remove(path)
+            return None
+        identity = self._identity(self._version_path(manifest.version))
+        # It may have been superseded and removed already.
+        self._seen = None if identity is None else self._seen_as(manifest, identity)
+        self._forget_superseded(manifest, manifest if before is None else before.manifest)
+        try:
+            file_system.replace_file(path.with_name(HINT_NAME), b"%d" % manifest.version)
+        except StorageError:
+            pass  # without the hint a missing newest version may stay unnoticed
+        return manifest
+
+    def _is_published(self, manifest: Manifest) -> bool:
+        """Whether the file that was just created is a version, and not a stray; see the head."""
+        before = self._crc32_of(manifest.version - 1)
+        if before is not None:
+            return before == manifest.previous_crc32
+        # The version before is gone: removed after this one was created, or long before that.
+        try:
+            return self.at_version(manifest.version + 1).previous_crc32 == manifest.file_crc32
+        except StorageError:
+            return self.versions()[-1:] == [manifest.version]
+
+
+def publish_next(
+    store: TableStore, newest: Manifest, build: Callable[[Manifest], Manifest | None]
+) -> Manifest | None:
+    """Publish `build(newest)`; a lost race is tried again on the newer version.
+
+    The caller holds the locks of the tablets that `build` changes, so their entries are still
+    those of `newest`. `build` returns None to give up; so does this. Raises ConflictError when the
+    table was deleted and created again, StorageError.
+    """
+    table_id = newest.table_id
+    for attempt in range(PUBLISH_ATTEMPTS_MAX):
+        manifest = build(newest)
+        if manifest is None:
+            return None
+        assert manifest.previous_crc32 == newest.file_crc32
+        published = store.publish(manifest)
+        if published is not None:
+            return published
+        newest = store.newest()
+        if newest.table_id != table_id:
+            raise ConflictError(
+                f"table {store.name!r} was deleted and created again during a write; write again"
+                " to the new one"
+            )
+        time.sleep(min(0.02, 0.0005 * attempt))
+    raise ConflictError(
+        f"table {store.name!r}: {PUBLISH_ATTEMPTS_MAX} other versions were published meanwhile;"
+        " write again"
+    )
+
+
+def publish_alone(
+    store: TableStore, work: str, build: Callable[[Manifest], Manifest | None]
+) -> Manifest | None:
+    """Publish `build(newest)`, which changes no tablet, as `publish_next` does.
+
+    Raises ConflictError, LockTimeoutError, TableNotFoundError, StorageError.
+    """
+    with store.lock_any(work) as (newest, _):
+        return publish_next(store, newest, build)
+
+
+def with_tablet(manifest: Manifest, new: TabletEntry, commit_id: str) -> Manifest:
+    """Return the version after `manifest`, with another entry of one of its tablets."""
+    return manifest.with_entry(new).successor(commit_id)
+
+
+def are_there(rowsets: Sequence[RowSetMeta], base: Tablet) -> bool:
+    """Whether all files are on disk that `rowsets` have and the tablet `base` does not.
+
+    Files that are built without the lock look abandoned to a sweep with a short grace time.
+    """
+    known = {ref.name for rowset in base.disk_rowsets for ref in rowset.meta.file_refs}
+    new = [(meta.id, ref.name) for meta in rowsets for ref in meta.file_refs]
+    folder = base.folder / ROWSET_FOLDER
+    return all(name in known or (folder / place / name).exists() for place, name in new)
+
+
+def block_cache_bytes() -> int:
+    """Return the cache's capacity: an eighth of the machine's memory, at most 2 GiB."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(memory // BLOCK_CACHE_MEMORY_FRACTION, BLOCK_CACHE_BYTES_MAX)
+
+
+@functools.cache
+def default_environment() -> Environment:
+    """Return the process's environment, made at first use.
+
+    Scan tokens and bulk writes that arrive from another process open their table with it.
+    """
+    return Environment(FileSystem(), Clock(), BlockCache(block_cache_bytes()))

@@ -1,0 +1,175 @@
+"""The tail of a tablet's log, which its superblock does not cover: read into memory, and recovered.
+
+    superblock.wal_start ──── memory's `end` ──── durable end (lock file) ──── end of the file
+         in rowsets | in memory, catches up    | an append under way, or one whose writer died
+
+A reader goes up to the durable end and needs no lock. Who has the lock knows that no append is
+under way: whole frames beyond the durable end are then of a writer that died before it could say
+that they are durable. They are fsynced and count as written; a torn frame is cut off by the next
+append. So any process, after any crash, finds the same rows, and there is no owner.
+
+Invariants: (1) the durable end is lifted after the fsync and before `last`, so at a settled time T
+all records up to T lie before it; (2) memory is never ahead of the durable end.
+
+Threads: any.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from kudulite.errors import StorageError
+from kudulite.fs.file_system import read_ranges
+from kudulite.fs.lock import TabletLock, read_lock_file
+from kudulite.model.schema import Schema
+from kudulite.table.manifest import TabletEntry
+from kudulite.table.table_store import TableStore
+from kudulite.tablet.mem_stores import MemStores
+from kudulite.tablet.tablet import Tablet
+from kudulite.wal.format import FRAME_HEADER_BYTES, WalPosition, segment_path
+from kudulite.wal.wal_reader import read_wal
+
+
+def read_tablet(store: TableStore, entry: TabletEntry) -> Tablet:
+    """Return a tablet with the rows of its log that are durable now; takes no lock as a rule.
+
+    It may be that of a newer version: at a settled time both show the same rows. Raises
+    CorruptionError for a damaged log.
+    """
+    entry, memory = caught_up_memory(store, entry)
+    return store.tablet(entry) if memory is None else memory.tablet()
+
+
+def caught_up_memory(store: TableStore, entry: TabletEntry) -> tuple[TabletEntry, MemStores | None]:
+    """Return the tablet's newest entry, and its memory up to the durable end; None: nothing is.
+
+    Whoever else changes a tablet's rowsets or schema flushes its log. So what lies between the
+    newest `wal_start` and an end that was read before it fits this version.
+    """
+    found = _durable_end(store, entry)
+    manifest = store.newest()
+    entry = manifest.readable_entry(entry.id) or entry
+    is_known, memory = _known_memory(store, entry, manifest.schema)
+    base = store.tablet(entry)
+    start = base.superblock.wal_start
+    end = start if found is None else max(start, found)
+    if found is None or (not is_known and _is_longer(base.wal_folder, end)):
+        return _recovered_by_reader(store, entry)
+    if memory is None:
+        if end == start:
+            if not is_known:
+                store.forget(entry.id)  # of an older superblock
+            store.environment.memories[store.tablet_key(entry.id)] = entry.superblock.name, None
+            return entry, None
+        memory = _new_memory(store, entry, manifest.schema)
+    _catch_up(store, memory, end)
+    return entry, memory
+
+
+def make_durable(store: TableStore, entry: TabletEntry, lock: TabletLock) -> WalPosition:
+    """Return where the tablet's log ends, everything before it durable; under the tablet's lock.
+
+    Lifts the durable end and `last` over what a writer that died has left. Raises CorruptionError,
+    StorageError.
+    """
+    base = store.tablet(entry)
+    folder = base.wal_folder
+    known = WalPosition(*lock.wal_end)
+    end = max(known, base.superblock.wal_start)
+    if not _is_longer(folder, end):
+        return end
+    tail = read_wal(folder, end, None, store.last_seen().schema, durable_end=end)
+    if tail.end > end:  # without records, too: who rolled the log may have died right after it
+        file_system = store.environment.file_system
+        for segment in range(max(end.segment, 1), tail.end.segment + 1):
+            with file_system.open_append(segment_path(folder, segment)) as file:
+                file.sync()
+        file_system.sync_directory(folder)
+    if tail.end > known:
+        lock.set_wal_end(tail.end.segment, tail.end.offset)
+    if tail.records:
+        lock.advance_safe_timestamp(tail.records[-1].timestamp)
+    return tail.end
+
+
+def recover(store: TableStore, entry: TabletEntry, lock: TabletLock) -> MemStores:
+    """Return the tablet's memory with all that the log holds; the caller has the tablet's lock.
+
+    Raises CorruptionError, StorageError.
+    """
+    schema = store.last_seen().schema
+    known = _known_memory(store, entry, schema)[1]
+    if known is not None and known.log is not None and known.end == known.log.end:
+        if lock.wal_end == known.end and known.log.is_current:
+            return known  # nobody else has appended since this process did
+    end = make_durable(store, entry, lock)
+    memory = _known_memory(store, entry, schema)[1] or _new_memory(store, entry, schema)
+    _catch_up(store, memory, end)
+    return memory
+
+
+def _recovered_by_reader(store: TableStore, entry: TabletEntry) -> tuple[TabletEntry, MemStores]:
+    """Recover under the lock, or read what is there where the lock cannot be had for writing."""
+    try:
+        with store.lock(entry.id) as lock:
+            lock.announce("recovery")
+            entry = store.newest().readable_entry(entry.id) or entry
+            return entry, recover(store, entry, lock)
+    except StorageError:
+        if os.access(store.lock_path(entry.id), os.W_OK):
+            raise
+    with store.lock(entry.id, is_shared=True):
+        manifest = store.newest()
+        entry = manifest.readable_entry(entry.id) or entry
+        memory = _new_memory(store, entry, manifest.schema)
+        tail = read_wal(memory.base.wal_folder, memory.end, None, memory.schema)
+    _catch_up(store, memory, tail.end)
+    return entry, memory
+
+
+def _is_longer(folder: Path, end: WalPosition) -> bool:
+    """Whether there is more of the log behind `end` than zeros."""
+    if segment_path(folder, end.segment + 1).exists():
+        return True
+    path = segment_path(folder, end.segment)
+    if not path.exists():
+        return False
+    _, (behind,) = read_ranges(path, [(end.first_frame.offset, FRAME_HEADER_BYTES)])
+    return any(behind)
+
+
+def _durable_end(store: TableStore, entry: TabletEntry) -> WalPosition | None:
+    """Return the durable end that the lock file names, None where it cannot be told."""
+    _, found = read_lock_file(store.lock_path(entry.id))
+    return None if found is None else WalPosition(*found)
+
+
+def _known_memory(
+    store: TableStore, entry: TabletEntry, schema: Schema
+) -> tuple[bool, MemStores | None]:
+    """Return whether this process has looked for the log of this superblock, and its memory."""
+    name, memory = store.environment.memories.get(store.tablet_key(entry.id), ("", None))
+    if name != entry.superblock.name:
+        return False, None
+    if memory is not None and (
+        memory.is_torn or (memory.schema is not schema and memory.schema != schema)
+    ):
+        return True, None  # altered since; its log was empty then
+    return True, memory
+
+
+def _new_memory(store: TableStore, entry: TabletEntry, schema: Schema) -> MemStores:
+    memory = MemStores(store.tablet(entry), schema)
+    store.environment.memories[store.tablet_key(entry.id)] = entry.superblock.name, memory
+    return memory
+
+
+def _catch_up(store: TableStore, memory: MemStores, end: WalPosition) -> None:
+    """Replay the log up to `end`; the file is read before the mutex is taken."""
+    folder = memory.base.wal_folder
+    while (start := memory.end).first_frame < end.first_frame:
+        tail = read_wal(folder, start, end, memory.decoder)
+        with memory.mutex:
+            if memory.end == start:
+                memory.replay(tail.records, tail.end)

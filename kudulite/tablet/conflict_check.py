@@ -1,0 +1,266 @@
+"""Fits what a write has staged to a tablet that has moved on since, or to its own other parts.
+
+A staged part was resolved against an older version. Most of it still holds: a row that got another
+update has the same row id, and the later timestamp wins. What may not hold are keys that changed
+between present and absent:
+
+    staged insert    another commit, or another part of this write, has inserted the key
+    staged delta     another commit has deleted the row, or its rowset is gone;
+                     or two parts of this write delete the same row
+
+Such rows are taken back out of the staged files (a DELETE at the same timestamp hides an inserted
+row; a REDO file is written again without them) and resolved once more, in the order of the parts,
+against the tablet as it is now. All other values are left where they are.
+
+A row that an IGNORE operation ignored stays ignored: it is judged at the version the write read.
+
+Counts: several rows of one key in one part are staged as one. Where an UPDATE_IGNORE finds its row
+gone, that one is counted as ignored and the others stay counted as updated.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from kudulite.basefile.block_cache import BlockCache
+from kudulite.delta.delta_file import OP_DELETE, DeltaFile, DeltaRows
+from kudulite.model.encoded_key import decode_keys, encode_keys
+from kudulite.model.hybrid_time import TIMESTAMP_MAX
+from kudulite.model.key_array import KeyArray
+from kudulite.rowset.disk_rowset import DiskRowSet
+from kudulite.rowset.rowset_meta import RowSetMeta
+from kudulite.tablet.resolve import (
+    OperationBatch,
+    Resolver,
+    StagedDelta,
+    StagedTablet,
+    set_masks,
+    take_rows_out,
+)
+from kudulite.tablet.row_effects import WriteCounts
+from kudulite.tablet.tablet import Tablet
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """Rows of one staged file that must be resolved again: row ids or positions, ascending."""
+
+    part: int
+    rowset: RowSetMeta | None
+    delta: StagedDelta | None
+    at: np.ndarray
+
+
+@dataclass(frozen=True)
+class ConflictCheck:
+    """Fits the parts of one write in one tablet to a newer version of the tablet."""
+
+    resolver: Resolver
+    cache: BlockCache
+
+    def rebase(
+        self,
+        parts: Sequence[StagedTablet],
+        before: Tablet,
+        now: Tablet,
+        new_folder: Callable[[], str],
+    ) -> list[StagedTablet]:
+        """Return parts that hold for `now`, given parts that each held alone for `before`.
+
+        With `before` the same as `now` only the parts are compared with each other. `new_folder`
+        makes a staging folder where rows must be resolved again. Raises RowError.
+        """
+        conflicts = self._conflicts(parts, before, now)
+        if not conflicts:
+            return list(parts)
+        tables = [self._recover(parts[c.part], c, before) for c in conflicts]
+        fitted = list(parts)
+        for conflict in conflicts:
+            fitted[conflict.part] = self._without(fitted[conflict.part], conflict)
+        rows = pa.concat_tables(tables).combine_chunks()
+        fitted.append(self.resolver.resolve(self._batch(rows), now, new_folder()))
+        return fitted
+
+    # -- finding what does not hold
+
+    def _conflicts(
+        self, parts: Sequence[StagedTablet], before: Tablet, now: Tablet
+    ) -> list[Conflict]:
+        conflicts: list[Conflict] = []
+        repeated = _repeated_keys([self._inserted_keys(part) for part in parts])
+        for index, part in enumerate(parts):
+            for meta in part.rowsets:
+                rowids = self._insert_conflicts(part, meta, before, now, repeated)
+                if len(rowids):
+                    conflicts.append(Conflict(index, meta, None, rowids))
+        for index, delta, positions in self._delta_conflicts(parts, before, now):
+            conflicts.append(Conflict(index, None, delta, positions))
+        return sorted(conflicts, key=lambda conflict: conflict.part)
+
+    def _staged_rowset(self, part: StagedTablet, meta: RowSetMeta) -> DiskRowSet:
+        return DiskRowSet(meta, self.resolver.folder / part.folder / meta.id, self.cache)
+
+    def _inserted_keys(self, part: StagedTablet) -> list[KeyArray]:
+        keys = []
+        for meta in part.rowsets:
+            rowset = self._staged_rowset(part, meta)
+            live = rowset.applier(TIMESTAMP_MAX).selection(0, meta.row_count)
+            all_keys = rowset.key_index.slice(0, meta.row_count)
+            keys.append(all_keys if live is None else all_keys.take(np.flatnonzero(live)))
+        return keys
+
+    def _insert_conflicts(
+        self,
+        part: StagedTablet,
+        meta: RowSetMeta,
+        before: Tablet,
+        now: Tablet,
+        repeated: KeyArray | None,
+    ) -> np.ndarray:
+        """Return the row ids of a staged rowset whose key is now somewhere else as well."""
+        rowset = self._staged_rowset(part, meta)
+        keys = rowset.key_index.slice(0, meta.row_count)
+        hit = np.zeros(meta.row_count, dtype=bool)
+        if repeated is not None:
+            positions = keys.find(repeated)
+            hit[positions[positions >= 0]] = True
+        if not self.resolver.spec.is_overwrite:
+            for other, start, stop in now.current.probe_ranges(keys):
+                assert isinstance(other, DiskRowSet)
+                if before.rowset(other.meta.id) is None:
+                    hit[start:stop] |= other.find(keys.slice(start, stop), TIMESTAMP_MAX) >= 0
+        return np.flatnonzero(hit & ~rowset.applier(TIMESTAMP_MAX).is_deleted(np.arange(len(hit))))
+
+    def _delta_conflicts(
+        self, parts: Sequence[StagedTablet], before: Tablet, now: Tablet
+    ) -> list[tuple[int, StagedDelta, np.ndarray]]:
+        """Return (part, delta, positions) of staged deltas whose row is no longer as it was."""
+        conflicts = []
+        for rowset_id in {delta.rowset_id for part in parts for delta in part.deltas}:
+            staged = [
+                (index, delta, self._delta_file(part, delta, before))
+                for index, part in enumerate(parts)
+                for delta in part.deltas
+                if delta.rowset_id == rowset_id
+            ]
+            gone = _rows_gone(rowset_id, before, now)
+            if any(file.meta.delete_count for _, _, file in staged):
+                twice = _repeated_rowids([file.rowids for _, _, file in staged])
+                gone = np.union1d(gone, twice)
+            for index, delta, file in staged:
+                hit = np.isin(file.rowids, gone)
+                if hit.any():
+                    conflicts.append((index, delta, np.flatnonzero(hit)))
+        return conflicts
+
+    def _delta_file(self, part: StagedTablet, delta: StagedDelta, before: Tablet) -> DeltaFile:
+        base = before.rowset(delta.rowset_id)
+        assert base is not None
+        path = self.resolver.folder / part.folder / delta.rowset_id / delta.meta.ref.name
+        return DeltaFile(path, delta.meta, base.meta.row_count)
+
+    # -- taking rows out, and in again
+
+    def _recover(self, part: StagedTablet, conflict: Conflict, before: Tablet) -> pa.Table:
+        """Return the rows of a conflict as the write gave them: key and value columns."""
+        schema, names = self.resolver.schema, self._names()
+        if conflict.rowset is not None:
+            columns = [schema.column(name) for name in names]
+            rowset = self._staged_rowset(part, conflict.rowset)
+            arrays = rowset.read_rows(conflict.at, columns, TIMESTAMP_MAX)
+            return pa.Table.from_arrays(arrays, names=names)
+        assert conflict.delta is not None
+        base = before.rowset(conflict.delta.rowset_id)
+        assert base is not None
+        rows = self._delta_file(part, conflict.delta, before).read()
+        keys = base.key_index.keys(rows.rowids[conflict.at])
+        arrays = decode_keys(keys, schema.key_types)
+        for name in self.resolver.spec.value_columns:
+            column = schema.column(name)
+            arrays.append(take_rows_out(rows, column, conflict.at))
+        return pa.Table.from_arrays(arrays, names=names)
+
+    def _names(self) -> list[str]:
+        return [*self.resolver.schema.key_names, *self.resolver.spec.value_columns]
+
+    def _batch(self, rows: pa.Table) -> OperationBatch:
+        spec, schema = self.resolver.spec, self.resolver.schema
+        assert spec.operation is not None
+        key_columns = [rows.column(name).combine_chunks() for name in schema.key_names]
+        return OperationBatch(
+            rows=rows,
+            row_numbers=np.arange(rows.num_rows),
+            keys=encode_keys(key_columns, schema.key_types),
+            operations=np.full(rows.num_rows, int(spec.operation), dtype=np.uint8),
+            is_set=set_masks(rows, spec),
+        )
+
+    def _without(self, part: StagedTablet, conflict: Conflict) -> StagedTablet:
+        """Return the part without the rows of a conflict, in files and counts."""
+        if conflict.rowset is not None:
+            ops = np.full(len(conflict.at), OP_DELETE, dtype=np.uint8)
+            hide = DeltaRows(conflict.at, ops, {})
+            mask = self.resolver.stage_delta(conflict.rowset.id, hide, part.folder)
+            current = next(r for r in part.rowsets if r.id == conflict.rowset.id)
+            return part.with_masked_rowset(current.with_redo((mask.meta,)), len(conflict.at))
+        assert conflict.delta is not None
+        return self._without_delta_rows(part, conflict.delta, conflict.at)
+
+    def _without_delta_rows(
+        self, part: StagedTablet, delta: StagedDelta, at: np.ndarray
+    ) -> StagedTablet:
+        path = self.resolver.folder / part.folder / delta.rowset_id / delta.meta.ref.name
+        rows = DeltaFile(path, delta.meta, 1 << 32).read()
+        delete_count = int(np.count_nonzero(rows.ops[at] == OP_DELETE))
+        removed = WriteCounts(updated=len(at) - delete_count, deleted=delete_count)
+        keep = np.ones(len(rows.rowids), dtype=bool)
+        keep[at] = False
+        if not keep.any():
+            return part.with_delta(delta, None, removed)
+        rest = DeltaRows(
+            rows.rowids[keep],
+            rows.ops[keep],
+            {
+                column_id: column.filter(keep)
+                for column_id, column in rows.columns.items()
+                if column.is_set is None or column.is_set[keep].any()
+            },
+        )
+        new = self.resolver.stage_delta(delta.rowset_id, rest, part.folder)
+        return part.with_delta(delta, new, removed)
+
+
+def _rows_gone(rowset_id: str, before: Tablet, now: Tablet) -> np.ndarray:
+    """Return the row ids of a rowset that are live in `before` and not in `now`."""
+    old, current = before.rowset(rowset_id), now.rowset(rowset_id)
+    assert old is not None
+    if current is None or current.meta.delete_timestamp is not None:
+        return np.arange(old.meta.row_count)
+    if old.meta.redo == current.meta.redo:
+        return np.empty(0, dtype=np.int64)
+    return np.setdiff1d(current.applier(TIMESTAMP_MAX).deleted, old.applier(TIMESTAMP_MAX).deleted)
+
+
+def _repeated_keys(parts: Sequence[Sequence[KeyArray]]) -> KeyArray | None:
+    """Return the keys that stand in more than one part, ascending, or None when there are none."""
+    arrays = [keys for part in parts for keys in part if len(keys)]
+    bounds = sorted((keys[0], keys[len(keys) - 1]) for keys in arrays)
+    if all(left[1] < right[0] for left, right in itertools.pairwise(bounds)):
+        return None
+    keys = KeyArray.concat(arrays)
+    keys = keys.take(keys.sort_order())
+    repeats = np.flatnonzero(keys.equals_previous())
+    if not len(repeats):
+        return None
+    repeated = keys.take(repeats)
+    return repeated.take(np.flatnonzero(~repeated.equals_previous()))
+
+
+def _repeated_rowids(parts: Sequence[np.ndarray]) -> np.ndarray:
+    rowids, counts = np.unique(np.concatenate(parts), return_counts=True)
+    return rowids[counts > 1]

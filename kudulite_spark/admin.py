@@ -1,0 +1,245 @@
+"""Tables made from Spark without writing a row: `create_table`.
+
+Maintenance of a table spread over the executors of a Spark cluster: `maintain`.
+
+    driver     tablet ids ──▶ one row per tablet, one task per row
+    executor   Table.maintain(tablet_ids=[one]): flush, compact, drop history
+    driver     what is left is small: dropped ranges, the sweep
+
+Several drivers, writers and readers may be at work meanwhile: a tablet that somebody else maintains
+is left to him, and a task that is started twice finds nothing to do.
+
+Backups as Spark jobs: `backup` and `restore`, with the work spread over the executors.
+
+    backup    driver: plan      executors: a Parquet file per piece    driver: manifest
+    restore   driver: step      executors: stage a file each           driver: commit, next step
+              …                 executors: hash the rows               driver: the table's name
+
+All of them see the same directories. A task that is tried again, or started twice, does no harm,
+and a job that was killed goes on when it is run again, here or as `kudulite.backup` and `.restore`.
+
+Work spread over the executors of a cluster: a function of one item, and a task for each item.
+
+Sending each tablet's rows to one task before a write: `repartition_for`.
+
+A Python source cannot ask Spark for a distribution of the rows it is given. Without one, every task
+stages a little for every tablet, and a write of m tasks leaves up to m rowsets per tablet, which
+overlap in key. Routed rows leave one rowset per tablet, for the price of a shuffle. The content of
+the table is the same either way, and compaction brings the rowsets together later.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from os import PathLike
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.types import IntegerType, StructType
+
+import kudulite
+from kudulite import Backup, BackupPiece, MaintenanceResult, RestoreStep, Schema, StagedTask, Table
+from kudulite.errors import SchemaError
+from kudulite_spark.options import absolute_path, catalog_of, open_table
+from kudulite_spark.session import start_directory
+from kudulite_spark.types import find_name, spark_type, table_schema
+
+_TASK_BYTES = 64 << 20
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def create_table(
+    spark: SparkSession,
+    path: str | PathLike[str],
+    schema: StructType | str | pa.Schema | Schema,
+    primary_key: str | Sequence[str] | None = None,
+    hash_partitions: Sequence[tuple[Sequence[str], int]] | None = None,
+    range_partitions: Mapping[str, Any] | None = None,
+) -> Table:
+    """Make an empty table in the directory `path` and return it.
+
+    `schema` is a Spark schema or its DDL text (`"id BIGINT, name VARCHAR(20)"`), or one of Arrow or
+    kudulite; only the last names its primary key itself. A relative path starts where a load() of
+    the same path would look. TableExistsError if there is a table already."""
+    place = absolute_path(path, start_directory(spark))
+    client, name = catalog_of(place)
+    if isinstance(schema, str):
+        schema = StructType.fromDDL(schema)
+    if isinstance(schema, StructType):
+        schema, primary_key = table_schema(schema, primary_key or (), place), None
+    return client.create_table(
+        name,
+        schema,
+        primary_key=primary_key,
+        hash_partitions=hash_partitions,
+        range_partitions=range_partitions,
+    )
+
+
+def maintain(
+    spark: SparkSession,
+    path: str | PathLike[str],
+    grace_seconds: float = 3600.0,
+    staging_grace_seconds: float = 24 * 3600.0,
+    *,
+    budget_bytes: int | None = None,
+    task_count: int | None = None,
+) -> MaintenanceResult:
+    """Maintain the table at `path` as `Table.maintain` does, its tablets side by side in tasks.
+
+    `budget_bytes` is for each tablet. There are as many tasks as tablets, or `task_count`. Returns
+    what all of them did together. Raises what a task raises, after Spark has tried it again."""
+    place = absolute_path(path, start_directory(spark))
+    table = open_table(place)
+
+    def maintain_tablet(tablet_id: str) -> MaintenanceResult:
+        mine = open_table(place)
+        # One that was dropped since the driver looked has nothing to do.
+        ids = [tablet_id] if tablet_id in mine.tablet_ids else []
+        return mine.maintain(tablet_ids=ids, budget_bytes=budget_bytes)
+
+    results = run_spread(spark, table.tablet_ids, maintain_tablet, task_count)
+    # With no budget only what rewrites nothing is left to do.
+    results.append(table.maintain(grace_seconds, staging_grace_seconds, budget_bytes=0))
+    return _together(results)
+
+
+def _together(results: list[MaintenanceResult]) -> MaintenanceResult:
+    return MaintenanceResult(
+        flushed_tablet_count=sum(result.flushed_tablet_count for result in results),
+        operations=tuple(done for result in results for done in result.operations),
+        busy_tablet_ids=tuple(sorted({t for result in results for t in result.busy_tablet_ids})),
+        dropped_range_count=results[-1].dropped_range_count,
+        swept=results[-1].swept,
+    )
+
+
+def backup(
+    spark: SparkSession,
+    path: str | PathLike[str],
+    target: str | PathLike[str],
+    *,
+    full: bool | None = None,
+    content_hash: bool = False,
+    task_count: int | None = None,
+) -> Backup:
+    """Back the table at `path` up to the directory `target`, as `kudulite.backup` does.
+
+    Pieces of about 64 MiB are read and written side by side, in as many tasks or `task_count`.
+    Raises what planning raises, and what a task raises after Spark has tried it again."""
+    base = start_directory(spark)
+    table = open_table(absolute_path(path, base))
+    where = absolute_path(target, base)
+    with kudulite.begin_backup(table, where, full=full, content_hash=content_hash) as job:
+        groups = kudulite.pack_tokens(job.pieces, _TASK_BYTES)
+        run_spread(spark, groups, _run_pieces, task_count)
+        return job.finish()
+
+
+def restore(
+    spark: SparkSession,
+    target: str | PathLike[str],
+    path: str | PathLike[str],
+    *,
+    at: Any = None,
+    overwrite: bool = False,
+    task_count: int | None = None,
+) -> Table:
+    """Make the table at `path` from the backups in `target`, as `kudulite.restore` does.
+
+    The files of each backup are staged side by side, a task each or in `task_count` tasks, and
+    committed by the driver. Raises what beginning raises, and what a task raises."""
+    base = start_directory(spark)
+    source, place = absolute_path(target, base), absolute_path(path, base)
+    with kudulite.begin_restore(source, place, at=at, overwrite=overwrite) as job:
+        for step in job.steps():
+            work = partial(_stage, step)
+            step.commit(run_spread(spark, range(step.task_count), work, task_count))
+        sums = run_spread(spark, job.content_pieces(), _run_content, task_count)
+        return job.finish(sums)
+
+
+def _run_pieces(pieces: Sequence[BackupPiece]) -> None:
+    for piece in pieces:
+        piece.run()
+
+
+def _stage(step: RestoreStep, index: int) -> StagedTask:
+    return step.stage(index)
+
+
+def _run_content(piece: Any) -> Any:
+    return piece.run()
+
+
+def run_spread(
+    spark: SparkSession,
+    items: Sequence[T],
+    work: Callable[[T], R],
+    task_count: int | None = None,
+) -> list[R]:
+    """Return `work(item)` of each item, in order; items and results travel pickled.
+
+    There are as many tasks as items, or `task_count`. Spark may run an item more than once, and
+    gives one result of each. Raises what `work` raises, after Spark has tried it again."""
+    if not items:
+        return []
+    numbers = spark.range(0, len(items), 1, task_count or len(items))
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                result = pickle.dumps(work(items[number]))
+                columns = [pa.array([number], pa.int64()), pa.array([result], pa.binary())]
+                yield pa.record_batch(columns, ["number", "result"])
+
+    rows: list[Any] = numbers.mapInArrow(run, "number bigint, result binary").collect()
+    found = {row.number: row.result for row in rows}
+    return [pickle.loads(bytes(found[number])) for number in range(len(items))]
+
+
+def repartition_for(
+    df: DataFrame, path: str | PathLike[str], task_count: int | None = None
+) -> DataFrame:
+    """Return the same rows, those of one tablet of the table at `path` in one partition.
+
+    There are as many partitions as tablets by default; with fewer, each holds whole tablets.
+    Rows that no tablet takes (a NULL in the key, a key outside every range) go anywhere, for the
+    write to name them. Raises SchemaError where a key column is missing."""
+    table = open_table(absolute_path(path, start_directory(df.sparkSession)))
+    schema = table.schema
+    where = f"table {str(table.path)!r}: the DataFrame"
+    own_names = {find_name(name, schema.names, where): name for name in df.columns}
+    missing = [name for name in schema.key_names if name not in own_names]
+    if missing:
+        raise SchemaError(
+            f"table {str(table.path)!r}: the DataFrame lacks key column {missing[0]!r}; the primary"
+            f" key is ({', '.join(schema.key_names)})"
+        )
+    keys = [
+        df[own_names[name]].try_cast(spark_type(column.type))
+        for name, column in zip(schema.key_names, schema.key_columns, strict=True)
+    ]
+    number = _tablet_number(str(table.path), schema.key_names)(*keys)
+    return df.repartitionById(task_count or table.tablet_count, number)
+
+
+def _tablet_number(path: str, names: Sequence[str]) -> Callable[..., Column]:
+    """Return a column function: key columns to the number of the row's tablet, 0 where none is."""
+
+    def tablet_number(*keys: pa.Array) -> pa.Array:
+        is_whole = np.logical_and.reduce([key.is_valid().to_numpy(False) for key in keys])
+        rows = pa.table(list(keys), names=list(names)).filter(pa.array(is_whole))
+        number = np.zeros(len(is_whole), dtype=np.int32)
+        number[is_whole] = open_table(path).tablet_index(rows).to_numpy().clip(0)
+        return pa.array(number)
+
+    # PySpark reads the annotations, so this module must not turn them into text.
+    return sf.arrow_udf(tablet_number, IntegerType())  # type: ignore[call-overload]

@@ -1,0 +1,141 @@
+"""The block cache against a model, and its limits."""
+
+import os
+import random
+import signal
+import threading
+
+import pytest
+
+from kudulite.basefile.block_cache import BlockCache
+
+
+def test_the_least_recently_used_value_leaves_first():
+    """A get makes a value young; the capacity is never passed."""
+    cache = BlockCache(400)
+    for key in "abcd":
+        cache.put(key, key.upper(), 100)
+    assert cache.get("a") == "A"
+    cache.put("e", "E", 100)
+    assert cache.get("b") is None
+    assert [cache.get(key) for key in "acde"] == ["A", "C", "D", "E"]
+    assert cache.statistics.size_bytes == 400
+    assert cache.statistics.eviction_count == 1
+
+
+def test_a_value_above_a_quarter_of_the_capacity_is_not_kept():
+    """It is handed out by get_or_load, and an older value of that key is gone."""
+    cache = BlockCache(400)
+    cache.put("a", "old", 10)
+    cache.put("a", "big", 101)
+    assert cache.get("a") is None
+    assert cache.get_or_load("a", lambda: ("big", 101)) == "big"
+    assert len(cache) == 0
+    cache.put("a", "fits", 100)
+    assert cache.get("a") == "fits"
+
+
+def test_a_cache_of_no_capacity_keeps_nothing_that_has_a_size():
+    cache = BlockCache(0)
+    assert cache.get_or_load("a", lambda: (1, 1)) == 1
+    assert cache.get("a") is None
+
+
+def test_get_or_load_loads_once_and_forgets_a_failed_load():
+    """An error of the loader reaches the caller and the next call loads again."""
+    cache = BlockCache(1000)
+    calls = []
+
+    def load():
+        calls.append(1)
+        if len(calls) == 1:
+            raise OSError("disk")
+        return "value", 10
+
+    with pytest.raises(OSError, match="disk"):
+        cache.get_or_load("k", load)
+    assert cache.get_or_load("k", load) == "value"
+    assert cache.get_or_load("k", load) == "value"
+    assert len(calls) == 2
+
+
+def test_values_that_cannot_be_counted_are_refused():
+    cache = BlockCache(10)
+    with pytest.raises(ValueError, match="None"):
+        cache.put("k", None, 1)
+    with pytest.raises(ValueError, match="-1"):
+        cache.put("k", 1, -1)
+    with pytest.raises(ValueError, match="negative"):
+        BlockCache(-1)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_random_operations_equal_a_list_model(seed):
+    """The model is a list in order of use."""
+    rng = random.Random(seed)
+    cache, model = BlockCache(1000), []
+    for step in range(2000):
+        key = rng.randrange(30)
+        old = next((entry for entry in model if entry[0] == key), None)
+        if rng.random() < 0.5:
+            assert cache.get(key) == (old[1] if old else None), f"seed {seed} step {step}"
+            if old:
+                model.remove(old)
+                model.append(old)
+        elif rng.random() < 0.1:
+            cache.remove(key)
+            model = [entry for entry in model if entry[0] != key]
+        else:
+            nbytes = rng.randrange(0, 300)
+            cache.put(key, step, nbytes)
+            model = [entry for entry in model if entry[0] != key]
+            if nbytes <= 250:
+                while sum(entry[2] for entry in model) + nbytes > 1000:
+                    model.pop(0)
+                model.append((key, step, nbytes))
+        assert cache.statistics.size_bytes == sum(entry[2] for entry in model)
+        assert len(cache) == len(model)
+
+
+def test_threads_share_one_cache():
+    """Every thread sees the right value of each key, and the size stays under the capacity."""
+    cache, errors = BlockCache(2000), []
+
+    def work(seed):
+        rng = random.Random(seed)
+        for _ in range(3000):
+            key = rng.randrange(40)
+            if cache.get_or_load(key, lambda key=key: (key * 7, 100)) != key * 7:
+                errors.append(key)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    statistics = cache.statistics
+    assert statistics.size_bytes == 100 * statistics.entry_count <= 2000
+    assert statistics.hit_count + statistics.miss_count == 12000
+
+
+def test_clear_empties_and_keeps_the_counters():
+    cache = BlockCache(100)
+    cache.put("a", 1, 10)
+    cache.get("a")
+    cache.clear()
+    assert (len(cache), cache.statistics.size_bytes, cache.statistics.hit_count) == (0, 0, 1)
+
+
+def test_a_forked_child_begins_with_an_empty_cache():
+    """Whatever the threads of its parent were doing: nobody gives a lock of theirs back."""
+    cache = BlockCache(400)
+    cache.put("a", "A", 10)
+    with cache._lock:  # as of another thread
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            cache.put("b", "B", 10)
+            os._exit(0 if (cache.get("a"), cache.get("b")) == (None, "B") else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert cache.get("a") == "A"

@@ -1,0 +1,168 @@
+"""Folding DeltaFiles and applying them equals changing the cells of a dictionary one by one."""
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kudulite.delta import delta_applier
+from kudulite.delta.delta_applier import DeltaApplier
+from kudulite.delta.delta_file import (
+    OP_DELETE,
+    OP_UPDATE,
+    DeltaColumn,
+    DeltaFile,
+    DeltaRows,
+    write_delta_file,
+)
+from kudulite.fs.file_system import FileSystem
+
+COLUMNS = {1: pa.int64(), 2: pa.string(), 3: pa.bool_(), 4: pa.decimal128(9, 2)}
+VALUES = {
+    1: st.none() | st.integers(-5, 5),
+    2: st.none() | st.sampled_from(["", "a", "bb", "\0"]),
+    3: st.none() | st.booleans(),
+    4: st.none() | st.integers(-5, 5).map(lambda i: i),
+}
+
+
+@dataclass
+class Change:
+    """One delta: `cells` by column id; None in place of them is a DELETE."""
+
+    rowid: int
+    timestamp: int
+    cells: dict | None
+
+
+@dataclass
+class History:
+    """Base rows and files of changes, oldest first."""
+
+    row_count: int
+    base: dict[int, list]
+    files: list[list[Change]]
+    has_timestamps: list[bool]
+
+
+@st.composite
+def histories(draw) -> History:
+    """Any sequence of files in which a deleted row is not changed again."""
+    row_count = draw(st.integers(1, 9))
+    base = {c: draw(st.lists(VALUES[c], min_size=row_count, max_size=row_count)) for c in COLUMNS}
+    dead: set[int] = set()
+    files, has_timestamps, timestamp = [], [], 10
+    for _ in range(draw(st.integers(0, 4))):
+        each_has_its_own = draw(st.booleans())
+        changes: list[Change] = []
+        for _ in range(draw(st.integers(1, 8))):
+            rowid = draw(st.integers(0, row_count - 1))
+            if rowid in dead or (
+                not each_has_its_own and rowid in {change.rowid for change in changes}
+            ):
+                continue
+            timestamp += draw(st.integers(0, 1)) if each_has_its_own else 0
+            cells = None
+            if draw(st.integers(0, 3)):
+                chosen = draw(st.sets(st.sampled_from(sorted(COLUMNS))))
+                cells = {c: draw(VALUES[c]) for c in chosen}
+            else:
+                dead.add(rowid)
+            changes.append(Change(rowid, timestamp, cells))
+        timestamp += 1
+        if changes:
+            files.append(changes)
+            has_timestamps.append(each_has_its_own)
+    return History(row_count, base, files, has_timestamps)
+
+
+def write(folder: Path, number: int, changes: list[Change], has_timestamps: bool, count: int):
+    """Write the changes of one file, sorted by row id, then order of time."""
+    ordered = sorted(changes, key=lambda change: change.rowid)
+    columns = {}
+    for c, arrow in COLUMNS.items():
+        is_set = np.array([change.cells is not None and c in change.cells for change in ordered])
+        if is_set.any():
+            values = pa.array([(change.cells or {}).get(c) for change in ordered], arrow)
+            columns[c] = DeltaColumn(values, None if is_set.all() else is_set)
+    ops = [OP_DELETE if change.cells is None else OP_UPDATE for change in ordered]
+    stamps = np.array([change.timestamp for change in ordered]) if has_timestamps else None
+    rowids = np.array([change.rowid for change in ordered], np.int64)
+    rows = DeltaRows(rowids, np.array(ops, np.uint8), columns, stamps)
+    path = folder / f"{number}.arrow"
+    with FileSystem().open_sink(path) as sink:
+        meta = write_delta_file(sink, rows)
+    if not has_timestamps:
+        meta = meta.stamped(changes[0].timestamp)
+    assert type(meta).from_json(meta.to_json()) == meta
+    return DeltaFile(path, meta, count)
+
+
+def expected(history: History, snapshot: int) -> tuple[dict[int, list], set[int]]:
+    """The cells and the deleted rows that a snapshot shows."""
+    cells = {c: list(values) for c, values in history.base.items()}
+    dead = set()
+    for changes in history.files:
+        for change in changes:
+            if change.timestamp > snapshot:
+                continue
+            if change.cells is None:
+                dead.add(change.rowid)
+                continue
+            for c, value in change.cells.items():
+                cells[c][change.rowid] = value
+    return cells, dead
+
+
+@pytest.mark.parametrize("dense_factor", [0, 9], ids=["by sorting", "by a table"])
+@given(history=histories(), data=st.data())
+def test_an_overlay_equals_a_dictionary_at_every_snapshot(dense_factor, history: History, data):
+    """Whole files or single rows may be after the snapshot; any range or rows may be asked for."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(delta_applier, "_DENSE_FACTOR", dense_factor)
+        check_every_snapshot(history, data)
+
+
+def check_every_snapshot(history: History, data) -> None:
+    """Compare all that an overlay answers with a dictionary."""
+    moments = {change.timestamp for changes in history.files for change in changes}
+    with tempfile.TemporaryDirectory() as folder:
+        files = [
+            write(Path(folder), number, changes, own, history.row_count)
+            for number, (changes, own) in enumerate(
+                zip(history.files, history.has_timestamps, strict=True)
+            )
+        ]
+        for snapshot in sorted({0, *moments, *(m - 1 for m in moments), 1 << 60}):
+            applier = DeltaApplier(files, snapshot)
+            cells, dead = expected(history, snapshot)
+            assert applier.deleted.tolist() == sorted(dead)
+            start = data.draw(st.integers(0, history.row_count - 1))
+            stop = data.draw(st.integers(start + 1, history.row_count))
+            live = applier.selection(start, stop)
+            found = [True] * (stop - start) if live is None else live.tolist()
+            assert found == [row not in dead for row in range(start, stop)]
+            rowids = np.array(
+                data.draw(st.lists(st.integers(0, history.row_count - 1), min_size=1)), np.int64
+            )
+            assert applier.is_deleted(rowids).tolist() == [row in dead for row in rowids]
+            for c, arrow in COLUMNS.items():
+                base = pa.array(history.base[c], arrow)
+                in_range = applier.apply_range(base.slice(start, stop - start), c, start)
+                assert in_range.equals(pa.array(cells[c][start:stop], arrow))
+                in_rows = applier.apply_rows(base.take(pa.array(rowids)), c, rowids)
+                assert in_rows.equals(pa.array([cells[c][row] for row in rowids], arrow))
+                chosen = np.flatnonzero(np.arange(stop - start) % 2 == 0)
+                picked = applier.apply_range(base.slice(start, stop - start), c, start, chosen)
+                assert picked.equals(pa.array(cells[c][start:stop:2], arrow))
+                # What a predicate may be checked against statistics for is really unchanged.
+                if not applier.changes_column(c):
+                    assert cells[c] == history.base[c]
+            if applier.is_empty:
+                assert cells == history.base
+                assert not dead
