@@ -22,38 +22,29 @@
     ("retain", client, seconds)
     ("drop_range", client, place), ("add_range", client, place), ("forget", client)
     ("tag", client, name, at), ("untag", client, name), ("bad_tag", client)
-    ("paused", client, step, gap, [number, …])     a step whose publications stand still: see below
+    ("paused", client, step, gap, [number, …])     a step whose publications stand still
 
 Keys are numbers of the setup's keys, values small integers (history_setup.py); `at` is None or
 stands for one of the moments that are legal then. Steps whose column, range, tag or slot is not
 there do nothing, so any part of a list is a list that can be run.
-
-While a publication of a paused step stands still, before or after the version's file is created,
-another process writes rows of the keys `number` that the step does not write, flushes what it can,
-and removes all superseded versions and files without grace. It waits for no lock, so it changes the
-tablets that the step does not hold.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 import kudulite
-from kudulite.client.client import Client
-from kudulite.client.table import Table
 from kudulite.client.table_alterer import TableAlterer
 from kudulite.errors import (
     ConflictError,
     KuduliteError,
-    LockTimeoutError,
     RowError,
     StorageError,
     TimestampError,
@@ -62,10 +53,7 @@ from kudulite.model.hybrid_time import LOGICAL_BITS
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.table.alter import forget_dropped_ranges
 from kudulite.table.compaction import run_operation
-from kudulite.table.flush import flush_tablet
-from kudulite.table.garbage_collection import collect_garbage
 from kudulite.table.manifest import TabletEntry
-from kudulite.table.table_store import Environment, TableStore
 from kudulite.tablet.maintenance_policy import (
     CollectHistory,
     CompactColumns,
@@ -73,11 +61,10 @@ from kudulite.tablet.maintenance_policy import (
     CompactRowSets,
     MaintenanceOperation,
 )
-from tests.support.doubles.pausing_file_system import PausingFileSystem
 from tests.support.machines.history_looks import LOOKS, ChangeSteps, LookSteps, PlannedScan
+from tests.support.machines.history_pauses import PauseSteps, Rows, StagedWrite
 from tests.support.machines.history_setup import (
     ADDED_TYPES,
-    COLUMN_NAMES,
     RANGE_COUNT,
     HistoryState,
     Setup,
@@ -85,24 +72,8 @@ from tests.support.machines.history_setup import (
     widened,
 )
 from tests.support.oracle.table_model import UPDATES, Counts, Key, ModelColumn, Row
-from tests.support.tables.core_tables import environment
 
 Given = Sequence[tuple[str, int, Row]]
-Rows = list[tuple[str, Row]]
-
-
-@dataclass
-class StagedWrite:
-    """A bulk write that waits for its commit; `rows` are those that it has to apply then.
-
-    `planned` is what it was staged for.
-    """
-
-    write: kudulite.BulkWrite
-    parts: list[Any]
-    planned: tuple
-    is_overwrite: bool
-    rows: Rows = field(default_factory=list)
 
 
 class WriteSteps(HistoryState):
@@ -587,81 +558,7 @@ class CompactionSteps(HistoryState):
                 planned.expected = {k: r for k, r in planned.expected.items() if k not in keys}
 
 
-class PauseSteps(CompactionSteps):
-    """Steps whose publications stand still while another process goes on."""
-
-    other: Environment | None = None
-
-    def _paused(self, client: int, step: Step, gap: str, numbers: Sequence[int]) -> None:
-        """A step; `gap` is before or after each of its publications."""
-        store = self.tables[client]._store
-        environment = store.environment
-        if step[0] == "commit" and isinstance(staged := self.slots.get(step[1]), StagedWrite):
-            environment = staged.write._environment
-        file_system = environment.file_system
-        assert isinstance(file_system, PausingFileSystem)
-        free = [number for number in numbers if number not in self._written_by(step)]
-        written: list[tuple[Row, int]] = []
-        file_system.pause_at(gap, lambda: written.extend(self._others(store.folder, free)))
-        try:
-            self.run([step])
-        finally:
-            file_system.pause_at(gap, None)
-        self.counted["pauses"] += file_system.pause_count
-        file_system.pause_count = 0
-        for row, timestamp in written:
-            self.counted["writes in a pause"] += 1
-            self.model.write_each([("upsert", row)])
-            self.model.commit(lambda key, timestamp=timestamp: timestamp)
-
-    def _written_by(self, step: Step) -> set[int]:
-        """The keys that a step may write; the others have the same outcome before or after it."""
-        name, *arguments = step
-        if name == "batch":
-            return {given[0] for given in arguments[2]}
-        if name == "mixed":
-            return {given[1] for given in arguments[1]}
-        if name == "purge":
-            return set(arguments[1])
-        if name == "overwrite":
-            return set(range(self.setup.key_count))
-        if name == "commit":
-            staged = self.slots.get(arguments[0])
-            if not isinstance(staged, StagedWrite) or staged.is_overwrite:
-                return set(range(self.setup.key_count))
-            rows = staged.rows
-            keys = {tuple(row[name] for name in self.setup.key_names) for _, row in rows}
-            return {at for at, key in enumerate(self.keys) if key in keys}
-        return set()
-
-    def _others(self, folder: Path, numbers: Sequence[int]) -> list[tuple[Row, int]]:
-        """Write rows, flush and remove as another process; return rows and timestamps."""
-        if self.other is None:
-            self.other = environment(clock=self.clock, lock_timeout_seconds=0.0)
-        store = TableStore(folder, self.other)
-        table = Table(store)
-        written = []
-        session = Client(folder.parent, self.other).new_session()
-        for number in numbers:
-            key = self.setup.key(number)
-            tablet = self.tablet_of[key]
-            if tablet is None:
-                continue
-            named, numbered = self.row("upsert", number, {COLUMN_NAMES[0]: number})
-            with suppress(KuduliteError):
-                session.apply(table.new_upsert(named))
-                session.flush()
-                written.append((numbered, store.safe_timestamp(tablet)))
-            session.get_pending_errors()
-        for entry in store.newest().tablets:
-            with suppress(LockTimeoutError):
-                flush_tablet(store, entry.id)
-        with suppress(LockTimeoutError):
-            collect_garbage(store, grace_seconds=0.0)
-        return written
-
-
-class HistoryMachine(PauseSteps, WriteSteps, UpkeepSteps, LookSteps, ChangeSteps):
+class HistoryMachine(CompactionSteps, PauseSteps, WriteSteps, UpkeepSteps, LookSteps, ChangeSteps):
     """A table, two clients of it, and the model that they must equal.
 
     `counted` says how often each step was taken, and how often an operation on files published.
