@@ -7,6 +7,7 @@ says why.
 import ast
 import collections
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
