@@ -40,6 +40,20 @@ def test_upkeep_beside_them_changes_nothing_that_anybody_sees(core: CoreTables):
 
 
 @pytest.mark.full
+@pytest.mark.full
+def test_publications_that_stand_still_beside_removals_without_grace_lose_nothing(
+    core: CoreTables,
+):
+    """A number that was removed meanwhile is not taken again: each acknowledged batch is there."""
+    folder = core.root / "stalls"
+    create(folder)
+    crowd = Crowd(folder, sessions=4, bulks=0, scanners=1, maintainers=1, collectors=1, turns=TURNS)
+    crowd.start()
+    results = crowd.join(timeout_seconds=240)
+    assert problems_at_end(folder, results, crowd.sessions) == []
+    assert [told.batches for told in results] == [TURNS] * 7
+
+
 def test_threads_that_share_a_client_see_and_lose_no_more_than_processes(core: CoreTables):
     """Four sessions, a bulk writer and two scanners of one client: flushes go out in groups."""
     folder = core.root / "threads"

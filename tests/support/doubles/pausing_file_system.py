@@ -1,5 +1,7 @@
-"""A file system that stands still at a publication while something else happens."""
+"""File systems that stand still at a publication while something else happens."""
 
+import random
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +11,26 @@ from kudulite.fs.file_system import FileSystem
 GAPS = ("before", "after")
 PAUSES_MAX = 2
 _MANIFEST = "manifest"
+
+
+def gap_of(operation: str, path: Path) -> str:
+    """The gap of a publication that a durable step is in, empty for any other step."""
+    if operation == "link" and path.parent.name == _MANIFEST:
+        return GAPS[0]
+    return GAPS[1] if operation == "fsync" and path.name == _MANIFEST else ""
+
+
+class StallingFileSystem(FileSystem):
+    """Stands still for a moment, now and then, before or after a publication."""
+
+    def __init__(self, seed: int, *, chance: float = 0.3, seconds: float = 0.2) -> None:
+        self._random = random.Random(seed)
+        self._chance, self._seconds = chance, seconds
+
+    def before(self, operation: str, path: Path) -> None:
+        """Let others go on meanwhile."""
+        if gap_of(operation, path) and self._random.random() < self._chance:
+            time.sleep(self._random.uniform(0, self._seconds))
 
 
 class PausingFileSystem(FileSystem):
@@ -25,10 +47,8 @@ class PausingFileSystem(FileSystem):
 
     def before(self, operation: str, path: Path) -> None:
         """Stand still where it was asked for; not again while the action itself publishes."""
-        is_before = operation == "link" and path.parent.name == _MANIFEST
-        is_after = operation == "fsync" and path.name == _MANIFEST
         action = self._action
-        if action is None or not (is_before if self._gap == GAPS[0] else is_after):
+        if action is None or gap_of(operation, path) != self._gap:
             return
         if not self._left:
             return

@@ -7,6 +7,10 @@ b * size rows of its first b batches: anything else is a torn, lost or doubled b
 writes the same batch for two writers in different tablets, which must be level in every snapshot.
 Now and then a session also inserts a row of the writer RACE, which another one may have inserted:
 of each such row one session must have been told that it is its own.
+
+With collectors (`stalls`) the publications of all members stand still now and then, sessions flush
+their tablet all the time, and collectors remove superseded versions and files without grace. A
+member that meets a removed file begins its turn again.
 """
 
 from __future__ import annotations
@@ -16,9 +20,10 @@ import multiprocessing
 import random
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +34,10 @@ import pyarrow.compute as pc
 import kudulite
 from kudulite.client.client import Client
 from kudulite.client.table import Table
-from kudulite.errors import RowError
+from kudulite.errors import ConflictError, RowError, StorageError
+from kudulite.table.flush import flush_tablet
+from kudulite.table.garbage_collection import _collect_versions, collect_garbage
+from tests.support.doubles.pausing_file_system import StallingFileSystem
 from tests.support.tables.core_tables import environment
 
 RING = 4  # rows that each batch of a writer sets
@@ -38,11 +46,12 @@ RACE_EVERY = 4
 TABLETS = 4
 SECOND = 500  # the second writer number of a bulk writer is the first and this
 SESSION_ROWS, BULK_ROWS = 4, 500
-FLUSH_EVERY = 100
+FLUSH_EVERY, STALLED_FLUSH_EVERY = 100, 2
+COLLECTIONS = 30  # of a collector's turn
 GRACE_SECONDS = 60.0  # far longer than a scan here
 # pyarrow imports pandas, where it is, at the first conversion of Python objects.
 PRELOADED = ["kudulite", "pandas", "tests.support.machines.crowd"]
-ROLES = ("session", "bulk", "scanner", "maintainer")
+ROLES = ("session", "bulk", "scanner", "maintainer", "collector")
 
 
 @dataclass(frozen=True)
@@ -60,6 +69,7 @@ class Member:
     seconds: float | None
     sessions: int
     pause_seconds: float = 0.0
+    stalls: bool = False
 
 
 @dataclass
@@ -135,6 +145,8 @@ def problems_of(rows: pa.Table, sessions: int) -> list[str]:
 def write_sessions(member: Member, table: Table, client: Client, told: Told) -> None:
     """Flush batch after batch through a session."""
     session = client.new_session()
+    place = table.tablet_index([{"writer": member.number, "number": 0}])[0].as_py()
+    tablet_id = table.tablet_ids[place]
     for batch in _turns(member):
         rows = batch_rows(member.number, batch, SESSION_ROWS)
         for row in zip(*rows.values(), strict=True):
@@ -149,7 +161,9 @@ def write_sessions(member: Member, table: Table, client: Client, told: Told) -> 
         if has_race and not has_lost:
             told.won.append(batch)
         told.batches, told.rows = batch, told.rows + len(rows["number"])
-        if batch % FLUSH_EVERY == 0 and member.number == 0:
+        if member.stalls and batch % STALLED_FLUSH_EVERY == 0:
+            _again(member, partial(flush_tablet, table._store, tablet_id))
+        elif batch % FLUSH_EVERY == 0 and member.number == 0:
             table.flush()
 
 
@@ -172,7 +186,7 @@ def write_bulk(member: Member, table: Table, told: Told) -> None:
             for writer in (member.number, member.number + SECOND)
         ]
         begin = time.perf_counter()
-        table.upsert(pa.concat_tables(parts))
+        _again(member, partial(table.upsert, pa.concat_tables(parts)))
         told.waits.append(time.perf_counter() - begin)
         told.batches, told.rows = batch, told.rows + sum(part.num_rows for part in parts)
 
@@ -180,26 +194,41 @@ def write_bulk(member: Member, table: Table, told: Told) -> None:
 def scan(member: Member, table: Table, told: Told) -> None:
     """Read in one way after the other; what was read once is read again at its time."""
     chance = random.Random(member.number)
-    names = ["writer", "number", "batch"]
     for turn in _turns(member):
-        begin = time.perf_counter()
-        how = ("scan", "ordered", "tokens", "get")[turn % 4]
-        tokens = table.scan_tokens(names, split_size_bytes=1 << 16) if how == "tokens" else []
-        if tokens:  # none before the first row
-            batches = [batch for token in tokens for batch in token.open()]
-            rows = pa.Table.from_batches(batches, table.scan(names).schema)
-            timestamp = tokens[0].timestamp
-        else:
-            planned = table.scan(names, ordered=how == "ordered")
-            rows, timestamp = planned.to_arrow(), planned.timestamp
-        if how == "get":
-            _look_up(table, rows, timestamp, chance)
-        problems = problems_of(rows, member.sessions)
-        assert not problems, f"{how} at {timestamp}: {problems}"
-        again = table.scan(names, at=timestamp)
-        assert again.count() == rows.num_rows, f"another count at {timestamp} than by {how}"
-        told.waits.append(time.perf_counter() - begin)
-        told.batches, told.rows = turn, told.rows + rows.num_rows
+        _again(member, partial(_scan_once, member, table, told, chance, turn))
+
+
+def _again(member: Member, work: Callable[[], Any]) -> None:
+    """Do work; where files are removed without grace, again until it meets none of them."""
+    while True:
+        try:
+            work()
+            return
+        except (StorageError, ConflictError):
+            if not member.stalls:
+                raise
+
+
+def _scan_once(member: Member, table: Table, told: Told, chance: random.Random, turn: int) -> None:
+    names = ["writer", "number", "batch"]
+    begin = time.perf_counter()
+    how = ("scan", "ordered", "tokens", "get")[turn % 4]
+    tokens = table.scan_tokens(names, split_size_bytes=1 << 16) if how == "tokens" else []
+    if tokens:  # none before the first row
+        batches = [batch for token in tokens for batch in token.open()]
+        rows = pa.Table.from_batches(batches, table.scan(names).schema)
+        timestamp = tokens[0].timestamp
+    else:
+        planned = table.scan(names, ordered=how == "ordered")
+        rows, timestamp = planned.to_arrow(), planned.timestamp
+    if how == "get":
+        _look_up(table, rows, timestamp, chance)
+    problems = problems_of(rows, member.sessions)
+    assert not problems, f"{how} at {timestamp}: {problems}"
+    again = table.scan(names, at=timestamp)
+    assert again.count() == rows.num_rows, f"another count at {timestamp} than by {how}"
+    told.waits.append(time.perf_counter() - begin)
+    told.batches, told.rows = turn, told.rows + rows.num_rows
 
 
 def _look_up(table: Table, rows: pa.Table, timestamp: int, chance: random.Random) -> None:
@@ -220,10 +249,21 @@ def maintain(member: Member, table: Table, told: Told) -> None:
     for turn in _turns(member):
         begin = time.perf_counter()
         if turn % 3:
-            table.maintain(GRACE_SECONDS)
+            _again(member, partial(table.maintain, GRACE_SECONDS))
         else:
-            table.compact()
+            _again(member, table.compact)
         told.waits.append(time.perf_counter() - begin)
+        told.batches = turn
+
+
+def collect(member: Member, table: Table, told: Told) -> None:
+    """Remove superseded versions and files without grace, again and again."""
+    for turn in _turns(member):
+        for _ in range(COLLECTIONS):
+            # The part of it that waits for no tablet, and so meets publications that stand still.
+            _collect_versions(table._store, 0.0)
+            time.sleep(0.005)
+        _again(member, partial(collect_garbage, table._store, 0.0))
         told.batches = turn
 
 
@@ -245,7 +285,9 @@ def run_member(member: Member, shared: Client | None = None) -> Told:
     told = Told(member.role, member.number)
     begin = time.perf_counter()
     try:
-        client = shared or Client(Path(member.folder), environment())
+        may_stall = member.stalls and member.role != "collector"
+        file_system = StallingFileSystem(member.number) if may_stall else None
+        client = shared or Client(Path(member.folder), environment(file_system))
         table = client.table("t")
         if member.role == "session":
             write_sessions(member, table, client, told)
@@ -253,6 +295,8 @@ def run_member(member: Member, shared: Client | None = None) -> Told:
             write_bulk(member, table, told)
         elif member.role == "maintainer":
             maintain(member, table, told)
+        elif member.role == "collector":
+            collect(member, table, told)
         else:
             scan(member, table, told)
         if shared is None:
@@ -283,12 +327,14 @@ class Crowd:
         turns: int | None = None,
         seconds: float | None = None,
         pause_seconds: float = 0.0,
+        collectors: int = 0,
     ) -> None:
         self.sessions = sessions
         roles = ["session"] * sessions + ["bulk"] * bulks + ["scanner"] * scanners
-        roles += ["maintainer"] * maintainers
+        roles += ["maintainer"] * maintainers + ["collector"] * collectors
+        stalls = bool(collectors)
         self._members = [
-            Member(role, number, str(folder), turns, seconds, sessions, pause_seconds)
+            Member(role, number, str(folder), turns, seconds, sessions, pause_seconds, stalls)
             for number, role in enumerate(roles)
         ]
         self._folder = folder
