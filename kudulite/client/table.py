@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Never, Unpack
 
@@ -309,8 +308,8 @@ class Table(RowOperations):
         A tagged moment is `at=table.tags["name"]`. `where` is a conjunction. `ordered` gives key
         order over all tablets. Raises ColumnNotFoundError, SchemaError, TimestampError.
         """
-        request = ReadRequest.of(columns, where)
-        return Scan(self._store, replace(request, at=at, ordered=ordered, limit=limit))
+        request = ReadRequest.of(columns, where, at=at, ordered=ordered, limit=limit)
+        return Scan(self._store, request)
 
     def scan_tokens(
         self,
@@ -325,7 +324,7 @@ class Table(RowOperations):
         Tablets larger than `split_size_bytes` (on disk, of the columns that are read) are cut into
         key ranges. `pack_tokens` puts small pieces together.
         """
-        request = replace(ReadRequest.of(columns, where), at=at, ordered=ordered)
+        request = ReadRequest.of(columns, where, at=at, ordered=ordered)
         return make_scan_tokens(self._store, request, split_size_bytes)
 
     def tokens(
@@ -369,7 +368,7 @@ class Table(RowOperations):
         The reader has to apply `where` to the rows of the files; the plan only skips rowsets by it.
         Files that `is_readable` refuses are read through tokens. Raises as `scan` does.
         """
-        request = replace(ReadRequest.of(columns, where), at=at)
+        request = ReadRequest.of(columns, where, at=at)
         return plan_native(self._store, request, is_readable, limits)
 
     # -- the past
@@ -405,7 +404,7 @@ class Table(RowOperations):
 
         Raises TimestampError, ColumnNotFoundError, SchemaError and OptionError.
         """
-        request = replace(ReadRequest.of(columns, where), start=start, at=end, images=images)
+        request = ReadRequest.of(columns, where, at=end, start=start, images=images)
         return Changes(self._store, request)
 
     def change_tokens(
@@ -418,7 +417,7 @@ class Table(RowOperations):
         split_size_bytes: int | None = None,
     ) -> list[ChangeToken]:
         """Plan `changes` as picklable pieces, all of one window; see `ChangeToken`."""
-        request = replace(ReadRequest.of(columns, where), start=start, at=end, images=images)
+        request = ReadRequest.of(columns, where, at=end, start=start, images=images)
         return make_change_tokens(self._store, request, split_size_bytes)
 
     def history(self, key: Key) -> pa.Table:

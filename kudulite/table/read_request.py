@@ -26,7 +26,7 @@ from typing import Generic, Self
 import pyarrow as pa
 
 from kudulite.errors import ConflictError, OptionError
-from kudulite.model.aliases import Moment
+from kudulite.model.aliases import Columns, Moment, Where
 from kudulite.model.predicate import Predicate, conjunction
 from kudulite.model.schema import Column, Schema
 from kudulite.rowset.rowset import DiffSpec, ScanSpec
@@ -67,13 +67,28 @@ class ReadRequest:
     bounds: KeyBounds = (None, None)
     images: str = "after"
 
-    @classmethod
+    @staticmethod
     def of(
-        cls, columns: Sequence[str] | str | None, where: Sequence[Predicate] | Predicate
-    ) -> Self:
-        """Return a request of columns and rows as users give them; one text is one column."""
+        columns: Columns | None = None,
+        where: Where = (),
+        *,
+        at: Moment | None = None,
+        start: Moment | None = None,
+        ordered: bool = False,
+        limit: int | None = None,
+        images: str = "after",
+    ) -> ReadRequest:
+        """Return a request from arguments as users give them: text of columns is one name."""
         names = (columns,) if isinstance(columns, str) else columns
-        return cls(None if names is None else tuple(names), tuple(conjunction(where)))
+        return ReadRequest(
+            columns=None if names is None else tuple(names),
+            where=tuple(conjunction(where)),
+            at=at,
+            start=start,
+            ordered=ordered,
+            limit=limit,
+            images=images,
+        )
 
 
 @dataclass(frozen=True)
@@ -185,6 +200,8 @@ class Read(Generic[Spec]):
     def newest(self) -> Read[Spec]:
         """Return the same read of the newest version. Raises ConflictError."""
         manifest = self.store.newest()
+        if manifest is self.manifest:
+            return self
         if manifest.table_id != self.plan.table_id:
             raise ConflictError(
                 f"table {self.store.name!r} was deleted and created again after the read was"
