@@ -17,9 +17,6 @@ import pytest
 
 from tests.support.source_tree import Import, SourceTree, project_tree
 
-# One worker parses the sources, once.
-pytestmark = pytest.mark.xdist_group("structure")
-
 ROOT = Path(__file__).parents[2]
 
 LAYERS = (

@@ -13,9 +13,6 @@ import pytest
 
 from tests.support.source_tree import Source, SourceTree, project_tree
 
-# One worker parses the sources, once.
-pytestmark = pytest.mark.xdist_group("structure")
-
 FILE_LINES_MAX = 600
 CLASS_LINES_MAX = 500
 FUNCTION_LINES_MAX = 60
