@@ -107,7 +107,7 @@ TROUBLES = [
 
 @pytest.mark.quick
 @tiered("mode", ["append", "overwrite"], quick=1)
-@tiered("trouble", TROUBLES, quick=1)
+@tiered("trouble", TROUBLES, quick=("failing task",))
 def test_a_write_that_fails_leaves_nothing(spark, path, trouble, mode):
     """Whatever fails, readers see the table as it was; then a right write works."""
     frame = new_rows(spark)
