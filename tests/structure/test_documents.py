@@ -14,7 +14,11 @@ import pytest
 from tests.support.source_tree import project_tree
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 RUN_IN_SPARK = [path for path in DOCUMENTS if "kudulite_spark" in path.read_text()]
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
