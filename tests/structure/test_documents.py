@@ -107,6 +107,15 @@ def test_links_lead_to_files(document):
     assert missing == []
 
 
+def test_the_architecture_names_every_file():
+    """Each module of the packages is linked from docs/architecture.md, under its own path."""
+    page = ROOT / "docs" / "architecture.md"
+    linked = {(page.parent / found[1]).resolve() for found in LINK.finditer(page.read_text())}
+    paths = [s.path for s in project_tree().packaged if len(s.path.parts) > 1]
+    expected = [path for path in paths if path.name != "__init__.py"]
+    assert [str(path) for path in expected if (ROOT / path).resolve() not in linked] == []
+
+
 def test_the_readme_has_two_commands_and_ci_runs_the_second():
     """One runs the example, the other the tests, each from a fresh checkout."""
     example, tests = (
