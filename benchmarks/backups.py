@@ -1,10 +1,10 @@
-"""Backup and restore of a made table, beside pyarrow writing and reading the same rows as Parquet.
+"""Backup and restore of a generated table, compared with pyarrow and Parquet for the same rows.
 
     python benchmarks/backups.py [--rows 5000000] [--tablets 8] [--changed 0.05] [--spark]
 
-A full backup, changes to a share of the rows (updates of one column, inserts, deletes), an
-increment, a restore of the chain with its hash checked, a copy. `peak` is the most memory that the
-process ever had, in MB, so far.
+The steps: a full backup, changes to a part of the rows (updates of one column, inserts, deletes),
+an increment, a restore of the chain with its hash checked, and a copy. `peak` is the highest memory
+use of the process so far, in MB.
 """
 
 from __future__ import annotations

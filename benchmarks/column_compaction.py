@@ -1,9 +1,10 @@
-"""One column gets new values in 5 % of the rows and is compacted: which bytes are read and written?
+"""Bytes read and written by a major delta compaction of one column, changed in 5 % of the rows.
 
     python benchmarks/column_compaction.py [--rows 1000000] [--fraction 0.05] [--seed 1]
 
-Ends with an error if a row is wrong after it, now or before the update, or if more is read or
-written than the column takes. What is counted: tests/support/machines/column_costs.py.
+Ends with an error if a row is wrong after the compaction, now or as of before the update, or if
+more is read or written than the column takes. The counts are defined in
+tests/support/machines/column_costs.py.
 """
 
 from __future__ import annotations

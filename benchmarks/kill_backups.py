@@ -1,9 +1,9 @@
-"""Kill backups, restores and copies before each of their durable steps: is anything half there?
+"""Kill backups, restores and copies before each of their durable steps, and check what is left.
 
     python benchmarks/kill_backups.py [--each 1] [--folder /dev/shm]
 
-Ends with an error at the first step after which a reader sees half of something, or after which the
-next run does not end as an undisturbed one.
+Ends with an error at the first step after which a reader sees a part of a result, or after which
+the result of the next run differs from that of an undisturbed run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KINDS = (("full", kill_backups), ("overwrite", kill_restores), ("with_past", kil
 
 
 def main() -> None:
-    """Run all cases, and say how many were killed."""
+    """Run all cases, and print how many were killed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--each", type=int, default=1, help="only every so many steps")
     parser.add_argument("--folder", default="/dev/shm", help="where the tables are made")

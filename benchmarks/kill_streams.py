@@ -1,12 +1,12 @@
-"""Kill -9 a stream from one table into another, again and again; is anything lost or twice there?
+"""Kill -9 a stream from one table into another, again and again; no row may be lost or doubled.
 
     python benchmarks/kill_streams.py [--kills 50] [--seed 1] [--folder /dev/shm]
 
-The source is written all the while. Kills hit the driver with its children, one Python process of
-it, or the writer of the source; most of them while a batch runs, some just between its commit and
-its note in the checkpoint. Ends with an error when the target is not the source, now or as of any
-batch, or when a row arrived more than once. What is written and checked:
-tests/support/spark/killed_stream.py.
+Another process writes to the source all the time. Each kill ends the driver with its children, one
+of its Python processes, or the writer of the source. Most kills fall into a running batch, and some
+between its commit and its entry in the checkpoint. Ends with an error if the target differs from
+the source, now or as of any batch, or if a row arrived more than once. The writer and the checks
+are in tests/support/spark/killed_stream.py.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.support.spark.killed_stream import StreamReport, kill_again_and_again
 
 
-def show(report: StreamReport, told: str) -> None:
+def show(report: StreamReport, found: str) -> None:
     """Print a line for each kill."""
-    print(f"{report.kills.total():>4} kills, batch {report.batches:>4}; {told}", flush=True)
+    print(f"{report.kills.total():>4} kills, batch {report.batches:>4}; {found}", flush=True)
 
 
 def main() -> None:

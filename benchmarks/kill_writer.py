@@ -1,9 +1,9 @@
-"""Kill -9 a writer of single rows at random moments, again and again; is anything lost or half?
+"""Kill -9 a writer of single rows at random moments, again and again; check that no flush is lost.
 
     python benchmarks/kill_writer.py [--kills 500] [--seed 1] [--folder /dev/shm]
 
-Ends with an error at the first acknowledged flush that is not there, and at the first that is half
-there. What is written and checked: tests/support/machines/killed_writer.py.
+Ends with an error at the first acknowledged flush that is missing, and at the first flush of which
+only a part is visible. The writer and the checks are in tests/support/machines/killed_writer.py.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SHOWN_EVERY = 50
 
 
 def show(report: KillReport) -> None:
-    """Print a line now and then."""
+    """Print a line for every 50 kills."""
     if report.kills % SHOWN_EVERY == 0:
         print(f"{report.kills:>5} kills, {report.acknowledged:,} acknowledged steps", flush=True)
 

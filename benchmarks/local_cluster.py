@@ -1,10 +1,10 @@
-"""Two executor processes on one folder: write, read, upsert, maintain; and the size of the driver.
+"""Two executor processes on one folder: write, read, upsert, maintain; and the driver's memory.
 
     python benchmarks/local_cluster.py [--rows 200000] [--sizes 1000000 20000000]
 
-Every answer is checked. Then tables of the two sizes are read by format("kudulite") and by
-read_table, and the driver's memory is shown: heap in use after a collection, and the largest of its
-Python processes, which plan. Both should not know how many rows a table has.
+Every result is checked. Then tables of the two sizes are read by format("kudulite") and by
+read_table, and the driver's memory is printed: the heap in use after a collection, and the largest
+of its Python processes, which plan. Neither should depend on the number of rows.
 """
 
 from __future__ import annotations

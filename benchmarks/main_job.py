@@ -1,9 +1,9 @@
-"""The main job on made data: load, upsert, update, delete, scan, look up; beside pyarrow's Parquet.
+"""Load, upsert, update, delete, scan and look up generated rows, compared with pyarrow's Parquet.
 
     python benchmarks/main_job.py [--rows 5000000] [--tablets 8] [--repeat 3] [--spark]
 
-Every kudulite figure stands beside the pyarrow (or Spark Parquet) figure of the same data, taken in
-the same run; the ratio is what counts, since machines differ. Repeated work shows its median.
+Every figure is printed with the pyarrow (or Spark Parquet) figure of the same data and run. Compare
+the ratios, because machines differ. Repeated work shows its median.
 """
 
 from __future__ import annotations

@@ -3,9 +3,8 @@
     python benchmarks/many_processes.py [--seconds 300] [--spark] [--sessions 7] [--bulks 3]
         [--scanners 6] [--maintainers 0] [--collectors 0] [--pause 1.0] [--folder …]
 
-Ends with an error when an acknowledged row is missing or doubled, when any scan saw a part of a
-batch, or when any process had an error. What is written and checked:
-tests/support/machines/crowd.py.
+Ends with an error if an acknowledged row is missing or doubled, if a scan saw a part of a batch, or
+if a process had an error. The writers and the checks are in tests/support/machines/crowd.py.
 """
 
 from __future__ import annotations

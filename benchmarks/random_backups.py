@@ -1,4 +1,4 @@
-"""Random chains of backups with all types and alterations: does each restore exactly?
+"""Random chains of backups with all types and alterations; each must be restored exactly.
 
     python benchmarks/random_backups.py [--seeds 50] [--first-seed 100] [--folder /dev/shm]
 

@@ -1,11 +1,11 @@
-"""Random change sets, delivered in random ways: does every delivery leave the same table?
+"""Random change sets, delivered in random ways; every delivery must leave the same table.
 
     python benchmarks/random_changes.py [--seeds 500] [--first-seed 100000] [--deliveries 2]
         [--folder /dev/shm]
 
-Each seed is a set of changes on few keys; each delivery permutes it, cuts it into batches, replays
-some, and lets upkeep run between. Ends with an error and what was done at the first table that is
-not what the newest change of each key says. The deliveries:
+Each seed is a set of changes of few keys. Each delivery permutes it, cuts it into batches, repeats
+some, and runs maintenance in between. Ends with an error and the list of steps at the first table
+that does not have the newest change of each key. The deliveries are in
 tests/support/machines/change_capture.py.
 """
 
@@ -24,7 +24,7 @@ from tests.support.tables.core_tables import CoreTables
 
 
 def main() -> None:
-    """Parse arguments, run the seeds, print what was."""
+    """Parse arguments, run the seeds, print a summary."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seeds", type=int, default=500)
     parser.add_argument("--first-seed", type=int, default=100_000)

@@ -1,11 +1,11 @@
-"""Random operations and upkeep on 5 to 50 keys, many seeds in parallel: is any read ever wrong?
+"""Random operations and maintenance on 5 to 50 keys, many seeds in parallel; every read is checked.
 
     python benchmarks/random_history.py [--operations 1000000] [--each 2000] [--first-seed 1000]
         [--processes 2] [--shrink 300] [--folder /dev/shm]
 
-Each seed is a table of its own that is compared with a dictionary model: now, at every legal moment
-of the past, over random windows of changes, and after every kind of upkeep. Ends with an error and
-the few steps that are needed for it at the first difference. The steps:
+Each seed is a table of its own, which is compared with a dictionary: now, at every legal moment of
+the past, over random windows of changes, and after every kind of maintenance. Ends at the first
+difference with an error and the few steps that cause it, as a call of `replay`. The steps are in
 tests/support/machines/history_machine.py.
 """
 
@@ -25,11 +25,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.support.machines.history_machine import HistoryMachine
 from tests.support.machines.history_steps import Steps, setup_of, shrunk, take
 
-Told = tuple[int, int, float, Counter, str]
+SeedResult = tuple[int, int, float, Counter, str]
 
 
-def run_seed(job: tuple[int, int, float, str]) -> Told:
-    """Run the steps of one seed; returns (seed, operations, seconds, what was done, failure)."""
+def run_seed(job: tuple[int, int, float, str]) -> SeedResult:
+    """Run the steps of one seed; returns (seed, operations, seconds, counts of steps, failure)."""
     seed, operation_count, shrink_seconds, folder = job
     setup, begin = setup_of(seed), time.perf_counter()
     made = Steps(setup, seed)
@@ -46,7 +46,7 @@ def run_seed(job: tuple[int, int, float, str]) -> Told:
 
 
 def main() -> None:
-    """Parse arguments, run seeds until enough operations are done, print what was."""
+    """Parse arguments, run seeds until enough operations are done, print a summary."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--operations", type=int, default=1_000_000)
     parser.add_argument("--each", type=int, default=2_000, help="operations of a seed")

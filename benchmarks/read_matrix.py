@@ -1,11 +1,11 @@
-"""Every way of reading a table, under many random filters, beside what plain Python says.
+"""Every way of reading a table, with many random filters, compared with plain Python.
 
     python benchmarks/read_matrix.py [--filters 1000] [--seed 1] [--each 40]
 
-Each seed is a random table of its own, read as of now and of a moment of its past by
-format("kudulite") with and without the front and with the options `filter` and `columns`, by
-read_table filtered by Spark and by `where`, by a scan and by scan tokens. Ends with an error at the
-first difference. The tables and filters: tests/support/spark/read_matrix.py.
+Each seed is a random table, read as of now and as of a moment of its past in these ways:
+format("kudulite") with and without the front, and with the options `filter` and `columns`;
+read_table, filtered by Spark and by `where`; a scan; scan tokens. Ends with an error at the first
+difference. The tables and filters are in tests/support/spark/read_matrix.py.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Rows written one by one, durably, beside an append and fsync of the same bytes; writer memory.
+"""Rows written one by one, durably, compared with an append and fsync of as many bytes; memory.
 
     python benchmarks/row_by_row.py [--rows 1000000 10000000] [--tablets 4] [--repeat 300]
     python benchmarks/row_by_row.py --rows --memory-rows 10000000
 
-Half of the rows are there already. Each flush is followed by an append of as many bytes as a flush
-adds to the logs (the median of some before) to a file beside the table, and an fsync; the ratio of
-the medians is what counts. With --memory-rows a process of its own inserts so many rows through a
-session and prints what it holds.
+Half of the rows exist already. After each flush, as many bytes as a flush adds to the logs (the
+median of some earlier flushes) are appended to a file beside the table, with an fsync. Compare the
+ratio of the medians. With --memory-rows, a separate process inserts so many rows through a session
+and prints its memory use.
 """
 
 from __future__ import annotations

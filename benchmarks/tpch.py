@@ -1,12 +1,15 @@
-"""TPC-H through `kudulite_spark.read_table` beside Spark over Parquet, clean and after changes.
+"""TPC-H with kudulite_spark.read_table, compared with Spark over Parquet, before and after changes.
 
     pip install tpchgen-cli duckdb
     python benchmarks/tpch.py --scale 1 [--only dirty] [--queries 1 6 14]
 
-The data comes from tpchgen-cli. Clean: the 22 queries over tables loaded from its Parquet files,
-and over these files. Dirty: 0.1 % of orders and lineitem inserted, 1 % updated and 0.1 % deleted
-through the connector; beside it Parquet files in which DuckDB made the same changes. All answers
-must be equal. Prints the seconds of each query, and the geometric means of the ratios.
+tpchgen-cli generates the data as Parquet files.
+
+    clean    the 22 queries over tables loaded from these files, and over the files themselves
+    dirty    the same after 0.1 % of orders and lineitem were inserted, 1 % updated and 0.1 %
+             deleted through the connector; DuckDB makes the same changes to the Parquet files
+
+All results must be equal. Prints the seconds of each query and the geometric means of the ratios.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What maintenance is worth: many small upserts, and reads of the past.
+"""The effect of maintenance: many small upserts, and reads of the past.
 
     python benchmarks/upkeep.py [--rows 1000000] [--tablets 4] [--upserts 10000] [--only PART …]
 
-    small    many small upserts with maintenance running beside them, and without it
-    past     a scan before an upsert of 10 % of the rows, after each kind of compaction
+    small    many small upserts, with and without concurrent maintenance
+    past     a scan as of before an upsert of 10 % of the rows, after each kind of compaction
 
-Every figure stands beside that of a clean table of the same rows, taken in the same run.
+Every figure is printed with that of a clean table of the same rows and the same run.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Two columns of a table of 200, beside Spark reading the same from Parquet.
+"""Two columns of a table of 200, compared with Spark reading them from Parquet.
 
     python benchmarks/wide_table.py [--rows 1000000] [--columns 200] [--repeat 9] [--tablets 2]
 
-By read_table, by format("kudulite") with the option `columns`, and by the front. Each figure is
-from the call that makes the DataFrame to the result; the ways take turns, after a round that is
-not counted, and the median is shown. Parquet: as many files, of the same rows, by pyarrow.
+The columns are read by read_table, by format("kudulite") with the option `columns`, and with the
+front. A time is measured from the call that makes the DataFrame to the result. The ways take turns
+after a round that is not counted, and the median is printed. The Parquet files have the same rows,
+are as many, and were written by pyarrow.
 """
 
 from __future__ import annotations

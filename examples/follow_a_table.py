@@ -1,9 +1,9 @@
-"""A copy that follows a table through a stream, and a count that is kept by another.
+"""One stream keeps a copy of a table up to date, and another one counts its rows.
 
-1. An order book is kept in a table: orders come, change their state, and are cancelled.
-2. A stream takes the changes into a copy: the first time a snapshot, then what changed since. The
-   query is started again for each round, as a nightly job would, and goes on where it was.
-3. A second stream counts the orders by state, and replaces its table by each result.
+1. A table holds an order book: orders are added, change their state, and are cancelled.
+2. A stream writes the changes to a copy: first a snapshot, then the changes since the last run. The
+   query is started again for each run, like a nightly job, and continues from its checkpoint.
+3. A second stream counts the orders by state and replaces its table by each result.
 
 Each step asserts its result. Run it with
 
@@ -30,7 +30,7 @@ def main(folder: Path) -> None:
     orders = client.create_table("orders", ORDERS, primary_key="id", hash_partitions=[(["id"], 2)])
     spark = kudulite_spark.local_session("follow a table")
 
-    print("The book is opened with ten orders")
+    print("The order book begins with ten orders")
     orders.insert(table(dict.fromkeys(range(10), "new")))
     follow(spark, folder)
     assert contents(client, "copy") == contents(client, "orders")
@@ -50,7 +50,7 @@ def main(folder: Path) -> None:
     follow(spark, folder)
     assert client.table("copy").version == version
 
-    print("How many orders are in which state?")
+    print("Orders are counted by state")
     count(spark, folder)
     counted = client.table("counts").scan().to_pylist()
     assert {row["state"]: row["count"] for row in counted} == {"new": 4, "paid": 6}
@@ -59,7 +59,7 @@ def main(folder: Path) -> None:
 
 
 def follow(spark: SparkSession, folder: Path) -> None:
-    """Bring the copy to where the orders are, and end."""
+    """Bring the copy up to date, and end."""
     changes = (
         spark.readStream.format("kudulite")
         .option("startTimestamp", "snapshot")
@@ -88,7 +88,7 @@ def count(spark: SparkSession, folder: Path) -> None:
 
 
 def run(frame: DataFrame, target: Path, mode: str, **options: str) -> None:
-    """Write a stream into a table until everything is there that is there now."""
+    """Write all changes up to now into a table."""
     writer = frame.writeStream.format("kudulite").outputMode(mode).options(**options)
     query = writer.trigger(availableNow=True).start(str(target))
     query.awaitTermination()
@@ -96,12 +96,12 @@ def run(frame: DataFrame, target: Path, mode: str, **options: str) -> None:
 
 
 def table(states: dict[int, str]) -> pa.Table:
-    """Orders with their states."""
+    """Return orders as Arrow."""
     return pa.table({"id": list(states), "state": list(states.values())}, ORDERS)
 
 
 def contents(client: kudu.Client, name: str) -> dict[int, str]:
-    """A whole table."""
+    """Return all rows of a table."""
     return {row["id"]: row["state"] for row in client.table(name).scan().to_pylist()}
 
 

@@ -1,16 +1,16 @@
-"""A program that was written for kudu-python, on kudulite: only its imports and the connect line
-were changed.
+"""A program for kudu-python that runs on kudulite; only its imports and the connect line changed.
 
     import kudu                                     →  import kudulite as kudu
     from kudu.client import Partitioning            →  from kudulite.client import Partitioning
     client = kudu.connect(host="kudu.master", port=7051)   →  client = kudu.connect(folder)
 
-It keeps the readings of weather stations: makes the table, inserts, upserts, updates and deletes
-with sessions, handles the errors of single rows, scans with predicates and bounds, looks back at a
-snapshot, sends scan tokens to other processes, and alters the table. Each step asserts its result.
+It stores the readings of weather stations. It creates a table; inserts, upserts, updates and
+deletes rows with sessions; handles the errors of single rows; scans with predicates and bounds;
+reads a snapshot of the past; sends scan tokens to other processes; and alters the table. Each step
+asserts its result.
 
     python examples/kudu_python_port.py            the tables live in a temporary folder
-    python examples/kudu_python_port.py FOLDER     they stay in FOLDER
+    python examples/kudu_python_port.py FOLDER     the tables stay in FOLDER
 """
 
 import sys
@@ -43,7 +43,7 @@ def main(folder: str) -> None:
 
 
 def create(client: kudu.Client) -> kudu.Table:
-    """A table with a composite key, hashed by station, and ranges over time."""
+    """Create a table with a composite key, hashed by station, with range partitions over time."""
     builder = kudu.schema_builder()
     builder.add_column("station").type(kudu.string).nullable(False)
     builder.add_column("at", kudu.unixtime_micros, nullable=False)
@@ -69,7 +69,7 @@ def create(client: kudu.Client) -> kudu.Table:
 
 
 def insert(client: kudu.Client, table: kudu.Table) -> None:
-    """A day of readings, buffered in the session and written by one flush."""
+    """Insert a day of readings, buffered in the session and written by one flush."""
     session = client.new_session()
     for number, station in enumerate(STATIONS):
         for hour in range(HOURS):
@@ -85,7 +85,7 @@ def insert(client: kudu.Client, table: kudu.Table) -> None:
 
 
 def correct(client: kudu.Client, table: kudu.Table) -> None:
-    """Upsert, update and delete; a record may be a dict, a tuple, or set cell by cell."""
+    """Upsert, update and delete; a row may be a dict, a tuple, or set cell by cell."""
     session = client.new_session(flush_mode=kudu.FLUSH_MANUAL, timeout_ms=10_000)
     session.apply(table.new_upsert(("Lima", START, 21.5)))
     session.apply(
@@ -105,7 +105,7 @@ def correct(client: kudu.Client, table: kudu.Table) -> None:
 
 
 def handle_errors(client: kudu.Client, table: kudu.Table) -> None:
-    """A row that fails leaves the others of its flush applied, and is a pending error."""
+    """Write rows that fail: the other rows of the flush are applied."""
     session = client.new_session()
     session.apply(table.new_insert({"station": "Lima", "at": START}))
     session.apply(table.new_insert({"station": "Nairobi", "at": START}))
@@ -139,7 +139,7 @@ def handle_errors(client: kudu.Client, table: kudu.Table) -> None:
 
 
 def scan(table: kudu.Table) -> None:
-    """Predicates, bounds, projections and batches."""
+    """Scan with predicates, bounds, projections and batches."""
     scanner = table.scanner()
     scanner.set_fault_tolerant()
     scanner.set_projected_column_indexes([0, 2])
@@ -162,7 +162,7 @@ def scan(table: kudu.Table) -> None:
 
 
 def look_back(table: kudu.Table, before: datetime) -> None:
-    """What the table held before it was corrected."""
+    """Read the table as of before the corrections."""
     scanner = table.scanner().set_read_mode(kudu.READ_AT_SNAPSHOT).set_snapshot(before)
     scanner.add_predicate(table["at"] == START).set_projected_column_names(["station", "degrees"])
     assert sorted(scanner.open().read_all_tuples()) == [
@@ -173,7 +173,7 @@ def look_back(table: kudu.Table, before: datetime) -> None:
 
 
 def scan_in_processes(folder: str, table: kudu.Table) -> None:
-    """Scan tokens are bytes: each may be read by another process."""
+    """Read scan tokens in other processes; a token is bytes."""
     builder = table.scan_token_builder()
     builder.set_projected_column_names(["station", "at"]).set_fault_tolerant()
     tokens = builder.build()
@@ -184,14 +184,14 @@ def scan_in_processes(folder: str, table: kudu.Table) -> None:
 
 
 def read_token(work: tuple[str, bytes]) -> list[tuple]:
-    """The rows of one token, in the process that was given it."""
+    """Return the rows of one token, in the process that received it."""
     folder, token = work
     client = kudu.connect(folder)
     return client.deserialize_token_into_scanner(token).open().read_all_tuples()
 
 
 def alter(client: kudu.Client, table: kudu.Table) -> None:
-    """Columns are added, renamed and dropped; no row is rewritten."""
+    """Add, rename and drop columns; no row is rewritten."""
     alterer = client.new_table_alterer(table)
     alterer.add_column("country", type_="string", default="?")
     alterer.alter_column("degrees", rename_to="celsius")

@@ -1,9 +1,9 @@
-"""What changed since yesterday? A price list, a copy that follows it, and the story of one row.
+"""A price list, a copy that follows its changes, and the history of one row.
 
-1. A price list is kept in a table: prices change, articles come and go.
-2. Every evening the changes since the evening before are read: one row per article, with the price
-   before, and applied to a copy. A change is told once, whatever happened in between.
-3. One article's whole history is asked for.
+1. A table holds a price list: prices change, articles are added and removed.
+2. Every evening, the changes since the evening before are read and applied to a copy. There is one
+   row per article, with the price before, however often the price changed in between.
+3. All versions of one article are read.
 
 Each step asserts its result. Run it with
 
@@ -30,11 +30,11 @@ def main(folder: Path) -> None:
     copy = client.create_table("copy", PRICES, **layout)
     evening = prices.current_timestamp()
 
-    print("Monday: the list is loaded")
+    print("Monday: the price list is loaded")
     prices.insert(table({"apple": 100, "pear": 120, "plum": 90}))
     evening = follow(prices, copy, evening)
 
-    print("Tuesday: row by row, an article is sold out and another is only there for an hour")
+    print("Tuesday: one price changes twice, one article is removed, one is added and removed")
     session = client.new_session()
     session.apply(prices.new_update({"article": "apple", "price": 105}))
     session.apply(prices.new_delete({"article": "plum"}))
@@ -43,21 +43,21 @@ def main(folder: Path) -> None:
     session.apply(prices.new_delete({"article": "quince"}))
     session.apply(prices.new_update({"article": "apple", "price": 110}))
     session.flush()
-    assert told(prices, evening) == {
+    assert changed(prices, evening) == {
         "apple": ("update", 110, 100),
         "plum": ("delete", 90, 90),
     }
     evening = follow(prices, copy, evening)
 
-    print("Wednesday: plums are back, the table is cleaned up, which is no change")
+    print("Wednesday: plums are added again; a compaction is no change")
     prices.upsert(table({"plum": 95}))
     prices.compact()
     rising = prices.changes(evening, where=prices["price"] >= 95).to_pylist()
     assert [row["article"] for row in rising] == ["plum"]
     evening = follow(prices, copy, evening)
-    assert told(prices, evening) == {}
+    assert changed(prices, evening) == {}
 
-    print("The story of the plum:")
+    print("All versions of the plum:")
     versions = prices.history("plum").to_pylist()
     for version in versions:
         print(f"   {version['_change_type']:7} {version['price']}")
@@ -67,12 +67,12 @@ def main(folder: Path) -> None:
 
 
 def table(prices: dict[str, int]) -> pa.Table:
-    """Articles with their prices."""
+    """Return articles with their prices as Arrow."""
     return pa.table({"article": list(prices), "price": list(prices.values())}, PRICES)
 
 
-def told(prices: kudu.Table, since: int) -> dict[str, tuple]:
-    """What changed since a moment: article -> (type, price, price before)."""
+def changed(prices: kudu.Table, since: int) -> dict[str, tuple]:
+    """Return the changes since a moment: article -> (type, price, price before)."""
     changes = prices.changes(since, images="both").to_pylist()
     return {
         row["article"]: (
@@ -85,7 +85,7 @@ def told(prices: kudu.Table, since: int) -> dict[str, tuple]:
 
 
 def follow(prices: kudu.Table, copy: kudu.Table, since: int) -> int:
-    """Bring the copy from one evening to the next, and return that."""
+    """Apply the changes since one evening to the copy, and return the next evening."""
     changes = prices.changes(since)
     rows = changes.to_arrow()
     copy.apply(rows.drop_columns("_commit_timestamp"), operation_column="_change_type")
@@ -95,7 +95,7 @@ def follow(prices: kudu.Table, copy: kudu.Table, since: int) -> int:
 
 
 def contents(prices: kudu.Table) -> dict[str, int]:
-    """The whole list."""
+    """Return the whole list."""
     return {row["article"]: row["price"] for row in prices.scan().to_pylist()}
 
 

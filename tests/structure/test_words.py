@@ -23,8 +23,8 @@ DOCUMENTS = [
     ROOT / "CONTRIBUTING.md",
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
-# Folders of the product whose text is checked; `kudulite` is the files that stand in it directly.
-CHECKED_FOLDERS: tuple[str, ...] = ()
+# Folders of sources that are checked; `kudulite` is the files that stand in it directly.
+CHECKED_FOLDERS = ("benchmarks", "examples")
 
 # "It is told", "whoever reads", "what goes": each has an exact verb or noun in its place.
 BANNED_WORD = re.compile(
@@ -87,10 +87,10 @@ def _comments(source: Source) -> Iterator[tuple[int, str]]:
 
 
 def folder_problems(tree: SourceTree, folder: str) -> list[str]:
-    """The problems of all product files that stand in a folder, not below it."""
+    """The problems of all files that stand in a folder, not below it."""
     return [
         problem
-        for source in tree.packaged
+        for source in tree.sources
         if source.path.parent == Path(folder)
         for problem in code_problems(source)
     ]
