@@ -32,18 +32,17 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from os import PathLike
 from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as sf
+from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
 from pyspark.sql.types import IntegerType, StructType
 
 import kudulite
-from kudulite import Backup, BackupPiece, MaintenanceResult, RestoreStep, Schema, StagedTask, Table
+from kudulite import Backup, BackupPiece, MaintenanceResult, Moment, Schema, Table
 from kudulite.errors import SchemaError
 from kudulite_spark.options import absolute_path, catalog_of, open_table
 from kudulite_spark.session import start_directory
@@ -148,7 +147,7 @@ def restore(
     target: str | PathLike[str],
     path: str | PathLike[str],
     *,
-    at: Any = None,
+    at: Moment | None = None,
     overwrite: bool = False,
     task_count: int | None = None,
 ) -> Table:
@@ -160,23 +159,14 @@ def restore(
     source, place = absolute_path(target, base), absolute_path(path, base)
     with kudulite.begin_restore(source, place, at=at, overwrite=overwrite) as job:
         for step in job.steps():
-            work = partial(_stage, step)
-            step.commit(run_spread(spark, range(step.task_count), work, task_count))
-        sums = run_spread(spark, job.content_pieces(), _run_content, task_count)
+            step.commit(run_spread(spark, range(step.task_count), step.stage, task_count))
+        sums = run_spread(spark, job.content_pieces(), lambda piece: piece.run(), task_count)
         return job.finish(sums)
 
 
 def _run_pieces(pieces: Sequence[BackupPiece]) -> None:
     for piece in pieces:
         piece.run()
-
-
-def _stage(step: RestoreStep, index: int) -> StagedTask:
-    return step.stage(index)
-
-
-def _run_content(piece: Any) -> Any:
-    return piece.run()
 
 
 def run_spread(
@@ -200,7 +190,7 @@ def run_spread(
                 columns = [pa.array([number], pa.int64()), pa.array([result], pa.binary())]
                 yield pa.record_batch(columns, ["number", "result"])
 
-    rows: list[Any] = numbers.mapInArrow(run, "number bigint, result binary").collect()
+    rows = numbers.mapInArrow(run, "number bigint, result binary").collect()
     found = {row.number: row.result for row in rows}
     return [pickle.loads(bytes(found[number])) for number in range(len(items))]
 
@@ -241,5 +231,4 @@ def _tablet_number(path: str, names: Sequence[str]) -> Callable[..., Column]:
         number[is_whole] = open_table(path).tablet_index(rows).to_numpy().clip(0)
         return pa.array(number)
 
-    # PySpark reads the annotations, so this module must not turn them into text.
-    return sf.arrow_udf(tablet_number, IntegerType())  # type: ignore[call-overload]
+    return arrow_udf(tablet_number, IntegerType(), ArrowUDFType.SCALAR)

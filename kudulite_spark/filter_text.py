@@ -22,17 +22,19 @@ import re
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from itertools import pairwise
-from typing import Any, cast
+from typing import cast
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from sqlglot import exp
+from sqlglot import TokenType, exp
 from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import SqlglotError
-from sqlglot.tokens import TokenType
 
 from kudulite import Column, Predicate, Schema
 from kudulite.errors import ColumnNotFoundError, OptionError
 from kudulite_spark.types import find_name
+
+# The value of a literal.
+Literal = bool | int | float | Decimal | str | bytes | date
 
 _SPARK = Dialect.get_or_raise("spark")
 
@@ -172,7 +174,7 @@ class _Translator:
             f" {', '.join(self._schema.names)}"
         )
 
-    def _literal(self, node: exp.Expression, column: Column, part: exp.Expression) -> Any:
+    def _literal(self, node: exp.Expression, column: Column, part: exp.Expression) -> Literal:
         if isinstance(_bare(node), exp.Null):
             raise _refusal(part, "is never true; use IS NULL")
         try:
@@ -182,7 +184,7 @@ class _Translator:
             raise _refusal(part, why) from error
 
 
-def _literal_value(node: exp.Expression) -> Any:
+def _literal_value(node: exp.Expression) -> Literal:
     """Return the Python value of a literal; TypeError for any other expression."""
     if isinstance(node, exp.Paren):
         return _literal_value(node.this)
@@ -210,7 +212,7 @@ def _number(text: str) -> int | float | Decimal:
     return float(text) if "e" in text.lower() else Decimal(text)
 
 
-def _typed_literal(text: str, kind: exp.DType) -> Any:
+def _typed_literal(text: str, kind: exp.DType) -> Literal:
     """Return the value of `DATE '…'`, `TIMESTAMP '…'`, `10L`, `1.5D`, `1.5BD`."""
     if kind == exp.DType.DATE:
         return date.fromisoformat(text.strip())
@@ -240,7 +242,7 @@ def parse_time(text: str) -> datetime:
     return datetime.fromisoformat(moment).replace(tzinfo=zone_info)
 
 
-def _fitted(value: Any, column: Column) -> Any:
+def _fitted(value: Literal, column: Column) -> Literal:
     """Return what to compare the column with; TypeError where Spark would cast the column."""
     kind = column.type.name
     if kind in ("unixtime_micros", "timestamp_ntz"):
@@ -263,7 +265,7 @@ def _fitted(value: Any, column: Column) -> Any:
     return value
 
 
-def _fitted_time(value: Any, kind: str) -> datetime:
+def _fitted_time(value: Literal, kind: str) -> datetime:
     if isinstance(value, str):
         value = parse_time(value)
     elif isinstance(value, date) and not isinstance(value, datetime):

@@ -19,13 +19,12 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from os import PathLike
-from typing import Any
 
 from pyspark import RDD
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import StructType
 
-from kudulite import Client, Partitioning, Schema, Table
+from kudulite import Client, Key, Partitioning, Schema, Table
 from kudulite.errors import NotSupportedError, OptionError
 from kudulite_spark.admin import repartition_for
 from kudulite_spark.kudu_options import PREFIX, table_path
@@ -92,8 +91,8 @@ class CreateTableOptions:
 
     def addRangePartition(
         self,
-        lower: Any = None,
-        upper: Any = None,
+        lower: Key | None = None,
+        upper: Key | None = None,
         lowerBoundType: str = "inclusive",
         upperBoundType: str = "exclusive",
     ) -> CreateTableOptions:
@@ -102,7 +101,7 @@ class CreateTableOptions:
         self._partitioning.add_range_partition(lower, upper, *kinds)
         return self
 
-    def addSplitRow(self, row: Any) -> CreateTableOptions:
+    def addSplitRow(self, row: Key) -> CreateTableOptions:
         """Cut the range that `row` lies in at it."""
         self._partitioning.add_range_partition_split(row)
         return self

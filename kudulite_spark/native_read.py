@@ -57,7 +57,17 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from kudulite import NativeColumn, NativeFile, NativeLimits, NativePlan, Predicate, Schema, Table
+from kudulite import (
+    Moment,
+    NativeColumn,
+    NativeFile,
+    NativeLimits,
+    NativePlan,
+    Predicate,
+    Schema,
+    Table,
+    Where,
+)
 from kudulite.errors import OptionError
 from kudulite_spark.filter_text import parse_filter
 from kudulite_spark.literals import condition, literal
@@ -116,9 +126,9 @@ _NARROWER: dict[pa.DataType, DataType] = {
 def read_table(
     spark: SparkSession,
     path: str | PathLike[str],
-    snapshot: Any = None,
+    snapshot: Moment | None = None,
     columns: str | Sequence[str] | None = None,
-    where: str | Predicate | Sequence[Predicate] | None = None,
+    where: str | Where | None = None,
 ) -> DataFrame:
     """Return the rows of the table at `path` as a DataFrame, as of `snapshot` (inclusive) or now.
 
@@ -174,9 +184,7 @@ def _selected(frame: DataFrame, plan: NativePlan, names: Sequence[str]) -> DataF
     return frame.select(*(backquoted(item.name) for item in wanted))
 
 
-def _predicates(
-    where: str | Predicate | Sequence[Predicate] | None, schema: Schema
-) -> list[Predicate]:
+def _predicates(where: str | Where | None, schema: Schema) -> list[Predicate]:
     if where is None:
         return []
     if isinstance(where, str):

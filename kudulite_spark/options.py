@@ -22,7 +22,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote, urlparse
 
 import kudulite
@@ -101,6 +101,8 @@ _SPARK_NAMES = _CATALOG_NAMES | _INTERNAL_NAMES | _STREAM_NAMES
 _CANONICAL = {name.lower(): name for name in KNOWN_NAMES}
 _SIZE = re.compile(r"(\d+)\s*(k|m|g)?(?:i?b)?", re.IGNORECASE)
 _SIZE_FACTOR = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -377,7 +379,7 @@ def parse_range(text: str) -> dict[str, Any]:
     return ranges
 
 
-def _parse_json(option: str, text: str, kind: type) -> Any:
+def _parse_json(option: str, text: str, kind: type[T]) -> T:
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:

@@ -22,6 +22,7 @@ and 200 shuffle partitions on two cores.
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import sys
@@ -134,9 +135,8 @@ def _check(spark: SparkSession) -> None:
 
 
 def _java_error() -> type[Exception]:
-    from py4j.protocol import Py4JError
-
-    return Py4JError
+    error: type[Exception] = importlib.import_module("py4j.protocol").Py4JError
+    return error
 
 
 def local_session(

@@ -29,9 +29,8 @@ two offsets, and nothing else, say what a batch reads.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -43,6 +42,9 @@ from kudulite_spark.types import COMMIT_TIMESTAMP
 _TRUSTED_STEPS = 3
 
 SNAPSHOT, NOW = "snapshot", "now"
+
+# An offset as Spark keeps it.
+OffsetJson = dict[str, str | int]
 
 # The tablet and the encoded key of a row; an empty key is before all rows of the tablet.
 RowPlace = tuple[str, bytes]
@@ -186,7 +188,7 @@ class StreamStart:
                 f"option 'startTimestamp' of a stream is {SNAPSHOT}, {NOW} or a moment: {error}"
             ) from error
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> OffsetJson:
         """Return the offset as Spark keeps it."""
         return {"start": self.moment}
 
@@ -199,20 +201,22 @@ class StreamOffset:
     timestamp: int  # HybridTime
     row: RowPlace | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> OffsetJson:
         """Return the offset as Spark keeps it; equal offsets have equal texts."""
-        value: dict[str, Any] = {"table": self.table_id, "timestamp": self.timestamp}
+        value: OffsetJson = {"table": self.table_id, "timestamp": self.timestamp}
         if self.row is not None:
             value["tablet"], value["key"] = self.row[0], self.row[1].hex()
         return value
 
 
-def parse_offset(value: Mapping[str, Any]) -> StreamStart | StreamOffset:
+def parse_offset(value: OffsetJson) -> StreamStart | StreamOffset:
     """Return the offset of its JSON form. Raises UsageError for what is none of ours."""
     try:
         if "start" in value:
             return StreamStart(value["start"])
-        row = (str(value["tablet"]), bytes.fromhex(value["key"])) if "tablet" in value else None
+        row = (
+            (str(value["tablet"]), bytes.fromhex(str(value["key"]))) if "tablet" in value else None
+        )
         return StreamOffset(str(value["table"]), int(value["timestamp"]), row)
     except (KeyError, TypeError, ValueError) as error:
         raise UsageError(

@@ -20,7 +20,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,6 +33,7 @@ from kudulite_spark.stream_bounds import (
     NOW,
     SNAPSHOT,
     CommitCounts,
+    OffsetJson,
     RowPlace,
     StreamOffset,
     StreamStart,
@@ -119,7 +119,7 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- where batches end
 
-    def initialOffset(self) -> dict[str, Any]:
+    def initialOffset(self) -> OffsetJson:
         """Return where a new query starts: always the same, since Spark does not log it."""
         return self._plan.start.to_json()
 
@@ -134,8 +134,8 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._target = self._table(None).newest_change()
 
     def latestOffset(
-        self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
-    ) -> dict[str, Any]:
+        self, start: OffsetJson | None = None, limit: ReadLimit | None = None
+    ) -> OffsetJson:
         """Return where the batch that begins at `start` ends; `start` itself for nothing new."""
         offset = None if start is None else parse_offset(start)
         with self._explained():
@@ -143,7 +143,7 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = self._end(table, offset, _row_count_of(limit))
         return end.to_json()
 
-    def reportLatestOffset(self) -> dict[str, Any] | None:
+    def reportLatestOffset(self) -> OffsetJson | None:
         """Return the newest change that was seen, for the progress of the query."""
         return None if self._newest is None else self._newest.to_json()
 
@@ -186,7 +186,7 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- what a batch reads
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[StreamPartition]:
+    def partitions(self, start: OffsetJson, end: OffsetJson) -> list[StreamPartition]:
         """Return the tablets and key ranges of a batch, packed by size."""
         first, last = parse_offset(start), parse_offset(end)
         if first == last or first == StreamStart(NOW) or isinstance(last, StreamStart):
