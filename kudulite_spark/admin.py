@@ -1,31 +1,20 @@
-"""Tables made from Spark without writing a row: `create_table`.
+"""Functions on a whole table: make it, maintain it, back it up, restore it, route rows to it.
 
-Maintenance of a table spread over the executors of a Spark cluster: `maintain`.
+    maintain    driver: tablet ids     tasks: maintain a tablet each    driver: garbage collection
+    backup      driver: plan           tasks: write a file per piece    driver: manifest
+    restore     driver: step           tasks: stage a file each         driver: commit, next step
+                …                      tasks: hash the rows             driver: the table's name
 
-    driver     tablet ids ──▶ one row per tablet, one task per row
-    executor   Table.maintain(tablet_ids=[one]): flush, compact, drop history
-    driver     what is left is small: dropped ranges, the sweep
+`run_spread` hands the work over: one task for each item, one result of each. All processes see the
+same directories. A task may run more than once: its second run finds nothing to do, or its file is
+not used. Other drivers, readers and writers may work at the same time. A tablet that another
+process maintains is skipped. A job that was killed continues when it is run again, from Spark or by
+`kudulite.backup` and `kudulite.restore`.
 
-Several drivers, writers and readers may be at work meanwhile: a tablet that somebody else maintains
-is left to him, and a task that is started twice finds nothing to do.
-
-Backups as Spark jobs: `backup` and `restore`, with the work spread over the executors.
-
-    backup    driver: plan      executors: a Parquet file per piece    driver: manifest
-    restore   driver: step      executors: stage a file each           driver: commit, next step
-              …                 executors: hash the rows               driver: the table's name
-
-All of them see the same directories. A task that is tried again, or started twice, does no harm,
-and a job that was killed goes on when it is run again, here or as `kudulite.backup` and `.restore`.
-
-Work spread over the executors of a cluster: a function of one item, and a task for each item.
-
-Sending each tablet's rows to one task before a write: `repartition_for`.
-
-A Python source cannot ask Spark for a distribution of the rows it is given. Without one, every task
-stages a little for every tablet, and a write of m tasks leaves up to m rowsets per tablet, which
-overlap in key. Routed rows leave one rowset per tablet, for the price of a shuffle. The content of
-the table is the same either way, and compaction brings the rowsets together later.
+`repartition_for` sends the rows of each tablet to one task before a write. A Python source cannot
+ask Spark for that. Without it every task stages a little for every tablet, and a write of m tasks
+leaves up to m rowsets per tablet, which overlap in key. With it each tablet gets one rowset, for
+the price of a shuffle. The rows of the table are the same either way.
 """
 
 from __future__ import annotations
@@ -64,9 +53,9 @@ def create_table(
 ) -> Table:
     """Make an empty table in the directory `path` and return it.
 
-    `schema` is a Spark schema or its DDL text (`"id BIGINT, name VARCHAR(20)"`), or one of Arrow or
-    kudulite; only the last names its primary key itself. A relative path starts where a load() of
-    the same path would look. TableExistsError if there is a table already."""
+    `schema` is a Spark schema or its DDL text (`"id BIGINT, name VARCHAR(20)"`), an Arrow schema,
+    or a kudulite schema, which has its own primary key. A relative path means the same table as in
+    load(). Raises TableExistsError."""
     place = absolute_path(path, start_directory(spark))
     client, name = catalog_of(place)
     if isinstance(schema, str):
@@ -91,21 +80,21 @@ def maintain(
     budget_bytes: int | None = None,
     task_count: int | None = None,
 ) -> MaintenanceResult:
-    """Maintain the table at `path` as `Table.maintain` does, its tablets side by side in tasks.
+    """Maintain the table at `path` as `Table.maintain` does, one tablet per task.
 
     `budget_bytes` is for each tablet. There are as many tasks as tablets, or `task_count`. Returns
-    what all of them did together. Raises what a task raises, after Spark has tried it again."""
+    one result for the whole table. An error of a task is raised after Spark's retries."""
     place = absolute_path(path, start_directory(spark))
     table = open_table(place)
 
     def maintain_tablet(tablet_id: str) -> MaintenanceResult:
         mine = open_table(place)
-        # One that was dropped since the driver looked has nothing to do.
+        # The tablet may have been dropped since the driver listed it.
         ids = [tablet_id] if tablet_id in mine.tablet_ids else []
         return mine.maintain(tablet_ids=ids, budget_bytes=budget_bytes)
 
     results = run_spread(spark, table.tablet_ids, maintain_tablet, task_count)
-    # With no budget only what rewrites nothing is left to do.
+    # Without a budget nothing is rewritten: only garbage collection is left.
     results.append(table.maintain(grace_seconds, staging_grace_seconds, budget_bytes=0))
     return _together(results)
 
@@ -129,10 +118,10 @@ def backup(
     content_hash: bool = False,
     task_count: int | None = None,
 ) -> Backup:
-    """Back the table at `path` up to the directory `target`, as `kudulite.backup` does.
+    """Back up the table at `path` into the directory `target`, as `kudulite.backup` does.
 
-    Pieces of about 64 MiB are read and written side by side, in as many tasks or `task_count`.
-    Raises what planning raises, and what a task raises after Spark has tried it again."""
+    Pieces of about 64 MiB are written in parallel, one per task or in `task_count` tasks. Raises
+    the same errors as `kudulite.backup`; an error of a task is raised after Spark's retries."""
     base = start_directory(spark)
     table = open_table(absolute_path(path, base))
     where = absolute_path(target, base)
@@ -151,10 +140,10 @@ def restore(
     overwrite: bool = False,
     task_count: int | None = None,
 ) -> Table:
-    """Make the table at `path` from the backups in `target`, as `kudulite.restore` does.
+    """Restore the table at `path` from the backups in `target`, as `kudulite.restore` does.
 
-    The files of each backup are staged side by side, a task each or in `task_count` tasks, and
-    committed by the driver. Raises what beginning raises, and what a task raises."""
+    The files of each backup are staged in parallel, one per task or in `task_count` tasks, and
+    committed by the driver. Raises the same errors as `kudulite.restore`."""
     base = start_directory(spark)
     source, place = absolute_path(target, base), absolute_path(path, base)
     with kudulite.begin_restore(source, place, at=at, overwrite=overwrite) as job:
@@ -175,10 +164,10 @@ def run_spread(
     work: Callable[[T], R],
     task_count: int | None = None,
 ) -> list[R]:
-    """Return `work(item)` of each item, in order; items and results travel pickled.
+    """Return `work(item)` of each item, in order; items and results are pickled.
 
-    There are as many tasks as items, or `task_count`. Spark may run an item more than once, and
-    gives one result of each. Raises what `work` raises, after Spark has tried it again."""
+    There are as many tasks as items, or `task_count`. Spark may run an item more than once and
+    returns one result of each. An error of `work` is raised after Spark's retries."""
     if not items:
         return []
     numbers = spark.range(0, len(items), 1, task_count or len(items))
@@ -198,11 +187,11 @@ def run_spread(
 def repartition_for(
     df: DataFrame, path: str | PathLike[str], task_count: int | None = None
 ) -> DataFrame:
-    """Return the same rows, those of one tablet of the table at `path` in one partition.
+    """Return the same rows with all rows of a tablet of the table at `path` in one partition.
 
-    There are as many partitions as tablets by default; with fewer, each holds whole tablets.
-    Rows that no tablet takes (a NULL in the key, a key outside every range) go anywhere, for the
-    write to name them. Raises SchemaError where a key column is missing."""
+    There are as many partitions as tablets by default; with fewer, each holds whole tablets. Rows
+    that belong to no tablet (a NULL in the key, a key outside every range) are kept: the write
+    refuses them and names them. Raises SchemaError if a key column is missing."""
     table = open_table(absolute_path(path, start_directory(df.sparkSession)))
     schema = table.schema
     where = f"table {str(table.path)!r}: the DataFrame"
@@ -222,7 +211,7 @@ def repartition_for(
 
 
 def _tablet_number(path: str, names: Sequence[str]) -> Callable[..., Column]:
-    """Return a column function: key columns to the number of the row's tablet, 0 where none is."""
+    """Return a column function from key columns to the number of the row's tablet, 0 for none."""
 
     def tablet_number(*keys: pa.Array) -> pa.Array:
         is_whole = np.logical_and.reduce([key.is_valid().to_numpy(False) for key in keys])

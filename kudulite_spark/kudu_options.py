@@ -1,12 +1,12 @@
-"""kudu-spark's option names: what each is here, so that its programs keep their options.
+"""kudu-spark's option names: each is replaced by an option of kudulite, checked, or refused.
 
     kudu.master + kudu.table     path: the directory that holds the tables, and a name in it
     another name                 the same option here, see _RENAMED
-    no effect                    how a client talks to servers: there are none; logged, never wrong
-    refused                      what asks for a promise that a directory cannot give
+    no effect                    options of a client of servers, which do not exist: checked, logged
+    refused                      a promise that a directory cannot keep
 
 `kudu_names_replaced` runs before all other parsing of options. A value that kudu-spark would refuse
-is refused here, too, also where the option has no effect.
+is refused here as well, even if the option has no effect.
 
 Source: Kudu's kudu-spark, DefaultSource.scala, KuduReadOptions.scala, KuduWriteOptions.scala.
 """
@@ -61,18 +61,18 @@ _CANONICAL = {name.lower(): name for name in KUDU_NAMES}
 # `host`, `host:7051` or several of them; a directory has a slash, or is a plain name.
 _ADDRESSES = re.compile(r"[^/\\]*[^/\\:]:\d+(,.*)?|[^/\\]+,[^/\\]+")
 _REFUSED = {
-    "kudu.requireAuthentication": "whoever may read the directory may read the tables; restrict it"
-    " with the file system's permissions",
-    "kudu.encryptionPolicy": "nothing goes over a wire, and files are as the file system keeps"
-    " them; use an encrypted one",
+    "kudu.requireAuthentication": "a user with access to the directory can read the tables; set the"
+    " permissions of the directory",
+    "kudu.encryptionPolicy": "there is no network traffic, and kudulite does not encrypt files; use"
+    " an encrypted file system",
 }
 
 
 def kudu_names_replaced(options: Mapping[str, str]) -> dict[str, str]:
     """Return the options with kudu-spark's names replaced by the documented ones.
 
-    Raises OptionError for a name that kudu-spark does not know either, a value that it would
-    refuse, what has no meaning here, and an option that is given under both names.
+    Raises OptionError for a name that kudu-spark does not have either, a value that it would
+    refuse, a promise that cannot be kept, and an option that is given under both names.
     """
     given, rest = _split(options)
     if not given:
@@ -87,12 +87,12 @@ def kudu_names_replaced(options: Mapping[str, str]) -> dict[str, str]:
     if twice:
         raise OptionError(
             f"option {known[twice[0].lower()]!r} is given, and kudu-spark's name for the same; give"
-            " one of them"
+            " only one of them"
         )
     ignores_duplicates = _boolean(given, "kudu.ignoreDuplicateRowErrors")
     operation = {name.lower(): value for name, value in {**rest, **found}.items()}.get("operation")
     if ignores_duplicates and operation is not None and operation.strip().lower() == "insert":
-        # Under either name: kudu-spark ignores duplicates of inserts, and of nothing else.
+        # Under either name: kudu-spark ignores duplicates of inserts only.
         rest = {name: value for name, value in rest.items() if name.lower() != "operation"}
         found["operation"] = "insert_ignore"
     _check_the_others(given)
@@ -136,20 +136,20 @@ def _path(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def table_path(root: str, table: str) -> str:
-    """Return the path of the table of that name, which may be `impala::db.name`, in a directory.
+    """Return the path of the table of a name in a directory; the name may be `impala::db.name`.
 
-    Raises OptionError for what is no name.
+    Raises OptionError for text that is no name.
     """
     if not table or "/" in table or table.startswith("."):
         raise OptionError(
             f"table name {table!r}: a name is not empty, has no '/' and does not begin with a dot"
         )
-    # A URL's other characters are read back when it becomes a path.
+    # A URL is unquoted when it becomes a path.
     return os.path.join(root, quote(table) if root.lower().startswith("file:") else table)
 
 
 def _check_the_others(given: Mapping[str, str]) -> None:
-    """Check what has no effect, and refuse what asks for more than there is."""
+    """Check the options without effect, and refuse promises that cannot be kept."""
     for name in _NUMBERS_WITHOUT_EFFECT:
         if name in given:
             _number(given, name)

@@ -1,7 +1,7 @@
-"""Values of kudulite columns as Spark literals, exactly, and conditions made of them.
+"""Values of kudulite columns as exact Spark literals, and conditions made of them.
 
-PySpark's own way for dates and times goes through the session's time zone and another calendar for
-old days; here they are text that Spark casts, which is a constant to its optimiser.
+PySpark's own conversion of dates and times uses the session's time zone and, for old days, another
+calendar. Here they are text that Spark casts, which its optimiser treats as a constant.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from kudulite_spark.types import spark_type
 
 _MICROSECOND = datetime.timedelta(microseconds=1)
 _DAY_MICROS = 86_400_000_000
-_SECONDS = "decimal(18,6)"  # those of Spark's intervals
-# Values that Spark takes as literals of this type, or of a narrower one that it compares exactly.
+_SECONDS = "decimal(18,6)"  # the seconds of Spark's intervals
+# Spark takes these values as literals of their type, or of a narrower one that compares exactly.
 _PLAIN = frozenset({"bool", "int8", "int16", "int32", "int64", "string", "varchar"})
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 def literal(value: Any, column_type: ColumnType) -> SparkColumn:
-    """Return a value in its canonical Python form as a literal of the column's Spark type."""
+    """Return a value, in its canonical Python form, as a literal of the column's Spark type."""
     wanted = spark_type(column_type)
     name = column_type.name
     if value is None:
@@ -43,7 +43,7 @@ def literal(value: Any, column_type: ColumnType) -> SparkColumn:
 
 
 def _micros(value: datetime.datetime | int) -> int:
-    """Microseconds since the epoch; moments outside Python's years are such numbers already."""
+    """Return microseconds since the epoch; an int, for years Python does not have, is that."""
     if isinstance(value, int):
         return value
     moment = value if value.tzinfo else value.replace(tzinfo=datetime.UTC)
@@ -51,7 +51,7 @@ def _micros(value: datetime.datetime | int) -> int:
 
 
 def _naive_moment(micros: int) -> SparkColumn:
-    """A moment without a zone outside the years 1 to 9999, which have no text."""
+    """Return a moment without a zone outside the years 1 to 9999, which has no text."""
     days, rest = divmod(abs(micros), _DAY_MICROS)
     seconds = decimal.Decimal(rest).scaleb(-6)
     sign = -1 if micros < 0 else 1
@@ -80,7 +80,7 @@ def condition(found: NativeCondition, column: SparkColumn) -> SparkColumn:
 
 
 def _byte_bounds(found: NativeCondition, column: SparkColumn) -> list[SparkColumn]:
-    """A prefix's upper bound need not be text; then Spark has to compare bytes."""
+    """Return bounds of strings or binary; a prefix's upper bound may be no text, only bytes."""
     parts = []
     for value, is_lower in ((found.lower, True), (found.upper, False)):
         if value is None:

@@ -1,34 +1,32 @@
 """`read_table`: a table at one snapshot, its base data read by Spark's own Parquet reader.
 
-    Table.native_plan ─┬─ files    Spark's scans            ─┐
-                       ├─ rows     few rows, handed to Spark as Arrow         ├─ union
-                       └─ tokens   the Python source, for all that is left   ─┘
-
-Spark prunes columns, pushes filters, skips row groups and knows sizes for the files as for any
-Parquet; a table without deltas is nothing but its files. The snapshot is fixed by the call, and so
-are the files: a DataFrame lives for the grace time after a compaction has replaced some of them.
-
-Base files as Spark DataFrames: Spark's own Parquet reader, without the rows that deltas touch.
+    Table.native_plan ─┬─ files    Parquet scans of Spark                        ─┐
+                       ├─ rows     few rows, passed to Spark as Arrow             ├─ union
+                       └─ tokens   all other rows, read by the Python source     ─┘
 
     files of one layout ── spark.read.schema(…).parquet(…) ── columns under the table's names
-                                   │ those with excluded rows: left anti join, broadcast, on
+                                   │ files with excluded rows: left anti join, broadcast, on
                                    │ (file size, row index / 64) and a bit of a mask
-                                   └ files of equal size: a scan of their own each
+                                   └ files of equal size: separate scans
 
-A layout says where the columns of the table are in a file: under which name, in which type, or
-nowhere. Files of one layout are one scan, so after an alteration there are two until compactions
-have rewritten the older files.
+Spark prunes columns, pushes filters, skips row groups and has sizes for the files as for any
+Parquet. A table without deltas is only its files. The call fixes the snapshot and the files, so a
+DataFrame can be read until the grace time has passed after a compaction replaced some of them.
 
-A file is known by its length: Spark has it as a constant number for each file, which costs nothing
-to compare, and files of one scan are chosen to differ in it. Excluded rows are handed to Spark as
-64 to a mask: one number to look up, and never more than a 64th of the rows.
+A layout maps the columns of the table to those of a file: their name and type there, or absent.
+Files of one layout are one scan. After an alteration there are two scans until compactions have
+rewritten the older files.
 
-Invariants: a row is read here as kudulite reads it, bit by bit, or its file is refused
-(`is_readable`). In particular (1) float columns are hidden from Parquet's filters: statistics leave
-NaN out, and dictionaries tell -0.0 from 0.0, so Spark would skip row groups that match; (2) so are
-dates and timestamps where a file has some near the ten days of 1582 that Java's old calendar lacks:
-Spark takes a literal of these days for one ten days later; (3) dates and timestamps are never
-rebased; (4) missing or broken files are errors, whatever the session says.
+A file is identified by its length, because Spark has that as a constant number for each file, which
+costs nothing to compare. Files of one scan are chosen to have different lengths. Excluded rows are
+64-bit masks: one number to look up, and at most a 64th of the rows.
+
+Invariants: a row is read as kudulite reads it, bit by bit, or its file is refused (`is_readable`).
+In particular (1) float columns are hidden from Parquet's filters: statistics leave NaN out, and
+dictionaries distinguish -0.0 from 0.0, so Spark would skip row groups that match; (2) dates and
+timestamps are hidden too if a file has some near the ten days of 1582 that Java's old calendar
+lacks: Spark takes a literal of these days for one ten days later; (3) dates and timestamps are
+never rebased; (4) missing or broken files are errors, whatever the session's settings are.
 """
 
 from __future__ import annotations
@@ -77,8 +75,8 @@ from kudulite_spark.session import start_directory
 from kudulite_spark.types import find_all, spark_schema, spark_type
 
 LIMITS = NativeLimits()
-# Queries of wider tables ask for few of their columns. What a plan hands over it decodes in all of
-# them; what it leaves to the source is read lazily, and with the front in these columns alone.
+# Queries of wider tables need few of the columns. A plan decodes all columns of the rows that it
+# hands over. The source reads its rows lazily and, with the front, only the columns of the query.
 COLUMNS_MANY = 32
 
 _ENCODINGS = frozenset(
@@ -93,12 +91,12 @@ _ENCODINGS = frozenset(
         "DELTA_BYTE_ARRAY",
     }
 )
-# Spark's vectorised reader has it from 4.3 on.
+# Spark's vectorised reader supports it since 4.3.
 _ENCODINGS_4_3 = frozenset({"BYTE_STREAM_SPLIT"})
-# A column of such a name hides, or is taken for, what Spark knows of a file.
+# A column of such a name hides, or is confused with, Spark's columns about a file.
 _SPARK_NAMES = frozenset({"_metadata", "_tmp_metadata_row_index"})
 
-# Each wins over the session's setting of the same meaning.
+# Each overrides the session's setting of the same meaning.
 _READ_OPTIONS = {
     "recursiveFileLookup": "true",  # or folder names like a=1 would become columns
     "__globPaths__": "false",  # a path may have * and [ in it
@@ -132,12 +130,12 @@ def read_table(
 ) -> DataFrame:
     """Return the rows of the table at `path` as a DataFrame, as of `snapshot` (inclusive) or now.
 
-    `snapshot` is a datetime, ISO text or a HybridTime. `columns` (a sequence, or text
-    as in the option) and `where` (text as in the option `filter`, or predicates `table["host"] ==
-    "a"`) spare planning work on large tables; Spark prunes and filters by itself as well. The
-    rows are those of `format("kudulite")`.
+    `snapshot` is a datetime, ISO text or a HybridTime. `columns` (a sequence, or text as in the
+    option) and `where` (text as in the option `filter`, or predicates `table["host"] == "a"`) save
+    planning work on large tables; Spark also prunes and filters by itself. The rows are the same
+    as those of `format("kudulite")`.
 
-    Raises as `Table.scan` does, and OptionError for text that is no filter."""
+    Raises the errors of `Table.scan`, and OptionError for text that is no filter."""
     table = open_table(absolute_path(path, start_directory(spark)))
     schema = table.schema
     predicates = _predicates(where, schema)
@@ -166,7 +164,7 @@ def _limits(column_count: int) -> NativeLimits:
 
 
 def _selected(frame: DataFrame, plan: NativePlan, names: Sequence[str]) -> DataFrame:
-    """Return the columns asked for, with their comments; nothing is done where they are that."""
+    """Return the columns asked for, with their comments; the frame itself if it has just those."""
     wanted = spark_schema(plan.schema, names)
     if not names:
         return frame.select()
@@ -196,8 +194,8 @@ def _predicates(where: str | Where | None, schema: Schema) -> list[Predicate]:
         if not isinstance(predicate, Predicate):
             raise OptionError(
                 f"where: {predicate!r} is no predicate; give text as in option 'filter', or"
-                " predicates as in table['host'] == 'a'. A condition of Spark goes into filter() of"
-                " the DataFrame"
+                " predicates as in table['host'] == 'a'. Use DataFrame.filter() for a condition of"
+                " Spark"
             )
     return given
 
@@ -224,21 +222,21 @@ def _handed_over(spark: SparkSession, plan: NativePlan) -> DataFrame:
     if not names:
         return spark.range(plan.rows.num_rows).select()
     schema = spark_schema(plan.schema, names)
-    # PySpark cannot take arrays of no chunks at all.
+    # PySpark does not accept arrays without chunks.
     rows = plan.rows if plan.rows.num_rows else plan.rows.schema.empty_table()
     return spark.createDataFrame(rows, schema)
 
 
 @dataclass(frozen=True)
 class FileReader:
-    """What of a session decides whether it reads a file exactly."""
+    """The properties of a session that decide whether it reads a file exactly."""
 
     spark_version: tuple[int, int]
-    has_metadata: bool  # only the first version of Spark's file sources knows row positions
+    has_metadata: bool  # only version 1 of Spark's file sources has row positions
 
     @staticmethod
     def of(spark: SparkSession) -> FileReader:
-        """Ask a session, classic or Connect."""
+        """Return the properties of a session, classic or Connect."""
         major, minor = (int(part) for part in spark.version.split(".")[:2])
         sources = str(spark.conf.get("spark.sql.sources.useV1SourceList", "parquet") or "")
         names = {name.strip().lower() for name in sources.split(",")}
@@ -272,7 +270,7 @@ def scans(spark: SparkSession, files: Sequence[NativeFile]) -> list[DataFrame]:
         size = sum(file.size_bytes for file in clean)
         parts = _of_distinct_sizes(dirty)
         if parts and size <= sum(file.size_bytes for file in parts[0]):
-            # A scan of its own would cost more than to look their rows up in vain.
+            # A separate scan would cost more than looking their rows up in vain.
             known = {file.size_bytes for file in parts[0]}
             parts[0] += [file for file in clean if file.size_bytes not in known]
             clean = [file for file in clean if file.size_bytes in known]
@@ -289,7 +287,7 @@ def _layout(file: NativeFile) -> tuple[object, ...]:
 
 
 def _of_distinct_sizes(files: Sequence[NativeFile]) -> list[list[NativeFile]]:
-    """Split files so that in no part two have the same length; mostly one part."""
+    """Split files into parts without two files of equal length; usually one part."""
     parts: list[list[NativeFile]] = []
     seen: dict[int, int] = {}
     for file in files:
@@ -355,10 +353,10 @@ def _unused_names(file: NativeFile, *wanted: str) -> list[str]:
 
 
 def _with_columns(frame: DataFrame, file: NativeFile, more: Sequence[str] = ()) -> DataFrame:
-    """Return the columns as the table has them, from what its files have, and more as SQL.
+    """Return the table's columns, made from the columns of the files, and `more` as SQL.
 
-    As texts, and only where there is something to do: each Column costs calls to the JVM, which
-    for hundreds of them take longer than a query."""
+    Columns are SQL text, and left alone if they need no change: each Column object costs calls to
+    the JVM, and hundreds of them take longer than a query."""
     texts = [_sql(item) for item in file.columns]
     if not more and texts == [backquoted(item.column.name) for item in file.columns]:
         return frame
@@ -374,13 +372,13 @@ def _with_columns(frame: DataFrame, file: NativeFile, more: Sequence[str] = ()) 
 
 
 def _sql(item: NativeColumn) -> str | None:
-    """Return SQL for the column from what its file has; None where that has nothing of it."""
+    """Return SQL that makes the column from the file's; None if the file does not have it."""
     if item.stored_name is None:
         return None
     wanted, found = spark_type(item.column.type), backquoted(item.stored_name)
     if _stored_type(item) != wanted:
         found = f"CAST({found} AS {wanted.simpleString()})"
-    # Nothing but wrappings that Spark cannot see through: the value stays what it is.
+    # Spark pushes no filter through these functions, and they return the value unchanged.
     name = item.column.type.name
     if name in ("float", "double"):
         found = f"nanvl({found}, {found})"
@@ -403,7 +401,7 @@ def _may_be_lacking(item: NativeColumn) -> bool:
 
 
 def _stored_type(item: NativeColumn) -> DataType | None:
-    """Return the Spark type of a column in its file; None where there is no exact one."""
+    """Return the Spark type of a column in its file; None if no type is exact."""
     own = item.column.type
     if item.stored_type is None or item.stored_type == own.arrow:
         return spark_type(own)

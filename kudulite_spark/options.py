@@ -1,17 +1,16 @@
-"""Options of `spark.read` and `df.write` as typed, checked values.
+"""Options of `spark.read` and `df.write` as typed, checked values, and paths as open tables.
 
-Spark hands over text under lower-cased names. `ReadOptions.parse` and `WriteOptions.parse` turn it
-into what docs/spark.md promises, or raise OptionError: an unknown name lists the known ones, a bad
-value says what is legal. One set of names serves both directions, since a temporary view
-(`CREATE TEMPORARY VIEW v USING kudulite OPTIONS (…)`) is read and written under the same options;
-what would make no sense in the other direction (writing into a view of the past) is refused.
-
-Where a table is: from an option's path to the open table, and to its catalog and name.
+Spark passes text under lower-cased names. `ReadOptions.parse` and `WriteOptions.parse` turn it into
+the values that docs/spark.md documents, or raise OptionError: for an unknown name it lists the
+known ones, for a bad value the legal ones. Both directions share one set of names, because a
+temporary view (`CREATE TEMPORARY VIEW v USING kudulite OPTIONS (…)`) is read and written under the
+same options. An option that makes no sense in the other direction (writing into a view of the past)
+is refused.
 
 A table is addressed by its own directory, `<root>/<table>`. Spark passes a path as it was typed,
-and each of its Python processes has a directory of its own. The driver-side ones (planning, commit)
-share that in which the JVM was started, so a relative path is made absolute there, before it
-travels.
+and each of its Python processes has its own working directory. The processes of the driver
+(planning, commit) have that of the JVM, so a relative path is made absolute there, before it is
+sent to tasks.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ READ_NAMES = (
     "splitSizeBytes",
     "startTimestamp",
 )
-# What a view may not have that is to be written to.
+# Options that a view must not have to be written to.
 _PAST_NAMES = (
     "changeImages",
     "endTimestamp",
@@ -62,9 +61,9 @@ _PAST_NAMES = (
     "snapshotTimestamp",
     "startTimestamp",
 )
-# What a stream may not have that is read: it has no end and no order.
+# Options that a stream cannot have: it has no end and no order.
 _BATCH_NAMES = ("endTimestamp", "faultTolerantScan", "pushdown", "snapshotTimestamp")
-# Starts of streams that are no moment.
+# Values of `startTimestamp` that only a stream has.
 STREAM_STARTS = ("now", "snapshot")
 WRITE_NAMES = (
     "applicationId",
@@ -81,18 +80,18 @@ WRITE_NAMES = (
 )
 KNOWN_NAMES = tuple(sorted(("path", *READ_NAMES, *WRITE_NAMES)))
 
-# What Spark's own catalog adds when the source is named in a CREATE TABLE; never a user's option.
+# Spark's catalog adds these for a CREATE TABLE that names the source; they are no user's options.
 _CATALOG_NAMES = frozenset(
     {"comment", "external", "is_managed_location", "location", "owner", "provider"}
 )
 
-# What Spark's own stream options add; the first also tells a stream from all others.
+# Spark's stream options. The first shows that a stream writes.
 CHECKPOINT = "checkpointlocation"
 _STREAM_NAMES = frozenset({CHECKPOINT, "queryname"})
 
-# What the connector's own parts say to each other; not for users.
-SCAN_TOKENS = "kuduliteScanTokens"  # read these pieces of a plan and nothing else
-FRONT = "kuduliteFront"  # the front asks, and wants to know how large the table is
+# Options between parts of the connector; not for users.
+SCAN_TOKENS = "kuduliteScanTokens"  # read only these pieces of a plan
+FRONT = "kuduliteFront"  # the caller is the front, which needs the table's row count
 _INTERNAL_NAMES = frozenset({SCAN_TOKENS.lower(), FRONT.lower()})
 
 _SPARK_NAMES = _CATALOG_NAMES | _INTERNAL_NAMES | _STREAM_NAMES
@@ -107,10 +106,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What a `load()` asks for; `columns` is None for all of them.
+    """The options of a `load()`; `columns` None means all.
 
-    With a `start_timestamp` it is the changes after that, up to `end_timestamp`; that of a stream
-    may also be one of STREAM_STARTS.
+    With a `start_timestamp` the changes after it, up to `end_timestamp`, are read. The
+    `start_timestamp` of a stream may also be one of STREAM_STARTS.
     """
 
     path: str
@@ -128,18 +127,18 @@ class ReadOptions:
 
     @property
     def is_of_changes(self) -> bool:
-        """Whether changes are read, and not a snapshot."""
+        """Whether changes are read, not a snapshot."""
         return self.start_timestamp is not None
 
     @property
     def is_of_stream(self) -> bool:
-        """Whether only a stream can be meant."""
+        """Whether only a stream can have these options."""
         start = (self.start_timestamp or "").strip().lower()
         return start in STREAM_STARTS or self.max_rows_per_trigger is not None
 
     @staticmethod
     def check_stream(options: Mapping[str, str]) -> None:
-        """Refuse what a stream cannot have that is read."""
+        """Refuse options that a stream cannot have."""
         values = named_options(options)
         for name in _BATCH_NAMES:
             if name in values:
@@ -151,7 +150,7 @@ class ReadOptions:
 
     @staticmethod
     def parse(options: Mapping[str, str]) -> ReadOptions:
-        """Check all options, also those of writes, and return the ones of a read."""
+        """Check all options, including those of writes, and return those of a read."""
         values = named_options(options)
         _parse_write_values(values)
         return replace(_parse_read_values(values), scan_tokens=options.get(SCAN_TOKENS))
@@ -159,7 +158,7 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """What a write asks for; the last three describe a table that does not exist yet."""
+    """The options of a write; the last three describe a table that does not exist yet."""
 
     path: str
     operation: str = "upsert"
@@ -176,7 +175,7 @@ class WriteOptions:
 
     @staticmethod
     def parse(options: Mapping[str, str]) -> WriteOptions:
-        """Check all options, also those of reads, and return the ones of a write."""
+        """Check all options, including those of reads, and return those of a write."""
         values = named_options(options)
         for name in _PAST_NAMES:
             if name in values:
@@ -189,22 +188,22 @@ class WriteOptions:
 
     @staticmethod
     def parse_stream(options: Mapping[str, str]) -> WriteOptions:
-        """Do as `parse`; the version of an application is the number of the batch."""
+        """Do as `parse`; the application's version is the number of the batch, not an option."""
         values = named_options(options)
         if "applicationVersion" in values:
             raise OptionError(
                 f"option 'applicationVersion' ({values['applicationVersion']!r}) belongs to a batch"
-                " write; of a stream it is the number of the batch, and 'applicationId' the id of"
-                " the query where it is not given"
+                " write; in a stream the version is the number of the batch, and 'applicationId' is"
+                " by default the id of the query"
             )
         rest = {k: v for k, v in options.items() if k.lower() != "applicationid"}
         return replace(WriteOptions.parse(rest), application_id=values.get("applicationId"))
 
 
 def named_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options under their documented names, without what Spark's catalog adds.
+    """Return the options under their documented names, without those that Spark adds.
 
-    kudu-spark's names are taken as well (`kudu_options`)."""
+    kudu-spark's names are accepted as well (`kudu_options`)."""
     values: dict[str, str] = {}
     unknown: list[str] = []
     for key, value in kudu_names_replaced(options).items():
@@ -223,7 +222,7 @@ def named_options(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def local_path(text: str) -> str:
-    """Return the path of a table as typed, without `file:`; other schemes are refused."""
+    """Return the path of a table as typed, without `file:`. OptionError for other schemes."""
     match = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):", text)
     if not match:
         return text
@@ -273,20 +272,20 @@ def _parse_read_values(values: Mapping[str, str]) -> ReadOptions:
 
 
 def _check_window(values: Mapping[str, str]) -> None:
-    """Refuse options of a read of changes beside those of a snapshot, and without a start."""
+    """Refuse a read of changes with a snapshot's options, or without a start."""
     if "startTimestamp" in values:
         if "snapshotTimestamp" in values:
             raise OptionError(
                 f"option 'snapshotTimestamp' ({values['snapshotTimestamp']!r}) and option"
-                f" 'startTimestamp' ({values['startTimestamp']!r}) exclude each other: the one"
-                " reads the rows of a moment, the other what changed after it"
+                f" 'startTimestamp' ({values['startTimestamp']!r}) exclude each other: the first"
+                " reads the rows at a moment, the second the changes after one"
             )
         return
     for name in ("endTimestamp", "changeImages"):
         if name in values:
             raise OptionError(
                 f"option {name!r} ({values[name]!r}) belongs to a read of changes; give the moment"
-                " after which they begin as option 'startTimestamp', or read a snapshot with"
+                " after which the changes begin as option 'startTimestamp', or read a snapshot with"
                 " option 'snapshotTimestamp'"
             )
 
@@ -428,7 +427,7 @@ def _parse_count(values: Mapping[str, str], option: str) -> int | None:
 def _parse_application(values: Mapping[str, str]) -> tuple[str | None, int | None]:
     identity, version = values.get("applicationId"), values.get("applicationVersion")
     if (identity is None) != (version is None):
-        raise OptionError("options 'applicationId' and 'applicationVersion' go together")
+        raise OptionError("options 'applicationId' and 'applicationVersion' need each other")
     if version is None:
         return None, None
     if not re.fullmatch(r"-?\d+", version.strip()):
@@ -442,14 +441,14 @@ def absolute_path(path: str | os.PathLike[str], base: str | None = None) -> str:
 
 
 def open_table(path: str) -> Table:
-    """Open the table in the directory `path`; TableNotFoundError says what is there instead."""
+    """Open the table in the directory `path`. Raises TableNotFoundError."""
     return kudulite.open_table(path)
 
 
 def find_table(path: str) -> Table | None:
-    """Open the table at `path`, or return None where one may be made: nothing, or an empty folder.
+    """Open the table at `path`; None if there is nothing or an empty folder, so one can be made.
 
-    UsageError when something else is there that a new table must not mix with."""
+    Raises UsageError if the path is occupied by something else."""
     try:
         return kudulite.open_table(path)
     except TableNotFoundError as error:
@@ -462,9 +461,9 @@ def find_table(path: str) -> Table | None:
 
 
 def catalog_of(path: str) -> tuple[Client, str]:
-    """Return the catalog that holds, or would hold, the table at `path`, and the table's name."""
+    """Return a client of the directory that holds the table at `path`, and the table's name."""
     root, name = os.path.split(path)
     if not name:
         raise UsageError(f"path {path!r} is the root directory; a table needs one of its own")
-    # What runs in the background is lost when a process of Spark's ends: see `maintain`.
+    # Background work would be lost when Spark ends its process; `maintain` replaces it.
     return kudulite.connect(root, background_maintenance=False), name

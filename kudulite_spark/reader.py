@@ -1,23 +1,20 @@
-"""Reading: one input partition is some scan tokens, read into batches of exactly Spark's schema.
+"""Reading: one input partition is some tokens, read into batches of exactly Spark's schema.
 
-    planner: ScanPlan → scan tokens at one timestamp → TabletPartition …
-                        or change tokens of one window
+    planner: ScanPlan → scan tokens at one timestamp, or change tokens of one window
+                      → TabletPartition …
     task:    TabletPartition → tokens → record batches, cast and cut to size
 
-Only this module and what it imports travels to the tasks; it knows neither options nor SQL.
+Only this module and its imports are loaded by tasks. It has no part in options and SQL.
+
+With `pushdown=true`, or the front, Spark's filters become predicates (see `datasource`). A filter
+without an exact counterpart is left out. Spark applies every filter again, so a predicate only has
+to hold wherever its filter holds. Proved equal: NULL never matches a comparison, NaN = NaN and is
+above all numbers, -0.0 = 0.0, strings and binary compare as unsigned bytes, timestamps as instants
+in UTC. A NULL in an IN list can only make the result unknown, never true, so it is dropped.
 
 Invariants: (1) all partitions of a plan share one timestamp; (2) every batch has exactly the schema
 that Spark derives from the DataFrame's (names, order, types, nullability); (3) a batch has at most
-BATCH_ROWS_MAX rows, and near that many where the tablets yield smaller ones.
-
-Spark's pushed filters as kudulite predicates.
-
-Only `pushdown=true` uses this (see `datasource`). What has no exact counterpart is left out: every
-filter also stays with Spark, so a predicate only has to be true wherever the filter is.
-
-Meanings proved equal: NULL never matches a comparison, NaN = NaN and above all numbers, -0.0 = 0.0,
-strings and binary as unsigned bytes, timestamps as instants in UTC. In an IN list a NULL can only
-make the result unknown, never true, so it is dropped.
+BATCH_ROWS_MAX rows, and close to that many if the tablets yield smaller ones.
 """
 
 from __future__ import annotations
@@ -55,10 +52,10 @@ from kudulite import Predicate, ReadRequest, RowSetToken, Token
 from kudulite_spark.options import open_table
 from kudulite_spark.types import BEFORE, CHANGE_COLUMNS
 
-# Spark's floor per batch is high: 64 Ki rows read nearly twice as fast as 10,000 (measured).
+# Each batch has a high fixed cost: 64 Ki rows are read nearly twice as fast as 10,000 (measured).
 BATCH_ROWS_MAX = 1 << 16
-# A Python partition costs about 30 ms of a core, so small tablets are packed; but every core should
-# have some partitions, so that the last one does not keep the others waiting.
+# A Python partition costs about 30 ms of a core, so small tablets are packed. But every core should
+# get several partitions, so that no core waits long for the last one.
 TASKS_PER_CORE = 2
 SPLIT_BYTES_MIN, SPLIT_BYTES_MAX = 4 << 20, 32 << 20
 NO_NAMES: Mapping[str, str] = MappingProxyType({})
@@ -81,11 +78,11 @@ class ScanPlan:
     """One read of a DataFrame: the rows of a table at a moment, or its changes in a window."""
 
     path: str
-    request: ReadRequest  # in the table's names, with settled moments
+    request: ReadRequest  # in the table's names; its moments are safe timestamps
     arrow_schema: pa.Schema  # of the batches to yield
     own_names: Mapping[str, str]  # the table's names of columns that it has in another case
     split_size_bytes: int | None = None  # per task, on disk; None fits it to table and cores
-    # The pieces of a native plan that are to be read, in place of the whole table.
+    # Read these pieces of a native plan, not the whole table.
     pinned: tuple[RowSetToken, ...] | None = None
 
     @staticmethod
@@ -128,13 +125,13 @@ class TabletPartition(InputPartition):
 
 
 class TabletReader(DataSourceReader):
-    """Reads a plan. It defines no pushFilters, so that a reused DataFrame stays right."""
+    """Reads a plan. It defines no pushFilters, so that a DataFrame can be used again."""
 
     def __init__(self, plan: ScanPlan) -> None:
         self._plan = plan
 
     def partitions(self) -> list[TabletPartition]:
-        """Return the tablets and key ranges that the predicates leave, packed by size."""
+        """Return tablets and key ranges that may hold matching rows, packed by size."""
         plan = self._plan
         table = open_table(plan.path)
         split_size = plan.split_size_bytes or SPLIT_BYTES_MAX
@@ -157,7 +154,7 @@ class TabletReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition; in key order inside a tablet when the plan is ordered."""
-        # Spark makes a partition of its own where partitions() returned none.
+        # If partitions() returned none, Spark makes one itself.
         if not isinstance(partition, TabletPartition):
             return
         for token in partition.tokens:
@@ -166,15 +163,15 @@ class TabletReader(DataSourceReader):
 
 
 class PushingTabletReader(TabletReader):
-    """The reader of `pushdown=true`: reads only what Spark's filters leave, and hands all back.
+    """The reader of `pushdown=true`: skips rows that Spark's filters rule out.
 
-    In stock PySpark 4.1 to 4.3 the reader that took one query's filters also serves the next query
-    of the same DataFrame. Use it only where each DataFrame is used for one query."""
+    Stock PySpark 4.1 to 4.3 uses the reader that took one query's filters for the next query of
+    the same DataFrame, too. Use it only if each DataFrame is used for one query."""
 
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:
-        """Take what has an exact counterpart; return everything, so that Spark applies it too."""
-        # A predicate on a column of changes means nothing to the tablets; on a column of the table
-        # it holds at either end of the window, so that no row is missing that Spark's filter keeps.
+        """Take the filters that have an exact counterpart; return all for Spark to apply again."""
+        # Tablets have no columns of changes. A predicate on a column of the table selects rows that
+        # match at either end of the window, so no row is missing that Spark's filter keeps.
         names, request = self._plan.own_names, self._plan.request
         pushed = [
             replace(predicate, column=names.get(predicate.column, predicate.column))
@@ -187,7 +184,7 @@ class PushingTabletReader(TabletReader):
 
 
 def encoded_tokens(tokens: Sequence[RowSetToken]) -> str:
-    """Return tokens as text for an option; they have much in common, so it is short."""
+    """Return tokens as compressed text for an option; they share most of their content."""
     content = json.dumps([token.to_json() for token in tokens])
     return base64.b85encode(zlib.compress(content.encode())).decode()
 
@@ -205,7 +202,7 @@ def fitted_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the same rows as batches of exactly `schema` with at most BATCH_ROWS_MAX rows each.
 
-    `own_names` are the batches' names of columns that are called otherwise in `schema`."""
+    `own_names` are the batches' names of columns that `schema` has in another case."""
     pending: list[pa.RecordBatch] = []
     pending_count = 0
     for batch in batches:
@@ -251,7 +248,7 @@ def _as_type(column: pa.Array, wanted: pa.DataType, own_names: Mapping[str, str]
 
 
 def _rows_without_columns(row_count: int) -> pa.RecordBatch:
-    # The only way to a batch with rows and no columns: what count(*) needs.
+    # count(*) needs batches with rows and no columns; there is no other way to make one.
     empty = pa.StructArray.from_buffers(pa.struct([]), row_count, [None])
     return pa.RecordBatch.from_struct_array(empty)
 
@@ -265,13 +262,13 @@ def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def pushed_predicates(filters: Iterable[Filter]) -> list[Predicate]:
-    """Return predicates that hold wherever all `filters` do, for those that have a counterpart."""
+    """Return the predicates of the filters that have an exact counterpart."""
     found = (pushed_predicate(spark_filter) for spark_filter in filters)
     return [predicate for predicate in found if predicate is not None]
 
 
 def pushed_predicate(spark_filter: Filter) -> Predicate | None:
-    """Return the predicate that means the same as one pushed filter, or None if there is none."""
+    """Return the predicate that means the same as a pushed filter, or None."""
     path: tuple[str, ...] = getattr(spark_filter, "attribute", ())
     if len(path) != 1:
         return None

@@ -1,23 +1,19 @@
-"""Making a Spark session know the source: `register`.
+"""Making a Spark session use the source: `register`, the front, and `local_session`.
 
-Where the package is installed for the Python that Spark's workers run, Spark finds the source by
-itself (`pyspark_kudulite`). `register` is for everything else: a session whose workers would run
-another Python than this one, a checkout that is not installed, or a format name taken by another.
+**register.** If the package is installed for the Python that Spark's workers run, Spark finds the
+source by itself (`pyspark_kudulite`). `register` is for all other cases: a session whose workers
+would run another Python, a checkout that is not installed, a format name that another source has.
 
-Installing the front: a small jar that lets Spark prune columns and push filters by itself.
+**The front** is a small jar (java/DefaultSource.java, whose head explains it) that lets Spark prune
+columns and push filters. Stock Spark does neither for a Python source, and it keeps one plan for
+all queries of a DataFrame. Once a session has the jar, Spark finds the front by its class name,
+`kudulite.DefaultSource`; the Python source stays registered under its name. Only the driver needs
+the jar. The front is optional: if it cannot be installed, the reason is logged and the Python
+source works alone.
 
-Stock Spark gives a Python source neither, and keeps one plan for all queries of a DataFrame. The
-front (java/DefaultSource.java, which says how it works) is Java, in a jar of the package. It is
-never needed: where it cannot be installed the reason is logged, and the Python source serves.
-
-Spark finds it by its class name, `kudulite.DefaultSource`, once a session has the jar; the Python
-source keeps its registration and its name. Only the driver needs the jar.
-
-A Spark session on this machine with the settings that kudulite's examples and tests use.
-
-Nothing in the connector needs it: any session works. It only spares the usual stumbles of a local
-session, which are a missing Java, Python workers started with another interpreter than this one,
-and 200 shuffle partitions on two cores.
+**local_session** starts Spark on this machine with the settings of kudulite's examples and tests.
+Nothing in the connector depends on it. It avoids the usual problems of a local session: a missing
+Java, workers with another Python interpreter, and 200 shuffle partitions on two cores.
 """
 
 from __future__ import annotations
@@ -41,9 +37,9 @@ from kudulite_spark.jvm import ensure_java
 def register(spark: SparkSession) -> None:
     """Register the format `kudulite` with a session (classic or Connect).
 
-    Installs the front too, where it can be: Spark then prunes columns and pushes filters (`front`).
-    In a local session the workers of the source get this interpreter, unless PYSPARK_PYTHON chose
-    one, and find the package where this process found it. On a cluster they need it installed."""
+    Installs the front too, if possible: Spark then prunes columns and pushes filters. In a local
+    session the workers run this interpreter, unless PYSPARK_PYTHON names one, and import the
+    package from where this process did. On a cluster the package must be installed."""
     if not is_remote() and (spark.sparkContext.master or "").startswith("local"):
         context = spark.sparkContext
         if "PYSPARK_PYTHON" not in os.environ:
@@ -54,7 +50,7 @@ def register(spark: SparkSession) -> None:
 
 
 def start_directory(spark: SparkSession) -> str | None:
-    """Return the directory in which the session's JVM was started; None where it is not known."""
+    """Return the directory in which the session's JVM was started; None if it is not known."""
     if is_remote():
         return None
     jvm = spark.sparkContext._jvm
@@ -63,7 +59,7 @@ def start_directory(spark: SparkSession) -> str | None:
 
 
 def _add_python_path(environment: dict[str, str], folder: str) -> None:
-    """Let workers import from `folder`; a change gives them processes of their own."""
+    """Let workers import from `folder`; Spark starts new workers for a changed environment."""
     inherited = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     if folder not in inherited and "site-packages" not in folder:
         own = [part for part in environment.get("PYTHONPATH", "").split(os.pathsep) if part]
@@ -73,7 +69,7 @@ def _add_python_path(environment: dict[str, str], folder: str) -> None:
 
 JAR = Path(__file__).parent / "java" / "front.jar"
 CLASS = "kudulite.DefaultSource"
-# It calls classes that are Spark's own affair; in these versions they are the same.
+# The front calls internal classes of Spark, which are the same in these versions.
 VERSIONS = ("4.1", "4.2", "4.3")
 
 
@@ -90,7 +86,7 @@ def install_front(spark: SparkSession) -> bool:
 
 def _why_not(spark: SparkSession) -> str | None:
     if not spark.version.startswith(VERSIONS):
-        return f"Spark {spark.version} is none of those it was tested with: {', '.join(VERSIONS)}"
+        return f"Spark {spark.version} is not one of the tested versions {', '.join(VERSIONS)}"
     if not JAR.is_file():
         return f"{JAR} is missing"
     try:
@@ -100,7 +96,7 @@ def _why_not(spark: SparkSession) -> str | None:
             _check(spark)
             spark.sql(f"ADD JAR '{JAR}'")
             if not _has_front(spark):
-                return "Spark does not look into jars that were added to the session"
+                return "Spark does not search jars that were added to the session"
     except (PySparkException, _java_error(), OSError, ValueError) as error:
         return str(error).splitlines()[0]
     return None
@@ -114,11 +110,11 @@ def _has_front(spark: SparkSession) -> bool:
             str(lookup("kudulite", spark._jsparkSession.sessionState().conf()).getName()) == CLASS
         )
     except _java_error():
-        return False  # there is no source of that name yet
+        return False  # there is no source of that name
 
 
 def _check(spark: SparkSession) -> None:
-    """Link the front with Spark's classes where nobody else sees it; raises if that fails."""
+    """Link the front with Spark's classes in a separate class loader; raises if that fails."""
     jvm: Any = spark._jvm
     gateway: Any = spark.sparkContext._gateway
     urls = gateway.new_array(jvm.java.net.URL, 1)
@@ -142,15 +138,15 @@ def _java_error() -> type[Exception]:
 def local_session(
     name: str = "kudulite", *, cores: int = 2, options: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """The running Spark session, or a new one in this process with `cores` task threads.
+    """Return the running Spark session, or a new one with `cores` task threads.
 
-    `options` are Spark settings that win over the ones set here. Sets JAVA_HOME where it must
+    `options` are Spark settings that override the ones set here. Sets JAVA_HOME if needed
     (`ensure_java`), PYSPARK_PYTHON to this interpreter and SPARK_LOCAL_IP to the loopback address,
     all three for this process and its children.
     """
     ensure_java()
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    # By address: the name of a fresh container often does not resolve.
+    # An address, because the host name of a new container often does not resolve.
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     settings = {
         "spark.driver.host": "127.0.0.1",

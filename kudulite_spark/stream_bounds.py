@@ -1,30 +1,29 @@
-"""Where a batch of a stream ends that is to have about so many rows.
+"""Where a stream is, and where its next batch ends.
 
-    snapshot   the place of a row: exactly so many rows of the table come before it
-    changes    a moment: at most so many keys changed in (start, end], or one commit did it alone
-
-Both are found on the driver before the batch is planned, by reading as few columns as tell: keys of
-the snapshot, commit timestamps of the changes.
-
-A window of changes has one row per key, told at its newest change; a shorter window may tell of
-more keys per moment than the longer one showed. So what the counts of a long window suggest is
-counted again, until it holds.
-
-Where a stream is: the offsets that Spark keeps in a checkpoint, as JSON.
+Spark keeps offsets of a stream in a checkpoint, as JSON:
 
     {"start": "snapshot"}                   before the first batch: from a snapshot on,
-    {"start": "now"}                        from whatever moment the first batch settles,
+    {"start": "now"}                        from the moment that the first batch chooses,
     {"start": 7353563194737692672}          or with the changes after a moment
     {"table": id, "timestamp": T, "tablet": id, "key": hex}
                                             in the snapshot at T: all rows before this one are read
     {"table": id, "timestamp": T}           everything up to T is read
 
-Spark logs where batches end, and not where the first one starts: that is asked for again when it is
-replayed. So a start is what the options say, nothing that moves, and the end of a batch names the
-moment of the snapshot that the batch is of.
+Spark logs where batches end, but not where the first one starts: it asks for that again when the
+batch is replayed. The start therefore depends on the options alone, and the end of a batch names
+the moment of its snapshot. A row of a snapshot is addressed by tablet id and encoded key, which
+never change. So two offsets alone determine the rows of a batch.
 
-A row of a snapshot has its place by tablet id and encoded key, which are the same for ever. So any
-two offsets, and nothing else, say what a batch reads.
+A batch of at most n rows ends
+
+    in a snapshot    at a row: exactly n rows of the table are before it
+    in changes       at a moment: at most n keys changed in (start, end], or a single commit
+                     changed more
+
+The driver finds both before the batch is planned. It reads only the keys of the snapshot, or the
+commit timestamps of the changes. A window of changes has one row per key, at its newest change. A
+shorter window may have more keys per moment than the longer one showed, so an end that the counts
+of a longer window suggest is counted again until it holds.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from kudulite import Predicate, ScanToken, Table, parse_timestamp
 from kudulite.errors import TimestampError, UsageError
 from kudulite_spark.types import COMMIT_TIMESTAMP
 
-# So often the counts are trusted before the window is halved instead.
+# After so many steps by counts the window is halved instead.
 _TRUSTED_STEPS = 3
 
 SNAPSHOT, NOW = "snapshot", "now"
@@ -46,13 +45,13 @@ SNAPSHOT, NOW = "snapshot", "now"
 # An offset as Spark keeps it.
 OffsetJson = dict[str, str | int]
 
-# The tablet and the encoded key of a row; an empty key is before all rows of the tablet.
+# The tablet and the encoded key of a row; the empty key is before all rows of the tablet.
 RowPlace = tuple[str, bytes]
 
 
 @dataclass(frozen=True)
 class CommitCounts:
-    """How many keys changed last at which moment of (start, end]; moments ascending."""
+    """The number of keys by the moment of their newest change in (start, end], ascending."""
 
     start: int
     end: int
@@ -70,7 +69,7 @@ class CommitCounts:
         return CommitCounts(start, self.end, self.timestamps[kept], self.row_counts[kept])
 
     def moment_of(self, row_count: int) -> int:
-        """Return the last moment up to which at most so many rows are counted, or the first."""
+        """Return the last moment with at most `row_count` rows up to it, or the first moment."""
         fitting = int(np.searchsorted(np.cumsum(self.row_counts), row_count, side="right"))
         return int(self.timestamps[max(fitting, 1) - 1])
 
@@ -95,16 +94,15 @@ def count_commits(
 def changes_end(
     counts: CommitCounts, row_count_max: int, count: Callable[[int, int], CommitCounts]
 ) -> int:
-    """Return the end of a window that begins as that of `counts` and has at most so many rows.
+    """Return the end of a window with the start of `counts` and at most `row_count_max` rows.
 
-    It has more where a single commit has, or all keys changed last in one. `count` counts the
-    changes of another window.
+    The window has more rows if a single commit has. `count` counts the changes of another window.
     """
     start, nothing_until, step = counts.start, counts.start, 0
     while counts.total > row_count_max and len(counts.timestamps) > 1:
         end = counts.moment_of(row_count_max)
         if step >= _TRUSTED_STEPS:
-            # The same keys change again and again: what a window shows is all near its end.
+            # The same keys change again and again, so all counts of a window are near its end.
             end = min(end, max(nothing_until + 1, (nothing_until + counts.end) // 2))
         step += 1
         found = count(start, end)
@@ -122,10 +120,10 @@ def snapshot_end(
     row_count: int,
     where: Sequence[Predicate] = (),
 ) -> RowPlace | None:
-    """Return the place of the row that so many rows of a snapshot come before, counted from
-    `first` on; None where the snapshot has no more.
+    """Return the place of the row that follows `row_count` rows of a snapshot from `first` on.
 
-    Rows are counted before the predicates, but for tablets and key ranges that they rule out.
+    None if the snapshot has no such row. Predicates only rule out tablets and key ranges: rows are
+    counted whether they match or not.
     """
     tokens = snapshot_tokens(table.scan_tokens(columns=[], where=where, at=timestamp), first, None)
     left = row_count
@@ -133,7 +131,7 @@ def snapshot_end(
         if not left:
             return token.tablet_id, token.lower or b""
         if first is not None and token.lower == first[1] and token.tablet_id == first[0]:
-            estimate = row_count + 1  # of the piece before it was cut
+            estimate = row_count + 1  # the token's own estimate is of the piece before the cut
         else:
             estimate = token.row_count_estimate
         if estimate <= left:
@@ -149,7 +147,7 @@ def snapshot_end(
 def snapshot_tokens(
     tokens: Sequence[ScanToken], first: RowPlace | None, end: RowPlace | None
 ) -> list[ScanToken]:
-    """Return the tokens of one plan cut to the rows in [first, end), in the order of places."""
+    """Return the tokens of a plan, cut to the rows in [first, end), in the order of places."""
     found = []
     for token in sorted(tokens, key=lambda token: (token.tablet_id, token.lower or b"")):
         lower, upper = token.lower, token.upper
@@ -170,13 +168,13 @@ def snapshot_tokens(
 
 @dataclass(frozen=True)
 class StreamStart:
-    """Where a stream begins that has read nothing: SNAPSHOT, NOW, or a HybridTime."""
+    """The start of a stream that has read nothing: SNAPSHOT, NOW, or a HybridTime."""
 
     moment: str | int
 
     @staticmethod
     def of_option(text: str | None) -> StreamStart:
-        """Return what the option `startTimestamp` says. Raises TimestampError."""
+        """Return the start of the option `startTimestamp`. Raises TimestampError."""
         if text is None or text.strip().lower() == SNAPSHOT:
             return StreamStart(SNAPSHOT)
         if text.strip().lower() == NOW:
@@ -195,7 +193,7 @@ class StreamStart:
 
 @dataclass(frozen=True)
 class StreamOffset:
-    """Up to where a stream has read: all until `timestamp`, or a snapshot's rows before `row`."""
+    """The end of a batch: all up to `timestamp` is read, or a snapshot's rows before `row`."""
 
     table_id: str
     timestamp: int  # HybridTime
@@ -210,7 +208,7 @@ class StreamOffset:
 
 
 def parse_offset(value: OffsetJson) -> StreamStart | StreamOffset:
-    """Return the offset of its JSON form. Raises UsageError for what is none of ours."""
+    """Return the offset of its JSON form. Raises UsageError for any other JSON."""
     try:
         if "start" in value:
             return StreamStart(value["start"])

@@ -1,18 +1,18 @@
 """`spark.readStream`: a table's changes, from a snapshot, from a moment, or from now on.
 
-    driver, one process per query   latestOffset, partitions      an instance with a memory
+    driver, one process per query   latestOffset, partitions      an instance with state
     tasks                           read                          an instance made anew
 
     StreamStart ──snapshot──▶ rows of the snapshot at T, as inserts ──▶ changes (T, T1] ──▶ …
                 ──moment────▶ changes (moment, T1] ──▶ changes (T1, T2] ──▶ …
                 ──now───────▶ (nothing, T] ──▶ changes (T, T1] ──▶ …
 
-What a batch reads follows from its two offsets alone (`stream_bounds`), so reading it again gives
-the same rows, whatever was compacted or flushed meanwhile. The end of a batch is the newest change,
-settled, so a table that nobody writes makes no batches.
+The two offsets of a batch alone determine its rows (`stream_bounds`), so reading it again gives the
+same rows after any flush or compaction. A batch ends at the newest change, made a safe timestamp.
+Without writes to the table there are no batches.
 
-Before PySpark 4.2 Spark says neither where a batch starts when it asks for its end, nor how many
-rows it may have: batches are whole there, and `maxRowsPerTrigger` is refused.
+Before PySpark 4.2 Spark does not say where a batch starts when it asks for its end, nor how many
+rows it may have. Batches are not limited there, and `maxRowsPerTrigger` is refused.
 """
 
 from __future__ import annotations
@@ -58,16 +58,16 @@ except ImportError:  # before PySpark 4.2
     HAS_READ_LIMITS = False
 
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
-        """Nothing that this PySpark would ask for."""
+        """Empty: this PySpark has no such interface."""
 
 
 @dataclass(frozen=True)
 class StreamPlan:
-    """What a stream reads; `row_count_max` of one batch, None where all that there is is read."""
+    """The read of a stream; `row_count_max` limits a batch, None does not."""
 
     path: str
-    arrow_schema: pa.Schema  # of the batches to yield, but for columns
-    own_names: Mapping[str, str]  # that the table has in another case
+    arrow_schema: pa.Schema  # of the batches to yield
+    own_names: Mapping[str, str]  # the table's names of columns that it has in another case
     start: StreamStart
     predicates: tuple[Predicate, ...] = ()
     split_size_bytes: int | None = None
@@ -114,13 +114,13 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         self._plan = plan
         self._target: int | None = None  # of Trigger.AvailableNow
-        self._counts: CommitCounts | None = None  # of changes that are not read yet
+        self._counts: CommitCounts | None = None  # of changes that have not been read
         self._newest: StreamOffset | None = None
 
     # -- where batches end
 
     def initialOffset(self) -> OffsetJson:
-        """Return where a new query starts: always the same, since Spark does not log it."""
+        """Return the start of a new query: always the same, because Spark does not log it."""
         return self._plan.start.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -136,7 +136,7 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(
         self, start: OffsetJson | None = None, limit: ReadLimit | None = None
     ) -> OffsetJson:
-        """Return where the batch that begins at `start` ends; `start` itself for nothing new."""
+        """Return the end of the batch that begins at `start`; `start` itself if nothing is new."""
         offset = None if start is None else parse_offset(start)
         with self._explained():
             table = self._table(offset)
@@ -144,7 +144,7 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end.to_json()
 
     def reportLatestOffset(self) -> OffsetJson | None:
-        """Return the newest change that was seen, for the progress of the query."""
+        """Return the newest change seen, for the progress of the query."""
         return None if self._newest is None else self._newest.to_json()
 
     def _end(
@@ -173,7 +173,7 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _changes_end(self, table: Table, after: int, newest: int, row_count: int | None) -> int:
         where = self._plan.predicates
-        table.changes(after, newest, columns=[])  # is it all there still?
+        table.changes(after, newest, columns=[])  # raises if history is missing
         if row_count is None:
             return newest
         known = self._counts
@@ -184,7 +184,7 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._counts, row_count, lambda start, end: count_commits(table, start, end, where)
         )
 
-    # -- what a batch reads
+    # -- reading a batch
 
     def partitions(self, start: OffsetJson, end: OffsetJson) -> list[StreamPartition]:
         """Return the tablets and key ranges of a batch, packed by size."""
@@ -199,7 +199,7 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if isinstance(first, StreamOffset) and first.row is not None:
                 return self._snapshot_partitions(last.timestamp, first.row, last.row)
             after = _moment_of(first)
-            # A start that is ahead of the clock is waited for.
+            # A start in the future: batches are empty until then.
             return self._change_partitions(after, last.timestamp) if after < last.timestamp else []
 
     def _change_partitions(self, after: int, until: int) -> list[StreamPartition]:
@@ -232,15 +232,15 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return batches
         return _without_deletes(batches, plan.path)
 
-    # -- what may have happened to the table
+    # -- checks of the table
 
     def _table(self, offset: StreamStart | StreamOffset | None) -> Table:
-        """Open the table. Raises ConflictError where it is another than the offset is of."""
+        """Open the table. Raises ConflictError if the offset is of another table."""
         table = open_table(self._plan.path)
         if isinstance(offset, StreamOffset) and offset.table_id != table.id:
             raise ConflictError(
-                f"table {self._plan.path!r} was deleted and created again, or the checkpoint is"
-                f" another stream's: it is of table {offset.table_id}, found {table.id}; start the"
+                f"table {self._plan.path!r} was deleted and created again, or the checkpoint is of"
+                f" another stream: it is of table {offset.table_id}, found {table.id}; start the"
                 " query with a new checkpoint"
             )
         return table
@@ -251,9 +251,9 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield
         except TimestampError as error:
             raise TimestampError(
-                f"{error}. The changes that the stream has yet to read are no longer whole: start"
-                " the query with a new checkpoint, which begins with a snapshot; to let a stream be"
-                " down for longer, raise the retention with"
+                f"{error}. Some changes that the stream has not read no longer exist: start the"
+                " query with a new checkpoint, which begins with a snapshot. Raise the retention"
+                " above the longest time that a stream may be down with"
                 " client.new_table_alterer(table).set_history_retention(seconds)"
             ) from error
         except TableNotFoundError as error:
@@ -289,7 +289,7 @@ def _row_count_of(limit: ReadLimit | None) -> int | None:
 def _as_inserts(
     batches: Iterator[pa.RecordBatch], plan: StreamPlan, timestamp: int
 ) -> Iterator[pa.RecordBatch]:
-    """Give rows of a snapshot the columns of changes: all were inserted by its moment."""
+    """Add the columns of changes to rows of a snapshot: each is an insert at its moment."""
     names = [plan.own_names.get(name, name) for name in plan.arrow_schema.names]
     for batch in batches:
         columns = []
@@ -306,12 +306,12 @@ def _as_inserts(
 
 
 def _without_deletes(batches: Iterator[pa.RecordBatch], path: str) -> Iterator[pa.RecordBatch]:
-    """Pass on changes that rows can tell; raises OptionError for a delete, which they cannot."""
+    """Pass on inserts and updates. Raises OptionError for a delete, which rows cannot show."""
     for batch in batches:
         if pc.any(pc.equal(batch.column(CHANGE_TYPE), "delete")).as_py():
             raise OptionError(
-                f"table {path!r}: a row was deleted, and the stream has no column"
-                f" {CHANGE_TYPE!r} to say so; give option('startTimestamp', 'snapshot'), 'now' or a"
-                " moment, with which a stream has the columns of changes, and a new checkpoint"
+                f"table {path!r}: a row was deleted, and the stream has no column {CHANGE_TYPE!r}"
+                " to show it; give option('startTimestamp', 'snapshot'), 'now' or a moment, which"
+                " add the columns of changes to a stream, and a new checkpoint"
             )
         yield batch

@@ -1,26 +1,25 @@
-"""Spark's types and kudulite's: which stands for which, in both directions.
+"""Spark's types and column names and kudulite's, in both directions.
 
     bool BOOLEAN · int8 TINYINT · int16 SMALLINT · int32 INT · int64 BIGINT · float FLOAT
     double DOUBLE · decimal(p, s) DECIMAL(p, s) · date DATE · unixtime_micros TIMESTAMP
     timestamp_ntz TIMESTAMP_NTZ · string, varchar(n) STRING · binary BINARY
     array(scalar) ARRAY<scalar>
 
-Spark refuses VARCHAR in a Python source's schema, so a varchar is reported as STRING whose field
-metadata bears Spark's own note of the length; with it INSERT checks lengths as for any varchar, and
-a table made from a DataFrame of such a column gets a varchar again. CHAR(n) becomes varchar(n).
+Spark refuses VARCHAR in a Python source's schema. A varchar is therefore a STRING whose field has
+Spark's own note of the length in its metadata: INSERT then checks lengths as for any varchar, and a
+table made from a DataFrame with such a column gets a varchar again. CHAR(n) becomes varchar(n).
 
-The columns that a read of changes has beside the table's, as Spark sees them.
+A read of changes has columns beside the table's:
 
-_change_type       STRING    insert, update or delete
-_commit_timestamp  BIGINT    a HybridTime; startTimestamp and snapshotTimestamp take it
-_before            STRUCT    with changeImages=both: the row at the window's start, NULL for an
-                             insert; the columns are those of the projection
+    _change_type       STRING    insert, update or delete
+    _commit_timestamp  BIGINT    a HybridTime; startTimestamp and snapshotTimestamp accept it
+    _before            STRUCT    with changeImages=both: the row at the window's start, NULL for an
+                                 insert; its columns are those of the projection
 
-Column names in any case, as Spark SQL finds them.
-
-An exact match wins; otherwise the one name that is equal in any case. A table may have `a` and `A`:
-then `a` means `a`, and a name that is neither must not be guessed. Spark does not tell a Python
-source its setting `spark.sql.caseSensitive`, so the rule is one and the same with both values.
+**Column names** are found in any case, as Spark SQL does. An exact match wins; otherwise the one
+name that is equal in any case. A table may have `a` and `A`: then `a` means `a`, and another name
+is never guessed. Spark does not pass its setting `spark.sql.caseSensitive` to a Python source, so
+there is one rule for both values.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ from kudulite_spark.options import WriteOptions
 
 # Spark keeps the declared type of a CHAR or VARCHAR column under this key of a field's metadata.
 CHAR_VARCHAR_KEY = "__CHAR_VARCHAR_TYPE_STRING"
-# The front takes it out again; see java/DefaultSource.java.
+# The front removes it; see java/DefaultSource.java.
 ROW_COUNT_KEY = "kudulite.rowCount"
 _CHAR_VARCHAR = re.compile(r"(?:var)?char\((\d+)\)")
 
@@ -121,9 +120,9 @@ def with_row_count(struct: StructType, row_count: int) -> StructType:
 
 
 def arrow_schema(struct: StructType) -> pa.Schema:
-    """Return the Arrow schema that Spark wants the batches of a read to have, nullability included.
+    """Return the Arrow schema, with nullability, that Spark requires of the batches of a read.
 
-    Spark's own function for it has other parameters in each minor version.
+    Spark's own function for it has different parameters in each minor version.
     """
     return pa.schema([_arrow_field(field) for field in struct])
 
@@ -147,7 +146,7 @@ def _spark_field(column: Column) -> StructField:
 
 
 def column_type(field: StructField) -> ColumnType:
-    """Return the kudulite type that holds a Spark column; SchemaError where none does."""
+    """Return the kudulite type for a Spark column. Raises SchemaError if there is none."""
     spark = field.dataType
     noted = _CHAR_VARCHAR.fullmatch(str((field.metadata or {}).get(CHAR_VARCHAR_KEY, "")))
     if isinstance(spark, VarcharType | CharType):
@@ -233,9 +232,9 @@ def is_exactly_readable(column: ColumnType, wanted: DataType) -> bool:
 
 
 def is_writable(spark: DataType, column: ColumnType) -> bool:
-    """Whether values of the Spark type have an exact meaning in the column, if they fit at all.
+    """Whether values of the Spark type can be written exactly into the column.
 
-    Ranges, lengths and digits are checked value by value when the rows are staged."""
+    Ranges, lengths and digits of the values are checked when the rows are staged."""
     is_number = type(spark) in _INTEGER_DIGITS
     if isinstance(spark, NullType):
         return True
@@ -266,9 +265,9 @@ def change_schema(schema: Schema, names: Sequence[str] | None, with_before: bool
 
 
 def table_columns(wanted: StructType, path: str, own: StructType) -> StructType:
-    """Return the table's columns of a schema given by the user, after a look at the others.
+    """Return the table's columns of a schema given by the user, and check the columns of changes.
 
-    `own` is the schema that the changes have by themselves. Raises ColumnNotFoundError for
+    `own` is the schema of the changes. Raises ColumnNotFoundError for
     `_before` without changeImages=both, SchemaError for another type of a column of changes.
     """
     for field in wanted.fields:
@@ -294,7 +293,7 @@ def table_columns(wanted: StructType, path: str, own: StructType) -> StructType:
 
 
 def find_name(name: str, names: Sequence[str], where: str) -> str | None:
-    """Return which of `names` is meant by `name`, None if none is; SchemaError if several may be.
+    """Return the one of `names` that `name` means, or None. Raises SchemaError if it is ambiguous.
 
     `where` begins the message, as in "table 't'"."""
     if name in names:
@@ -303,13 +302,13 @@ def find_name(name: str, names: Sequence[str], where: str) -> str | None:
     if len(alike) > 1:
         raise SchemaError(
             f"{where}: column {name!r} is ambiguous: it may be {' or '.join(map(repr, alike))};"
-            " write one of these exactly"
+            " write one of these names exactly"
         )
     return alike[0] if alike else None
 
 
 def find_all(wanted: Iterable[str], names: Sequence[str], where: str) -> list[str]:
-    """Return what `wanted` mean among `names`; ColumnNotFoundError lists those."""
+    """Return the ones of `names` that `wanted` mean; ColumnNotFoundError lists `names`."""
     found = []
     for name in wanted:
         own = find_name(name, names, where)
@@ -320,9 +319,9 @@ def find_all(wanted: Iterable[str], names: Sequence[str], where: str) -> list[st
 
 
 def with_layout_names(options: WriteOptions, names: Sequence[str]) -> WriteOptions:
-    """Return the options with the columns of key and partitions called as in `names`.
+    """Return the options with the columns of key and partitions under their names in `names`.
 
-    A name that is not there stays, for whoever checks the layout to refuse."""
+    An unknown name stays as it is; the check of the layout refuses it."""
 
     def own(option: str, given: Iterable[str]) -> tuple[str, ...]:
         return tuple(find_name(name, names, f"option {option!r}") or name for name in given)

@@ -1,20 +1,19 @@
-"""From a DataFrame's schema and the options to a checked write: everything that can be said early.
+"""From a DataFrame's schema and the options to a checked write.
 
-Spark asks `schema()` of a source only when it reads. Any DataFrame therefore gets here, with
-columns missing, unknown, or of another type. What is wrong is said before a task starts and before
-a table is made; what depends on values (ranges, lengths, duplicate keys) is said by the tasks or
-the commit.
+Spark asks a source for its schema only to read. A write may therefore come with missing or unknown
+columns, or with other types. Everything that follows from schema and options is checked here,
+before a task starts and before a table is made. Values (ranges, lengths, duplicate keys) are
+checked by the tasks and the commit.
 
-schemaEvolution: the table gets what a DataFrame has and it lacks, before the rows are written.
+**schemaEvolution** adds missing columns and widens types before the rows are written. Added columns
+are nullable, with the DataFrame's type and comment. A column is widened if the DataFrame's type is
+a widening of its type (INT to BIGINT, FLOAT to DOUBLE, more digits of a DECIMAL, a longer VARCHAR)
+and it is not in the key. Nothing is dropped, renamed or narrowed, and no row is rewritten. The
+planner makes all changes in one alteration.
 
-Missing columns are added, nullable, with the DataFrame's type and comment. Columns whose type the
-DataFrame's is a widening of (INT to BIGINT, FLOAT to DOUBLE, more digits of a DECIMAL, a longer
-VARCHAR) are widened, except in the key. Nothing is dropped, renamed or narrowed, and no row is
-rewritten. All of it is one alteration, made once by the planner of the write.
-
-The alteration stays when the write fails: another write may use the columns already, and a column
-that shows only NULL does no harm. Several writes may do this at once: who comes second finds the
-columns there, and a write that was prepared before columns were added commits all the same.
+The alteration stays if the write fails: another write may use the columns already, and a column
+that shows only NULL does no harm. Several writes may do this at once: the later one finds the
+columns present. A write that was prepared before columns were added can still be committed.
 """
 
 from __future__ import annotations
@@ -53,10 +52,10 @@ _OVERWRITE_OPERATIONS = ("insert", "insert_ignore", "upsert", "upsert_ignore")
 
 @dataclass(frozen=True)
 class PlannedWrite:
-    """A write that was checked and has begun; `columns` are those of the DataFrame it takes,
-    with their names in the table.
+    """A checked write that has begun.
 
-    `created_version` is the version of a table that was made for it.
+    `columns` are the DataFrame's columns that are written, with their names in the table.
+    `created_version` is the version of a table that was made for the write.
     """
 
     bulk_write: BulkWrite
@@ -66,9 +65,9 @@ class PlannedWrite:
 
 
 def plan_write(options: WriteOptions, struct: StructType, overwrite: bool) -> TableWriter:
-    """Check a write against the table, which is made if there is none and the options say how.
+    """Check a write against its table; a missing table is made as the options describe it.
 
-    Raises a UsageError that names the table, the option or column, and what is expected."""
+    Raises a UsageError that names the table, the option or column, and the expected value."""
     planned = begin_write(options, struct, overwrite)
     return TableWriter(
         planned.bulk_write,
@@ -82,7 +81,7 @@ def plan_write(options: WriteOptions, struct: StructType, overwrite: bool) -> Ta
 def plan_stream_write(
     options: WriteOptions, struct: StructType, overwrite: bool, owner: str | None
 ) -> StreamTableWriter:
-    """Do as `plan_write` for one batch of a stream; what `owner` has staged before goes."""
+    """Do as `plan_write` for one batch of a stream; earlier staged files of `owner` are removed."""
     planned = begin_write(options, struct, overwrite, owner)
     return StreamTableWriter(
         planned.bulk_write,
@@ -96,12 +95,13 @@ def plan_stream_write(
 def begin_write(
     options: WriteOptions, struct: StructType, overwrite: bool, owner: str | None = None
 ) -> PlannedWrite:
-    """Check a write, make its table where it is to be made, and begin it."""
+    """Check a write, make its table if there is none, and begin it."""
     path = absolute_path(options.path)
     if overwrite and options.operation not in _OVERWRITE_OPERATIONS:
         raise OptionError(
             f"table {path!r}: mode overwrite empties the table first, so operation"
-            f" {options.operation!r} finds no row; use one of {', '.join(_OVERWRITE_OPERATIONS)}"
+            f" {options.operation!r} would find no row; use"
+            f" one of {', '.join(_OVERWRITE_OPERATIONS)}"
         )
     _check_unique(path, struct.fieldNames())
     options = _with_column_names(options, struct, path)
@@ -131,7 +131,7 @@ def begin_write(
 
 
 def _with_column_names(options: WriteOptions, struct: StructType, path: str) -> WriteOptions:
-    """Return the options with columns of the DataFrame called as in the DataFrame."""
+    """Return the options with the DataFrame's own names of its columns."""
     found: dict[str, str | None] = {}
     for option, name in (
         ("operationColumn", options.operation_column),
@@ -154,9 +154,9 @@ def _with_column_names(options: WriteOptions, struct: StructType, path: str) -> 
 def written_columns(
     table: Table, path: str, options: WriteOptions, struct: StructType
 ) -> dict[str, str]:
-    """Return the DataFrame's columns that take part, each with its name in the table.
+    """Return the DataFrame's columns that are written, each with its name in the table.
 
-    Raises a UsageError if they do not fit the table."""
+    Raises a UsageError if they do not match the table."""
     schema = table.schema
     own_names = _own_names(schema, path, options, struct)
     missing = [name for name in schema.key_names if name not in own_names.values()]
@@ -168,15 +168,15 @@ def written_columns(
         )
     fields = list(struct.fields)
     if options.operation.startswith("delete") and options.operation_column is None:
-        # A delete takes the key, and the ordering where it has one.
+        # A delete uses the key, and the ordering column if there is one.
         fields = [
             struct_field
             for struct_field in fields
             if own_names.get(struct_field.name) in schema.key_names
             or struct_field.name == options.ordering_column
         ]
-    untold = _untold_columns(options, schema.names)
-    fields = [struct_field for struct_field in fields if struct_field.name not in untold]
+    dropped = _dropped_columns(options, schema.names)
+    fields = [struct_field for struct_field in fields if struct_field.name not in dropped]
     columns: dict[str, str] = {}
     for struct_field in fields:
         own = own_names.get(struct_field.name)
@@ -193,7 +193,7 @@ def written_columns(
         ):
             raise ColumnNotFoundError(
                 f"table {path!r} has no column {struct_field.name!r}; its columns:"
-                f" {', '.join(schema.names)}; option schemaEvolution adds what is missing"
+                f" {', '.join(schema.names)}; option schemaEvolution adds missing columns"
             )
         columns[struct_field.name] = own or struct_field.name
     return columns
@@ -202,7 +202,7 @@ def written_columns(
 def _own_names(
     schema: Schema, path: str, options: WriteOptions, struct: StructType
 ) -> dict[str, str]:
-    """Return the name in the table of each column of the DataFrame that the table has."""
+    """Return the table's name of each column of the DataFrame that the table has."""
     sources: dict[str, str] = {}
     for name in struct.fieldNames():
         if name == options.operation_column and name not in schema.names:
@@ -222,15 +222,15 @@ def _own_names(
 def _data_fields(
     options: WriteOptions, struct: StructType, columns: Mapping[str, str]
 ) -> list[StructField]:
-    """Return the fields that are stored: those that take part, without the operations."""
+    """Return the fields that are stored: all that are written, without the operations."""
     return [f for f in struct if f.name in columns and f.name != options.operation_column]
 
 
-def _untold_columns(options: WriteOptions, known: Collection[str]) -> set[str]:
-    """Return the columns of a read of changes that tell the target nothing.
+def _dropped_columns(options: WriteOptions, known: Collection[str]) -> set[str]:
+    """Return the columns of changes that are not written.
 
-    With `operationColumn=_change_type` changes are written as they were read; a table that has no
-    columns of these names does not want them.
+    With `operationColumn=_change_type` changes are written as they were read. The other columns of
+    changes are dropped unless the target table has columns of these names.
     """
     if options.operation_column != CHANGE_TYPE:
         return set()
@@ -238,14 +238,14 @@ def _untold_columns(options: WriteOptions, known: Collection[str]) -> set[str]:
 
 
 def _made_table(path: str, options: WriteOptions, struct: StructType) -> tuple[Table, bool]:
-    """Make the table; the flag is False when another writer was faster."""
+    """Make the table; the flag is False if another writer made it first."""
     if options.primary_key is None:
         raise TableNotFoundError(
-            f"no table at {path!r}, and option 'primaryKey' is not given; give it to make the table"
-            " with this write, as in option('primaryKey', 'a, b'), or correct the path"
+            f"no table at {path!r}; to make the table with this write, give option 'primaryKey', as"
+            " in option('primaryKey', 'a, b'), or correct the path"
         )
-    # The column of operations is no data; the ordering column is, later writes compare with it.
-    left_out = {options.operation_column, *_untold_columns(options, ())}
+    # The operation column is not stored. The ordering column is: later writes compare with it.
+    left_out = {options.operation_column, *_dropped_columns(options, ())}
     data = StructType(
         [struct_field for struct_field in struct.fields if struct_field.name not in left_out]
     )
@@ -259,7 +259,7 @@ def _made_table(path: str, options: WriteOptions, struct: StructType) -> tuple[T
 
 
 def _check_layout(table: Table, path: str, options: WriteOptions) -> None:
-    """Refuse to ignore a layout that differs from the one the table has."""
+    """Refuse a key or partitions that differ from the table's."""
     if options.primary_key not in (None, tuple(table.schema.key_names)):
         raise OptionError(
             f"table {path!r} exists with primary key ({', '.join(table.schema.key_names)}); option"
@@ -312,16 +312,16 @@ def _check_unique(path: str, names: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class Evolution:
-    """What a table lacks for some fields: new columns (type and comment), and wider types."""
+    """The changes to a table that some fields need: new columns (type, comment), wider types."""
 
     added: dict[str, tuple[ColumnType, str]] = field(default_factory=dict)
     widened: dict[str, ColumnType] = field(default_factory=dict)
 
 
 def evolved_table(path: str, fields: Sequence[StructField]) -> Table:
-    """Return the table at `path` with room for `fields`, altered if need be.
+    """Return the table at `path`, altered if needed, so that it can store `fields`.
 
-    Raises SchemaError for a Spark type that no column can have, LockTimeoutError."""
+    Raises LockTimeoutError, and SchemaError for a Spark type that no column can have."""
     table = open_table(path)
     while True:
         schema = table.schema
@@ -336,13 +336,13 @@ def evolved_table(path: str, fields: Sequence[StructField]) -> Table:
         try:
             return alterer.alter()
         except (SchemaError, NotSupportedError):
-            # Another write has added or widened the same: look again at what is still missing.
+            # Another write may have made the same change: look again.
             if table.schema == schema:
                 raise
 
 
 def needed_evolution(schema: Schema, path: str, fields: Sequence[StructField]) -> Evolution:
-    """Return what a table of this schema lacks for `fields`."""
+    """Return the changes that a table of this schema needs to store `fields`."""
     evolution = Evolution()
     for given in fields:
         name = find_name(given.name, schema.names, f"table {path!r}")
@@ -350,7 +350,7 @@ def needed_evolution(schema: Schema, path: str, fields: Sequence[StructField]) -
             wanted = column_type(given)
         except SchemaError as error:
             if name is not None:
-                continue  # whether its values can be written is for the write to say
+                continue  # the write checks whether its values can be stored
             raise SchemaError(f"table {path!r}: schemaEvolution cannot add {error}") from error
         if name is None:
             evolution.added[given.name] = (wanted, column_comment(given))
@@ -360,7 +360,7 @@ def needed_evolution(schema: Schema, path: str, fields: Sequence[StructField]) -
 
 
 def _is_wider(wanted: ColumnType, column: Column) -> bool:
-    # A plain STRING says nothing of lengths: every expression of a VARCHAR is one.
+    # A plain STRING has no length: every expression of a VARCHAR is one.
     if wanted == column.type or wanted.name == "string":
         return False
     return column.type.can_widen_to(wanted)

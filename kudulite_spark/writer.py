@@ -1,30 +1,24 @@
 """Writing: each task stages its rows, the commit publishes all of them at once.
 
-    planner: checked options + schema → TableWriter with a BulkWrite (may make the table)
-    task:    TableWriter.write → StagedMessage      any number of attempts, invisible
+    planner: checked options + schema → writer with a BulkWrite (may make the table)
+    task:    write() → a message with the staged files    any number of attempts, invisible
     commit:  the messages of the attempts that won → one version of the table
-    abort:   the staging folder goes, and so does a table made by this very write
+    abort:   removes the staging folder, and a table that this very write made
 
-Planner, tasks and commit are different processes: what travels is the BulkWrite, a value.
+Planner, tasks and commit are different processes. Each gets the BulkWrite, a picklable value.
 
-Left out: Spark cannot be asked to route rows, so `repartition=true` cannot do so from here. The
-result of a write is the same with and without; see `kudulite_spark.repartition_for`, which routes.
-With the option set, the commit says in the log where one tablet's rows came from several tasks.
+`TableWriter` writes a DataFrame. Spark cannot be asked to route rows, so `repartition=true` has no
+effect on the tasks: the commit logs a warning if one tablet's rows came from several tasks. See
+`kudulite_spark.repartition_for`, which routes. The rows of the table are the same either way.
 
-`df.writeStream`: each micro-batch is one version of the table, committed exactly once.
+`StreamTableWriter` writes each micro-batch of a stream as one version, **exactly once**. The
+version names the query and the number of its batch. Spark runs a batch again if it was killed
+before it logged the commit; that batch is then skipped. Only tasks can ask Spark for the query's
+id, and the instance that commits is not the one that planned. Therefore the messages contain the id
+and the BulkWrite.
 
-    driver, planning    StreamTableWriter with a BulkWrite      made anew for every batch
-    tasks               write → StreamMessage                   knows the query and the batch
-    driver, commit      messages → one version of the table     another process, another instance
-    driver, abort       the staging folder goes
-
-Exactly once: the version of the table names the query and the number of the batch that it is of. A
-batch that Spark runs again, because it was killed before it noted the commit, is not committed
-again. Only tasks can ask Spark for the query's id, and the instance that commits is not the one
-that planned; so both travel in the messages.
-
-What a killed driver has staged goes when the query is started again, where it has the option
-`checkpointLocation`; otherwise, and for good measure, with the next sweep.
+Staged files of a killed driver are removed when the query is started again, if the query has the
+option `checkpointLocation`, and otherwise by a later garbage collection.
 """
 
 from __future__ import annotations
@@ -53,7 +47,7 @@ QUERY_PROPERTY, BATCH_PROPERTY = "sql.streaming.queryId", "streaming.sql.batchId
 
 @dataclass(frozen=True)
 class StagedMessage(WriterCommitMessage):
-    """What one task attempt has staged."""
+    """The files that one task attempt has staged."""
 
     staged: StagedTask
 
@@ -70,8 +64,8 @@ class TableWriter(DataSourceArrowWriter):
         created_version: int | None,
         expects_routed: bool,
     ) -> None:
-        """`columns` are those of the DataFrame that are written, each with its name in the table,
-        `created_version` is the version of a table that this write made; `expects_routed` is the
+        """`columns` are the DataFrame's columns that are written, each with its name in the table.
+        `created_version` is the version of a table that this write made. `expects_routed` is the
         option `repartition`."""
         self._bulk_write = bulk_write
         self._path = path
@@ -88,7 +82,7 @@ class TableWriter(DataSourceArrowWriter):
         return StagedMessage(self._bulk_write.stage(batches, context.partitionId()))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Publish what the tasks staged as one version of the table."""
+        """Publish the staged rows as one version of the table."""
         staged = [message.staged for message in messages if isinstance(message, StagedMessage)]
         assert len(staged) == len(messages), "Spark commits only when every task has succeeded"
         if self._expects_routed:
@@ -96,7 +90,7 @@ class TableWriter(DataSourceArrowWriter):
         self._bulk_write.commit(staged)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Leave nothing of this write, also when some of its tasks still run."""
+        """Remove everything of this write, even if some of its tasks still run."""
         self._bulk_write.abort()
         if self._created_version is not None:
             self._drop_created()
@@ -106,9 +100,9 @@ class TableWriter(DataSourceArrowWriter):
         try:
             client.delete_table(name, if_version=self._created_version)
         except ConflictError:
-            logger.info("%s was made by a write that failed; another one uses it", self._path)
+            logger.info("%s was made by a write that failed; another write uses it", self._path)
         except TableNotFoundError:
-            pass  # an earlier call of abort was here
+            pass  # an earlier call of abort deleted it
 
     def _report_scattered(self, staged: Sequence[StagedTask]) -> None:
         tasks_of = Counter(tablet for task in staged for tablet in task.tablet_ids)
@@ -125,7 +119,7 @@ class TableWriter(DataSourceArrowWriter):
 
 @dataclass(frozen=True)
 class StreamMessage(WriterCommitMessage):
-    """What one task attempt has staged; the write knows for which batch of which query."""
+    """The files that one task attempt has staged, and the write of its query and batch."""
 
     bulk_write: BulkWrite
     application_id: str
@@ -134,7 +128,7 @@ class StreamMessage(WriterCommitMessage):
 
 
 class StreamTableWriter(DataSourceStreamArrowWriter):
-    """Carries a planned write to the tasks; commits what their messages say."""
+    """Carries a planned write to the tasks, and commits the writes of their messages."""
 
     def __init__(
         self,
@@ -145,8 +139,8 @@ class StreamTableWriter(DataSourceStreamArrowWriter):
         is_overwrite: bool,
         application_id: str | None,
     ) -> None:
-        """`bulk_write` is None in the process that commits, `columns` are those of the DataFrame
-        with their names in the table, `application_id` is the user's own."""
+        """`bulk_write` is None in the process that commits. `columns` are the DataFrame's, with
+        their names in the table. `application_id` is the user's option."""
         self._bulk_write = bulk_write
         self._path = path
         self._columns = dict(columns)
@@ -167,7 +161,7 @@ class StreamTableWriter(DataSourceStreamArrowWriter):
         return StreamMessage(write, application_id, batch_id, staged)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Publish a batch as one version of the table, or nothing where it was before."""
+        """Publish a batch as one version of the table, unless it was committed before."""
         found = [message for message in messages if isinstance(message, StreamMessage)]
         assert len(found) == len(messages) > 0, "Spark commits only when every task has succeeded"
         first = found[0]
@@ -175,7 +169,7 @@ class StreamTableWriter(DataSourceStreamArrowWriter):
         staged = [message.staged for message in found]
         if first.bulk_write.is_committed:
             logger.warning(
-                "batch %d of %s was committed to %s before; it is skipped",
+                "batch %d of %s is skipped: it was committed to %s before",
                 batchId,
                 first.application_id,
                 self._path,
@@ -187,7 +181,7 @@ class StreamTableWriter(DataSourceStreamArrowWriter):
             first.bulk_write.abort()  # an empty batch is no version
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Leave nothing of this batch, also when some of its tasks still run."""
+        """Remove everything of this batch, even if some of its tasks still run."""
         for message in messages:
             if isinstance(message, StreamMessage):
                 message.bulk_write.abort()

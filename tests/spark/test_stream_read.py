@@ -122,7 +122,7 @@ def test_what_may_have_happened_to_the_table_is_said(spark, tmp_path):
     client.delete_table("source")
     again = make_source(tmp_path, 1)
     message = error_of(start(changes, target, checkpoint, **COPY))
-    assert "deleted and created again, or the checkpoint is another stream's" in message
+    assert "deleted and created again, or the checkpoint is of another stream" in message
     assert again.id in message
 
 

@@ -96,7 +96,7 @@ def test_unknown_operation_lists_the_eight():
         ({"path": "/t", "hashPartitions": "a:1"}, "at least 2"),
         ({"path": "/t", "rangePartitions": "[1]"}, "expected a JSON dict"),
         ({"path": "/t", "rangePartitions": '{"bounds": []}'}, "JSON with 'columns'"),
-        ({"path": "/t", "applicationId": "x"}, "go together"),
+        ({"path": "/t", "applicationId": "x"}, "need each other"),
         (
             {"path": "/t", "applicationId": "x", "applicationVersion": "one"},
             "is an integer, found 'one'",
