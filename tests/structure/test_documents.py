@@ -24,6 +24,8 @@ FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
+ANCHOR = re.compile(r"\]\(([^)#\s]*\.md)?#([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 # Where the documents keep their tables; the tests put a temporary folder there.
 DATA = "/data/warehouse"
 
@@ -105,6 +107,28 @@ def test_links_lead_to_files(document):
         if "://" not in target and not (document.parent / target).exists()
     ]
     assert missing == []
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors that a document's headings have on the web."""
+    titles = [found[1].lower() for found in HEADING.finditer(text)]
+    return {re.sub(r"[^\w\- ]", "", title).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_to_headings(document):
+    """A link to a part of a document names a heading of it."""
+    missing = [
+        found[0]
+        for found in ANCHOR.finditer(document.read_text())
+        if found[2] not in anchors((document.parent / (found[1] or document.name)).read_text())
+    ]
+    assert missing == []
+
+
+def test_anchors_are_those_of_the_web():
+    """Lower case, hyphens for spaces, no punctuation."""
+    assert anchors("# The `a` b\n\n## Reading big: c_d\n") == {"the-a-b", "reading-big-c_d"}
 
 
 def test_the_architecture_names_every_file():
