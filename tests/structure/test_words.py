@@ -14,9 +14,6 @@ import pytest
 
 from tests.support.source_tree import Source, SourceTree, project_tree
 
-# One worker parses the sources, once.
-pytestmark = pytest.mark.xdist_group("structure")
-
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [
     ROOT / "README.md",
@@ -24,7 +21,7 @@ DOCUMENTS = [
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 # Folders of sources that are checked; `kudulite` is the files that stand in it directly.
-CHECKED_FOLDERS = ("benchmarks", "examples")
+CHECKED_FOLDERS = ("benchmarks", "examples", "kudulite_spark")
 
 # "It is told", "whoever reads", "what goes": each has an exact verb or noun in its place.
 BANNED_WORD = re.compile(
