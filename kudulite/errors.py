@@ -5,13 +5,13 @@
       RowError          the caller's data: rows that the table cannot take
       RetryableError    nobody: the same call may succeed later
       StorageError      the operator: disk full, permission, missing file
-      CorruptionError   the operator: bytes on disk are not what was written
+      CorruptionError   the operator: bytes on disk are not those that were written
 
-Programs written for kudu-python catch these under its names, at the end of this file; they are the
-same classes.
+Programs written for kudu-python catch these classes under its names, which are aliases at the end
+of this file.
 
-A message says what was being done, to which object, what was found, what was expected, and what to
-do. Broken invariants of our own code are `assert`, never one of these.
+A message names the action, its object, the found and the expected value, and the next step. Broken
+invariants of our own code are `assert`, never one of these.
 """
 
 
@@ -32,11 +32,11 @@ class SchemaError(UsageError):
 
 
 class NotFoundError(UsageError):
-    """What the call names is not there."""
+    """The object that the call names does not exist."""
 
 
 class NotSupportedError(UsageError):
-    """Kudu has it, or may have it, and kudulite does not; the message says what to do instead."""
+    """A feature of Kudu that kudulite does not have; the message says what to do instead."""
 
 
 class ColumnNotFoundError(SchemaError, NotFoundError, KeyError, IndexError):
@@ -60,9 +60,9 @@ class TimestampError(UsageError):
 class RowError(KuduliteError, ValueError):
     """Rows of a write that the table cannot take.
 
-    A batch had no effect then; of a session's flush all other rows are applied. `reason` is one of
-    the REASON_ constants, `row_count` how many rows failed for it, `keys` the first few of their
-    primary keys as tuples.
+    A batch with such a row has no effect; a session's flush applies all other rows. `reason` is one
+    of the REASON_ constants, `row_count` the number of rows that failed for it, and `keys` holds
+    the first few of their primary keys as tuples. Pickling keeps all of them.
     """
 
     REASON_ALREADY_PRESENT = "key already present"
@@ -73,20 +73,17 @@ class RowError(KuduliteError, ValueError):
     REASON_INVALID = "value does not fit the column"
 
     def __init__(
-        self, message: str, *, reason: str = "", row_count: int = 0, keys: tuple[tuple, ...] = ()
+        self,
+        message: str,
+        *,
+        reason: str = "",
+        row_count: int = 0,
+        keys: tuple[tuple[object, ...], ...] = (),
     ) -> None:
         super().__init__(message)
         self.reason = reason
         self.row_count = row_count
         self.keys = keys
-
-    def __reduce__(self) -> tuple:
-        """Keep the attributes when the error travels between processes."""
-        return (_rebuild_row_error, (self.args[0], self.reason, self.row_count, self.keys))
-
-
-def _rebuild_row_error(message: str, reason: str, row_count: int, keys: tuple) -> RowError:
-    return RowError(message, reason=reason, row_count=row_count, keys=keys)
 
 
 class RetryableError(KuduliteError):
@@ -94,11 +91,11 @@ class RetryableError(KuduliteError):
 
 
 class LockTimeoutError(RetryableError, TimeoutError):
-    """Another writer held a tablet for longer than the caller wanted to wait."""
+    """Another writer held a tablet for longer than the caller's lock timeout."""
 
 
 class ConflictError(RetryableError):
-    """The table changed under a write in a way that the write cannot be fitted to."""
+    """The table changed during a write in a way to which the write cannot be rebased."""
 
 
 class StorageError(KuduliteError, OSError):
@@ -106,15 +103,15 @@ class StorageError(KuduliteError, OSError):
 
 
 class CorruptionError(KuduliteError):
-    """Bytes on disk are not what was written: length, checksum, or structure differ."""
+    """Bytes on disk differ from those that were written: in length, checksum or structure."""
 
 
 class FormatVersionError(CorruptionError):
     """A file was written by a newer kudulite; upgrade to read it."""
 
 
-# kudu-python's names. There every failed call is a KuduBadStatus; here not found and not supported
-# are kinds of an invalid argument.
+# kudu-python's names. In kudu-python every failed call raises KuduBadStatus; here "not found" and
+# "not supported" are kinds of an invalid argument.
 KuduException = KuduBadStatus = KuduliteError
 KuduInvalidArgument = UsageError
 KuduNotFound = NotFoundError

@@ -107,25 +107,23 @@ def _cast_plain(array: pa.Array, column_type: ColumnType) -> pa.Array:
 def _is_exact_source(source: pa.DataType, column_type: ColumnType) -> bool:
     """Whether values of `source` have an exact meaning in `column_type`, if they fit at all."""
     t = pa.types
-    if column_type.is_integer:
-        return t.is_integer(source) or t.is_floating(source) or t.is_decimal(source)
-    if column_type.is_float:
-        return t.is_integer(source) or t.is_floating(source) or t.is_decimal(source)
-    if column_type.name == "decimal":
-        return t.is_integer(source) or t.is_decimal(source)
-    if column_type.name == "date":
-        return t.is_date(source)
-    if column_type.is_timestamp:
+    is_exact = source == column_type.arrow
+    if column_type.is_integer or column_type.is_float:
+        is_exact = t.is_integer(source) or t.is_floating(source) or t.is_decimal(source)
+    elif column_type.name == "decimal":
+        is_exact = t.is_integer(source) or t.is_decimal(source)
+    elif column_type.name == "date":
+        is_exact = t.is_date(source)
+    elif column_type.is_timestamp:
         has_zone = column_type.name == "unixtime_micros"
-        return t.is_timestamp(source) and (source.tz is not None) == has_zone
-    if column_type.is_bytes:
-        return is_arrow_text(source) or is_arrow_bytes(source)
-    if column_type.element is not None:
-        return is_arrow_list(source) and (
-            pa.types.is_null(source.value_type)
-            or _is_exact_source(source.value_type, column_type.element)
+        is_exact = t.is_timestamp(source) and (source.tz is not None) == has_zone
+    elif column_type.is_bytes:
+        is_exact = is_arrow_text(source) or is_arrow_bytes(source)
+    elif column_type.element is not None:
+        is_exact = is_arrow_list(source) and (
+            t.is_null(source.value_type) or _is_exact_source(source.value_type, column_type.element)
         )
-    return source == column_type.arrow
+    return bool(is_exact)
 
 
 def _check_values(array: pa.Array, column_type: ColumnType) -> None:

@@ -153,7 +153,7 @@ def encode_key(values: Sequence[Any], types: Sequence[ColumnType]) -> bytes:
     return KeyEncoder(types)(values)
 
 
-def decode_key(key: bytes, types: Sequence[ColumnType]) -> tuple:
+def decode_key(key: bytes, types: Sequence[ColumnType]) -> tuple[Any, ...]:
     """The Python values of one encoded key; CorruptionError if it is not one."""
     values: list[Any] = []
     position, last = 0, len(types) - 1

@@ -43,7 +43,8 @@ def murmur3(keys: KeyArray, seed: int) -> np.ndarray:
     if _dictionary_pays(keys):
         encoded = keys.values.dictionary_encode()
         distinct = KeyArray(encoded.dictionary, None)
-        return _murmur3_ragged(distinct.ragged(), seed)[encoded.indices.to_numpy()]
+        hashes: np.ndarray = _murmur3_ragged(distinct.ragged(), seed)[encoded.indices.to_numpy()]
+        return hashes
     return _murmur3_ragged(keys.ragged(), seed)
 
 

@@ -146,7 +146,7 @@ class RaggedBytes:
         lengths = self.lengths if rows is None else self.lengths[rows]
         if position:
             starts = starts + np.minimum(lengths, position)
-        words = self._overlapping[starts]
+        words: np.ndarray = self._overlapping[starts]
         words.byteswap(inplace=True)
         left = lengths - position
         if len(left) and left.min() < 8:

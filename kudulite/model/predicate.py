@@ -109,7 +109,7 @@ class ColumnExpression:
     def __eq__(self, value: Any) -> Predicate:  # type: ignore[override]
         return Predicate(self.name, "=", value)
 
-    def __ne__(self, value: Any) -> NoReturn:  # type: ignore[override]
+    def __ne__(self, value: Any) -> NoReturn:
         hint = "use is_not_null()" if value is None else "use < and >, or filter the result"
         raise UsageError(f"column {self.name!r}: != is no predicate; {hint}")
 
@@ -252,8 +252,8 @@ def encoded_bounds(
 def _encode(key: DomainKey, column_type: ColumnType, is_last: bool) -> bytes:
     width = column_type.key_width
     if width is not None:
-        return (key + (1 << (8 * width - 1))).to_bytes(width, "big")
-    return key if is_last else key.replace(b"\0", b"\0\1") + b"\0\0"
+        return int(key + (1 << (8 * width - 1))).to_bytes(width, "big")
+    return bytes(key if is_last else key.replace(b"\0", b"\0\1") + b"\0\0")
 
 
 def _lower_bound(
@@ -330,7 +330,7 @@ def _as_numpy(array: pa.Array) -> np.ndarray:
 def _numbers(array: pa.Array) -> np.ndarray:
     """The values as numpy numbers; anything where they are null."""
     if pa.types.is_boolean(array.type):
-        return pc.fill_null(array, False).to_numpy(zero_copy_only=False).view(np.int8)
+        return np.asarray(pc.fill_null(array, False)).view(np.int8)
     if pa.types.is_floating(array.type):
         dtype = np.dtype(array.type.to_pandas_dtype())
     else:
@@ -339,6 +339,7 @@ def _numbers(array: pa.Array) -> np.ndarray:
 
 
 def _match_integers(constraint: ColumnConstraint, values: np.ndarray) -> np.ndarray:
+    match: np.ndarray
     keys = constraint.keys
     if keys is not None:
         if len(keys) > _FEW_KEYS:
@@ -348,7 +349,8 @@ def _match_integers(constraint: ColumnConstraint, values: np.ndarray) -> np.ndar
             match |= values == key
         return match
     if constraint.lower is None:
-        return values <= constraint.upper - 1
+        match = values <= constraint.upper - 1
+        return match
     match = values >= constraint.lower
     if constraint.upper is not None:
         match &= values <= constraint.upper - 1

@@ -49,6 +49,7 @@ DomainKey = Any  # int or bytes, by the type of the column; None where there is 
 
 _INFINITY_KEY = 0x7FF0_0000_0000_0000  # the bits of +inf as a double
 NAN_KEY = _INFINITY_KEY + 1
+_BITS, _DOUBLE = struct.Struct("<q"), struct.Struct("<d")
 
 
 @dataclass(frozen=True)
@@ -314,7 +315,7 @@ def float_key(value: float) -> int:
     """The key of a float."""
     if value != value:
         return NAN_KEY
-    (bits,) = struct.unpack("<q", struct.pack("<d", value))
+    bits: int = _BITS.unpack(_DOUBLE.pack(value))[0]
     return bits if bits >= 0 else -(bits & 0x7FFF_FFFF_FFFF_FFFF)
 
 
@@ -322,7 +323,7 @@ def float_of_key(key: int) -> float:
     """The float with this key."""
     if key >= NAN_KEY:
         return math.nan
-    (value,) = struct.unpack("<d", struct.pack("<q", abs(key)))
+    value: float = _DOUBLE.unpack(_BITS.pack(abs(key)))[0]
     return -value if key < 0 else value
 
 

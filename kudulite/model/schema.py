@@ -115,6 +115,12 @@ class Column:
         """What has `precision`, `scale` and `length`: the type itself."""
         return self.type
 
+    @property
+    def arrow_field(self) -> pa.Field:
+        """The Arrow field of the column, with its id as Parquet field id."""
+        field_id = {FIELD_ID_KEY: str(self.id).encode()}
+        return pa.field(self.name, self.type.arrow, nullable=self.nullable, metadata=field_id)
+
     def equals(self, other: object) -> bool:
         """Whether `other` is a column like this in all but its id."""
         return isinstance(other, Column) and replace(self, id=other.id) == other
@@ -356,15 +362,7 @@ class Schema:
     def arrow_schema(self, names: Sequence[str] | None = None) -> pa.Schema:
         """Arrow fields of the named columns (default: all), with their ids as Parquet field ids."""
         columns = self.columns if names is None else [self.column(name) for name in names]
-        return pa.schema(
-            pa.field(
-                column.name,
-                column.type.arrow,
-                nullable=column.nullable,
-                metadata={FIELD_ID_KEY: str(column.id).encode()},
-            )
-            for column in columns
-        )
+        return pa.schema(column.arrow_field for column in columns)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object; `from_json` gives an equal schema back."""

@@ -38,6 +38,12 @@ _PLAIN_ARROW: dict[str, pa.DataType] = {
 }
 _KEY_WIDTHS = {"int8": 1, "int16": 2, "int32": 4, "int64": 8, "date": 4}
 _KEY_WIDTHS |= {"unixtime_micros": 8, "timestamp_ntz": 8}
+# The layouts that Arrow has for one kind of value.
+_TEXT_IDS = {pa.string().id, pa.large_string().id, pa.string_view().id}
+_BYTES_IDS = {pa.binary().id, pa.large_binary().id, pa.binary_view().id, pa.binary(1).id}
+_LIST_IDS = {
+    layout(pa.null()).id for layout in (pa.list_, pa.large_list, pa.list_view, pa.large_list_view)
+} | {pa.list_(pa.null(), 1).id}
 _TYPE_TEXT = re.compile(r"\s*([a-z_0-9]+)\s*(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?\s*")
 
 _ARRAY_TEXT = re.compile(r"\s*array\s*\((.*)\)\s*")
@@ -226,31 +232,17 @@ def type_from_arrow(arrow_type: pa.DataType) -> ColumnType:
 
 def is_arrow_text(arrow_type: pa.DataType) -> bool:
     """Whether values are UTF-8 in any layout."""
-    t = pa.types
-    return t.is_string(arrow_type) or t.is_large_string(arrow_type) or t.is_string_view(arrow_type)
+    return arrow_type.id in _TEXT_IDS
 
 
 def is_arrow_list(arrow_type: pa.DataType) -> bool:
     """Whether values are lists in any layout."""
-    t = pa.types
-    return (
-        t.is_list(arrow_type)
-        or t.is_large_list(arrow_type)
-        or t.is_fixed_size_list(arrow_type)
-        or t.is_list_view(arrow_type)
-        or t.is_large_list_view(arrow_type)
-    )
+    return arrow_type.id in _LIST_IDS
 
 
 def is_arrow_bytes(arrow_type: pa.DataType) -> bool:
     """Whether values are bytes in any layout."""
-    t = pa.types
-    return (
-        t.is_binary(arrow_type)
-        or t.is_large_binary(arrow_type)
-        or t.is_binary_view(arrow_type)
-        or t.is_fixed_size_binary(arrow_type)
-    )
+    return arrow_type.id in _BYTES_IDS
 
 
 def is_widened(stored: pa.DataType, arrow_type: pa.DataType) -> bool:
@@ -259,13 +251,13 @@ def is_widened(stored: pa.DataType, arrow_type: pa.DataType) -> bool:
     They are of this type, or were written before the column's type was widened.
     """
     t = pa.types
-    if stored.equals(arrow_type):
+    if stored == arrow_type:
         return True
     if t.is_decimal(stored) and t.is_decimal(arrow_type):
-        return stored.scale == arrow_type.scale and stored.precision < arrow_type.precision
+        return bool(stored.scale == arrow_type.scale and stored.precision < arrow_type.precision)
     both_integers = t.is_signed_integer(stored) and t.is_signed_integer(arrow_type)
     both_floats = t.is_floating(stored) and t.is_floating(arrow_type)
-    return (both_integers or both_floats) and stored.bit_width < arrow_type.bit_width
+    return bool((both_integers or both_floats) and stored.bit_width < arrow_type.bit_width)
 
 
 def widened(values: pa.Array, arrow_type: pa.DataType) -> pa.Array:
@@ -274,7 +266,7 @@ def widened(values: pa.Array, arrow_type: pa.DataType) -> pa.Array:
     Raises ConflictError for values of a wider type: the column was widened after the caller looked
     at the schema.
     """
-    if values.type.equals(arrow_type):
+    if values.type == arrow_type:
         return values
     if not is_widened(values.type, arrow_type):
         raise ConflictError(
