@@ -2,19 +2,9 @@
 
     rowid r  →  row group r // ROW_GROUP_ROWS, row r % ROW_GROUP_ROWS of it
 
-Written once, in order, from sorted rows; read by row group and column. A major compaction of some
-columns writes a file with just those, so a file's columns are a subset of the rowset's, known by
-id. The format, and how damage is found, is in `base_data`.
-
-**Threads** Writers on different sinks, and all of `BaseDataFile`, from any thread; pyarrow encodes
-and decodes without the GIL. The parsed footer and the memory map are shared, the Parquet reader is
-made anew for each read (60 µs): pyarrow does not promise that it can be shared.
-
-**Damage** The footer's checksum is verified at the first use, a page's when it is read. That is
-all of the file but page headers, whose damage Parquet notices in most cases; the file's own CRC in
-its FileRef covers every byte and is what `kudulite check` compares.
-
-What kudulite asks of a Parquet file beyond being one: encodings, metadata, footer checksum.
+Written once, in order, from sorted rows; read by row group and column. A major delta compaction of
+some columns writes a file with only those columns, so a file's columns are a subset of the
+rowset's, known by id. Any Parquet reader can read the file; kudulite adds metadata and a checksum:
 
     file       := parquet pages (each with a CRC-32 of its own)  footer  length:u32le  "PAR1"
     footer     := thrift FileMetaData whose key-value metadata hold
@@ -28,11 +18,18 @@ are. `kudulite.footer_crc32` is the CRC-32 of the footer with its own 8 digits r
 
     6b 75 64 75 … 63 72 63 33 32  18 08  31 32 33 34 61 62 63 64      kudulite.footer_crc32 1234abcd
 
-The key is looked for from the end, as statistics (user bytes) come before the metadata.
+The key is searched from the end, because statistics (user bytes) precede the metadata.
 
-Row groups have exactly ROW_GROUP_ROWS rows but the last, so a rowid names its row group. Columns
-bear their names and, as Parquet field ids, their column ids. Nothing here is needed to read the
-file: any Parquet reader can.
+All row groups but the last have exactly ROW_GROUP_ROWS rows, so a rowid determines its row group.
+Columns have their names and, as Parquet field ids, their column ids.
+
+**Damage** The footer's checksum is verified at the first use, a page's when it is read. Together
+they cover all of the file except page headers, whose damage Parquet notices in most cases. The
+file's own CRC in its FileRef covers every byte; `kudulite check` compares it.
+
+**Threads** Writers on different sinks, and all of `BaseDataFile`, from any thread; pyarrow encodes
+and decodes without the GIL. The parsed footer and the memory map are shared. Each read makes its
+own Parquet reader (60 µs), because pyarrow does not promise that a reader can be shared.
 """
 
 from __future__ import annotations
@@ -50,13 +47,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kudulite.basefile.block_cache import open_mapped
-from kudulite.errors import CorruptionError, FormatVersionError, StorageError
-from kudulite.fs.file_system import FileRef, Sink
-from kudulite.model.schema import Column
+from kudulite.errors import CorruptionError, StorageError
+from kudulite.fs.file_system import FileRef, Sink, check_format_version
+from kudulite.model.schema import FIELD_ID_KEY, Column
 
 SAMPLE_ROWS = 8192
 SAMPLE_DISTINCT_FRACTION_MAX = 0.8  # of 8192: about 17,000 distinct values in the column
-_FIELD_ID_KEY = b"PARQUET:field_id"
 
 FORMAT_VERSION = 1  # on disk: a change of meaning raises it
 ROW_GROUP_ROWS = 131072  # on disk: rowid // ROW_GROUP_ROWS is the row group
@@ -68,21 +64,12 @@ TRAILER_BYTES = 8  # length and magic
 _THRIFT_STRING_HEADER = b"\x18\x08"
 
 DICTIONARY = "DICTIONARY"  # not a Parquet encoding id: dictionary pages, PLAIN once they are full
-DECIMAL_INT64_PRECISION_MAX = 18  # decimals up to this are stored as INT32 or INT64
-
-PARQUET_CODECS = {  # Column.compression → pyarrow's name
-    "default": "zstd",
-    "none": "none",
-    "lz4": "lz4",
-    "snappy": "snappy",
-    "zstd": "zstd",
-    "gzip": "gzip",
-}
+COMPRESSION_DEFAULT = "zstd"
 
 
 @dataclass(frozen=True)
 class BaseDataStats:
-    """What a write reports to the superblock."""
+    """The counts of a written file."""
 
     row_count: int
 
@@ -122,23 +109,15 @@ class _SealingSink:
 class BaseDataWriter:
     """Writes base data to a sink, row group after row group.
 
-    Leaving its `with` block before `close` drops what is not in the sink yet.
-    The rows must be in key order already; the order of the file's columns is that of `columns`.
-    The encoding of a column that leaves it to us is chosen by the first rows that are written.
+    Rows must be in key order. The file's columns are in the order of `columns`; the encoding of a
+    column with encoding "auto" depends on the first rows that are written. Leaving the `with` block
+    before `close` drops the rows that are not in the sink yet.
     """
 
     def __init__(self, sink: Sink, columns: Sequence[Column]) -> None:
-        """The sink is not finished here: that is for the caller, after `close`."""
+        """Prepare a file in `sink`, which the caller finishes after `close`."""
         self._columns = columns
-        self._schema = pa.schema(
-            pa.field(
-                column.name,
-                column.type.arrow,
-                column.nullable,
-                metadata={_FIELD_ID_KEY: str(column.id).encode()},
-            )
-            for column in columns
-        )
+        self._schema = pa.schema(column.arrow_field for column in columns)
         self._sink = _SealingSink(sink)
         self._writer: pq.ParquetWriter | None = None
         self._row_count = 0
@@ -147,8 +126,8 @@ class BaseDataWriter:
     def write(self, rows: pa.Table) -> None:
         """Append rows with at least the columns, in their exact Arrow types.
 
-        All but the last call give whole row groups. Raises pa.ArrowInvalid for a null in a NOT
-        NULL column.
+        Every call but the last must pass whole row groups. Raises pa.ArrowInvalid for a null in a
+        NOT NULL column.
         """
         assert self._row_count % ROW_GROUP_ROWS == 0, "a row group in the middle is not full"
         arrays = [rows.column(column.name) for column in self._columns]
@@ -175,12 +154,18 @@ class BaseDataWriter:
 
     def __exit__(self, *_exc: object) -> None:
         if self._writer is not None and not self._is_closed:
-            # What pyarrow still holds would go to the sink when the writer is dropped, at any time.
+            # Otherwise pyarrow writes its buffers to the sink when it drops the writer, any time.
             self._sink.hold_tail()
             with contextlib.suppress(StorageError, pa.ArrowException, OSError):
                 self._writer.close()
 
     def _opened(self, sample: pa.Table) -> pq.ParquetWriter:
+        compressions = {
+            parquet_path(column): (
+                COMPRESSION_DEFAULT if column.compression == "default" else column.compression
+            )
+            for column in self._columns
+        }
         encodings = {
             parquet_path(column): parquet_encoding(
                 column, has_repeats=column.encoding == "auto" and has_repeats(values)
@@ -190,7 +175,7 @@ class BaseDataWriter:
         return pq.ParquetWriter(
             pa.PythonFile(self._sink, "w"),
             self._schema,
-            compression={parquet_path(c): PARQUET_CODECS[c.compression] for c in self._columns},
+            compression=compressions,
             use_dictionary=[name for name, encoding in encodings.items() if encoding == DICTIONARY],
             column_encoding={n: e for n, e in encodings.items() if e != DICTIONARY} or None,
             write_page_checksum=True,
@@ -207,7 +192,7 @@ def write_base_data(sink: Sink, rows: pa.Table, columns: Sequence[Column]) -> Ba
 
 
 def has_repeats(values: pa.ChunkedArray) -> bool:
-    """Whether few enough values of an evenly spaced sample are distinct for a dictionary to pay."""
+    """Return whether a dictionary pays: few values of an evenly spaced sample are distinct."""
     if pa.types.is_list(values.type):
         chunks = [chunk.flatten() for chunk in values.chunks]
         values = pa.chunked_array(chunks, values.type.value_type)
@@ -215,13 +200,13 @@ def has_repeats(values: pa.ChunkedArray) -> bool:
         return False
     rows = np.linspace(0, len(values) - 1, min(len(values), SAMPLE_ROWS)).astype(np.int64)
     sample = values.take(pa.array(rows)).drop_null()
-    distinct_count = pc.count_distinct(sample).as_py()
+    distinct_count: int = pc.count_distinct(sample).as_py()
     return distinct_count <= len(sample) * SAMPLE_DISTINCT_FRACTION_MAX
 
 
 @dataclass(frozen=True)
 class _OpenedFile:
-    """What the first use of a file leaves behind; immutable, shared by all threads."""
+    """The parsed parts of a file, made at its first use; immutable, shared by all threads."""
 
     source: pa.NativeFile
     metadata: pq.FileMetaData
@@ -231,8 +216,11 @@ class _OpenedFile:
 
 
 class BaseDataFile:
-    """One base data file, opened at its first use. Names are those that the file's columns had
-    when it was written: after a rename, ask `name_by_id`."""
+    """One base data file, opened at its first use.
+
+    Names are those of the columns when the file was written. `name_by_id` finds a column that was
+    renamed since.
+    """
 
     def __init__(self, path: Path, ref: FileRef) -> None:
         self.path = Path(path)
@@ -242,13 +230,13 @@ class BaseDataFile:
 
     @property
     def row_count(self) -> int:
-        """Rows in the file."""
-        return self._opened.metadata.num_rows
+        """The number of rows in the file."""
+        return int(self._opened.metadata.num_rows)
 
     @property
     def row_group_count(self) -> int:
-        """Row groups in the file: row_count / ROW_GROUP_ROWS rounded up, at least one."""
-        return self._opened.metadata.num_row_groups
+        """The number of row groups: row_count / ROW_GROUP_ROWS rounded up, at least one."""
+        return int(self._opened.metadata.num_row_groups)
 
     @property
     def schema(self) -> pa.Schema:
@@ -261,14 +249,14 @@ class BaseDataFile:
         return self._opened.name_by_id
 
     def row_group_rows(self, row_group: int) -> tuple[int, int]:
-        """(first rowid, rowid after the last) of a row group."""
+        """Return (first rowid, rowid after the last) of a row group."""
         start = row_group * ROW_GROUP_ROWS
         return start, min(start + ROW_GROUP_ROWS, self.row_count)
 
     def read(
         self, row_groups: Sequence[int], columns: Sequence[str], use_threads: bool = False
     ) -> pa.Table:
-        """The rows of `row_groups`, in the order given; `columns` in the order given.
+        """Return the rows of `row_groups` with `columns`, both in the order given.
 
         Raises CorruptionError when a page is damaged, IndexError for a row group and KeyError for
         a column that the file does not have.
@@ -280,8 +268,8 @@ class BaseDataFile:
                 raise IndexError(f"{self.path}: no row group {row_group}")
         if not row_groups:
             return schema.empty_table()
-        # Page checksums are computed at the first read of each column chunk by this object: the
-        # file never changes, and checking it at every scan costs a tenth of the scan.
+        # This object verifies the page checksums of a column chunk at its first read only: the file
+        # never changes, and verifying at every scan costs a tenth of the scan.
         chunks = {(row_group, name) for row_group in row_groups for name in columns}
         is_verified = chunks <= self._verified
         with self._corruption_errors(f"row groups {list(row_groups)}, columns {list(columns)}"):
@@ -301,21 +289,21 @@ class BaseDataFile:
         return pa.Table.from_arrays([table.column(name) for name in columns], schema=schema)
 
     def encodings(self, column: str) -> frozenset[str]:
-        """Parquet's names of the encodings that the pages of a column have."""
+        """Return Parquet's names of the encodings of a column's pages."""
         opened = self._opened
         index = opened.index_by_name[column]
         groups = (opened.metadata.row_group(i) for i in range(opened.metadata.num_row_groups))
         return frozenset(name for group in groups for name in group.column(index).encodings)
 
     def statistics(self, row_group: int, column: str) -> tuple[Any, Any, int] | None:
-        """(minimum, maximum, null count) of a column in a row group, or None when not known.
+        """Return (minimum, maximum, null count) of a column in a row group, None when not known.
 
         Values are Python ones of the column's type. Minimum and maximum are both None when the
-        rows are all null, all NaN, or too wide to keep; they never count a NaN.
+        rows are all null, all NaN, or too wide to store; a NaN is never one of them.
         """
         opened = self._opened
         if pa.types.is_list(opened.schema.field(column).type):
-            return None  # Parquet's are of the elements
+            return None  # Parquet's statistics are of the elements
         chunk = opened.metadata.row_group(row_group).column(opened.index_by_name[column])
         statistics = chunk.statistics
         if statistics is None or not statistics.has_null_count:
@@ -337,7 +325,8 @@ class BaseDataFile:
 
     def _open(self) -> _OpenedFile:
         source = open_mapped(self.path, self.ref)
-        tail = source.read_at(*_last_bytes(self.ref.length, TRAILER_BYTES))
+        trailer_bytes = min(self.ref.length, TRAILER_BYTES)
+        tail = source.read_at(trailer_bytes, self.ref.length - trailer_bytes)
         try:
             start, stop = footer_bounds(tail, self.ref.length)
         except ValueError as error:
@@ -354,16 +343,12 @@ class BaseDataFile:
             metadata=metadata,
             schema=pa.schema([field.remove_metadata() for field in file_schema]),
             index_by_name={name: i for i, name in enumerate(file_schema.names)},
-            name_by_id={int(field.metadata[_FIELD_ID_KEY]): field.name for field in file_schema},
+            name_by_id={int(field.metadata[FIELD_ID_KEY]): field.name for field in file_schema},
         )
 
     def _check_version(self, metadata: pq.FileMetaData) -> None:
         stored = (metadata.metadata or {}).get(FORMAT_VERSION_KEY, b"none").decode()
-        if stored != str(FORMAT_VERSION):
-            raise FormatVersionError(
-                f"{self.path}: base data of format version {stored}, this kudulite reads"
-                f" {FORMAT_VERSION}; upgrade to read it"
-            )
+        check_format_version(f"{self.path}: base data", stored, str(FORMAT_VERSION))
 
     def _check_row_groups(self, metadata: pq.FileMetaData) -> None:
         full, rest = divmod(metadata.num_rows, ROW_GROUP_ROWS)
@@ -374,7 +359,7 @@ class BaseDataFile:
 
     @contextlib.contextmanager
     def _corruption_errors(self, what: str) -> Iterator[None]:
-        """Parquet's complaint about bytes is ours about the file."""
+        """Turn Parquet's errors about bytes into a CorruptionError of this file."""
         try:
             yield
         except StorageError:
@@ -383,47 +368,32 @@ class BaseDataFile:
             raise CorruptionError(f"{self.path}: cannot read {what}: {error}") from error
 
 
-def _last_bytes(length: int, count: int) -> tuple[int, int]:
-    """(count, offset) of the last bytes of a file, for read_at."""
-    count = min(length, count)
-    return count, length - count
-
-
-def is_integer_in_parquet(arrow_type: pa.DataType) -> bool:
-    """Whether Parquet stores the type as INT32 or INT64."""
-    if pa.types.is_decimal(arrow_type):
-        return arrow_type.precision <= DECIMAL_INT64_PRECISION_MAX
-    return (
-        pa.types.is_integer(arrow_type)
-        or pa.types.is_date32(arrow_type)
-        or pa.types.is_timestamp(arrow_type)
-    )
-
-
 def parquet_path(column: Column) -> str:
-    """What Parquet calls the values of a column: those of an array are two levels down."""
+    """Return Parquet's path of a column's values; those of an array are two levels down."""
     return f"{column.name}.list.element" if column.type.is_array else column.name
 
 
 def parquet_encoding(column: Column, *, has_repeats: bool) -> str:
-    """The Parquet encoding, or DICTIONARY, for a column's ENCODING attribute.
+    """Return the Parquet encoding, or DICTIONARY, for a column's ENCODING attribute.
 
-    `has_repeats` decides for "auto" whether a dictionary pays; integers take DELTA_BINARY_PACKED
-    anyway, which writes 3 to 8 times faster than a dictionary and reads no slower. Other numbers
-    are PLAIN then: BYTE_STREAM_SPLIT is as fast and 6 % smaller on random doubles, but Spark's
-    vectorised reader has it only since SPARK-56894 (2026), so who wants it says "bitshuffle".
+    For "auto", `has_repeats` decides whether a dictionary pays. Integers always take
+    DELTA_BINARY_PACKED, which writes 3 to 8 times faster than a dictionary and reads no slower.
+    Other numbers without repeats are PLAIN. BYTE_STREAM_SPLIT is as fast and 6 % smaller on random
+    doubles, but Spark's vectorised reader has it only since SPARK-56894 (2026), so it needs the
+    explicit "bitshuffle".
     """
-    arrow_type = (column.type.element or column.type).arrow
+    value_type = column.type.element or column.type
     if column.encoding == "plain":
         return "PLAIN"
     if column.encoding == "prefix":
         return "DELTA_BYTE_ARRAY"
-    if pa.types.is_boolean(arrow_type):
+    if value_type.name == "bool":
         return "RLE"
     if column.encoding in ("dict", "rle"):
         return DICTIONARY
     assert column.encoding in ("auto", "bitshuffle"), column.encoding
-    if is_integer_in_parquet(arrow_type):
+    # Whole numbers, dates, timestamps and short decimals, which Parquet stores as INT32 or INT64.
+    if value_type.key_width in (1, 2, 4, 8):
         return "DELTA_BINARY_PACKED"
     if column.encoding == "auto" and has_repeats:
         return DICTIONARY
@@ -440,7 +410,7 @@ def sealed_footer(tail: bytes) -> bytes:
 
 
 def is_footer_intact(footer: bytes) -> bool:
-    """Whether a footer's bytes are those that `sealed_footer` made."""
+    """Return whether a footer's bytes are those that `sealed_footer` made."""
     position = _crc_position(footer, 0, len(footer))
     if position < 0:
         return False
@@ -449,9 +419,9 @@ def is_footer_intact(footer: bytes) -> bool:
 
 
 def footer_bounds(tail: bytes, file_length: int) -> tuple[int, int]:
-    """(start, stop) of the footer in a file of `file_length` bytes that ends with `tail`.
+    """Return (start, stop) of the footer in a file of `file_length` bytes that ends with `tail`.
 
-    Raises ValueError, saying what is wrong, when the trailer is not Parquet's or points outside.
+    Raises ValueError when the trailer is not Parquet's or points outside the file.
     """
     if len(tail) < TRAILER_BYTES or tail[-4:] != PARQUET_MAGIC:
         raise ValueError(f"it ends with {tail[-4:]!r}, expected {PARQUET_MAGIC!r}")
@@ -463,7 +433,7 @@ def footer_bounds(tail: bytes, file_length: int) -> tuple[int, int]:
 
 
 def _crc_position(data: bytes, start: int, stop: int) -> int:
-    """Offset of the checksum's digits in data[start:stop], or -1."""
+    """Return the offset of the checksum's digits in data[start:stop], or -1."""
     key_position = data.rfind(FOOTER_CRC_KEY + _THRIFT_STRING_HEADER, start, stop)
     if key_position < 0:
         return -1

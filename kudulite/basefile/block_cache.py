@@ -1,30 +1,28 @@
 """Least-recently-used cache of parsed file parts, bounded by bytes.
 
 Holds opened files and decoded column chunks of point reads, so that a warm read touches no file.
-Values are immutable and shared: who gets one must not change it.
+Values are immutable and shared: no caller may change one. `open_mapped` opens the files:
+
+    up to 64 KiB    is read: its content is in memory and counts in full
+    larger          is mapped, without a descriptor that stays open
+
+A process may have 65,530 maps (vm.max_map_count) and often only 1,024 descriptors; tables of many
+small rowsets would use up both. An owner that keeps a file open counts its `kept_bytes` in the
+block cache, so the cache's capacity bounds the number of maps: 2 GiB allow 32,768.
+
+A map outlives the file's name, so garbage collection may remove a file while a reader has it
+mapped. Files are never shortened in place, so touching the map cannot fault.
 
 **Invariants** (1) the sizes of the kept values never sum to more than the capacity; (2) a value
-larger than a quarter of the capacity is handed out but not kept, so that one scan of a wide column
+larger than a quarter of the capacity is returned but not kept, so that one scan of a wide column
 cannot push out everything else.
 
 **Threads** any. One lock protects the map and the counters; it is a leaf of the lock order and is
 never held while a value is loaded. Threads that miss the same key at once load it once each, and
-the first to finish wins: waiting for another thread's file I/O would cost more than it saves. A
-child of a fork begins with empty caches: another thread of the parent may have held the lock.
+the first result is kept: waiting for another thread's file I/O would cost more than it saves. A
+forked child begins with empty caches, because another thread of the parent may have held the lock.
 
-Source: Kudu's block cache (util/cache.h), without its shards and its FIFO policy.
-
-Open an immutable file and check what can be checked without reading it.
-
-    up to 64 KiB    is read: its content is in memory, and counts there
-    larger          is mapped, without a descriptor that stays open
-
-A process may have 65,530 maps (vm.max_map_count) and often only 1,024 descriptors; tables of many
-small rowsets would use up both. Whoever keeps a file for longer counts `kept_bytes` in the block
-cache, so that its capacity bounds the number of maps: 2 GiB are 32,768.
-
-A map outlives the file's name: a reader that holds one is not disturbed when a file sweep removes
-the file. Files are never shortened in place, so touching the map cannot fault.
+**Source** Kudu's block cache (util/cache.h), without its shards and its FIFO policy.
 """
 
 from __future__ import annotations
@@ -51,7 +49,7 @@ MAPPED_BYTES_MIN = 64 << 10
 
 @dataclass(frozen=True)
 class CacheStatistics:
-    """What a cache holds and how it did since it was made; sizes in bytes."""
+    """The size of a cache, and its counters since it was made; sizes in bytes."""
 
     entry_count: int
     size_bytes: int
@@ -83,7 +81,7 @@ class BlockCache:
         return len(self._entries)
 
     def get(self, key: Hashable) -> Any | None:
-        """The value of `key`, which becomes the most recently used, or None."""
+        """Return the value of `key`, which becomes the most recently used, or None."""
         with self._lock:
             entry = self._entries.get(key)
             if entry is None:
@@ -94,7 +92,7 @@ class BlockCache:
             return entry[0]
 
     def put(self, key: Hashable, value: Any, nbytes: int) -> None:
-        """Keep `value` of `nbytes` bytes under `key`, in place of what was there."""
+        """Keep `value` of `nbytes` bytes under `key`, in place of an earlier value."""
         if value is None:
             raise ValueError(f"block cache: the value of {key!r} is None, which means a miss")
         if nbytes < 0:
@@ -111,9 +109,9 @@ class BlockCache:
             self._size_bytes += nbytes
 
     def get_or_load(self, key: Hashable, load: Callable[[], tuple[Any, int]]) -> Any:
-        """The value of `key`; on a miss `load()` gives (value, its size in bytes) and it is kept.
+        """Return the value of `key`; on a miss keep that of `load()`, a pair (value, bytes).
 
-        An error of `load` goes to the caller and nothing is kept.
+        An error of `load` is raised to the caller, and nothing is kept.
         """
         value = self.get(key)
         if value is not None:
@@ -127,12 +125,12 @@ class BlockCache:
         return value
 
     def remove(self, key: Hashable) -> None:
-        """Forget `key`, if it is there."""
+        """Forget `key`, if the cache has it."""
         with self._lock:
             self._remove(key)
 
     def remove_below(self, folder: str) -> None:
-        """Forget the keys that are paths beginning with `folder`, as the files of a lost folder."""
+        """Forget the keys that are paths beginning with `folder`."""
         with self._lock:
             keys = list(self._entries)
         for key in keys:
@@ -147,7 +145,7 @@ class BlockCache:
 
     @property
     def statistics(self) -> CacheStatistics:
-        """The counters of this moment, all taken together."""
+        """The counters, all read under one lock."""
         with self._lock:
             return CacheStatistics(
                 entry_count=len(self._entries),
@@ -176,20 +174,20 @@ os.register_at_fork(after_in_child=_begin_all)
 
 
 def is_mapped(ref: FileRef) -> bool:
-    """Whether an opened file is a map, and not in memory."""
+    """Return whether an opened file is mapped, not read into memory."""
     return ref.length > MAPPED_BYTES_MIN
 
 
 def kept_bytes(ref: FileRef) -> int:
-    """Return what an opened file counts for in the block cache: its content, or its map."""
+    """Return the size of an opened file in the block cache: its content's, or that of a map."""
     return min(ref.length, MAPPED_BYTES_MIN)
 
 
 def open_mapped(path: Path, ref: FileRef) -> pa.NativeFile:
     """Open `path`; any number of threads may read the result at given offsets, without a copy.
 
-    Raises StorageError when the file is missing or unreadable, CorruptionError when its length is
-    not the one in `ref`. Checksums are the caller's: who reads everything checks `ref.crc32`.
+    Raises StorageError when the file is missing or unreadable, and CorruptionError when its length
+    is not the one in `ref`. The caller checks `ref.crc32` where it reads the whole file.
     """
     try:
         length = os.stat(path).st_size

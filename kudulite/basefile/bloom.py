@@ -3,11 +3,9 @@
 A split block filter: one hash, one block of 32 bytes, one bit in each of its 8 words. A probe
 touches one cache line, and both build and probe are whole-array operations, one word at a time.
 Kudu's own filter files hold a tree of 4 KB filters by key range instead, so that one can be read
-without the others; ours is 2 bytes per key and read whole.
+without the others; this one takes 2 bytes per key and is read whole.
 
-**Threads** any; a filter never changes once loaded. Format: `bloom`.
-
-Format of a bloom filter file: a header of 32 bytes, then the blocks.
+The file has a header of 32 bytes, then the blocks:
 
     file   := header block[block_count]
     header := magic[8]="kudbloom"  format_version:u32le  block_count:u32le  key_count:u64le
@@ -25,6 +23,8 @@ A filter of no keys has one block of zeros. Worked example, one key of int64 1, 
 Source: the split block bloom filter of the Parquet format ("BloomFilter.md") and of Kudu's
 block_bloom_filter.cc (Putze, Sanders, Singler: Cache-, Hash- and Space-Efficient Bloom Filters),
 whose salts these are.
+
+**Threads** any; a filter never changes once loaded.
 """
 
 from __future__ import annotations
@@ -35,8 +35,15 @@ from pathlib import Path
 
 import numpy as np
 
-from kudulite.errors import CorruptionError, FormatVersionError
-from kudulite.fs.file_system import FileRef, Sink, check_content, read_file
+from kudulite.errors import CorruptionError
+from kudulite.fs.file_system import (
+    FileRef,
+    Sink,
+    check_content,
+    check_crc32,
+    check_format_version,
+    read_file,
+)
 from kudulite.model.key_array import KeyArray
 from kudulite.model.key_hash import hash64_one
 
@@ -63,20 +70,22 @@ _HEADER = struct.Struct("<8sIIQI")
 
 
 def build_bloom(keys: KeyArray) -> bytes:
-    """The file content of the filter of `keys`; equal keys count once each."""
-    block_count = block_count_for(len(keys))
+    """Return the file content of the filter of `keys`; equal keys count once each."""
+    block_count = max(1, -(-len(keys) * BITS_PER_KEY // (BLOCK_BYTES * 8)))
     hashes = keys.hash64()
     first_bit = _block_of(hashes, block_count) * _WORD_BITS
     low = hashes.astype(np.uint32)
     words = np.empty((block_count, WORDS_PER_BLOCK), "<u4")
     for i, salt in enumerate(SALTS):
-        # A byte per bit: a scatter of single bits would need a slow read-modify-write each.
+        # A byte per bit, because setting single bits needs a slow read-modify-write for each.
         is_set = np.zeros(block_count * _WORD_BITS, np.uint8)
         for start in range(0, len(low), _CHUNK_ROWS):
             rows = slice(start, start + _CHUNK_ROWS)
             is_set[first_bit[rows] + _bit_of(low[rows], salt)] = 1
         words[:, i] = np.packbits(is_set, bitorder="little").view("<u4")
-    return encode_file(words.tobytes(), len(keys))
+    blocks = words.tobytes()
+    header = _HEADER.pack(MAGIC, FORMAT_VERSION, block_count, len(keys), zlib.crc32(blocks))
+    return b"".join((header, zlib.crc32(header).to_bytes(4, "little"), blocks))
 
 
 def write_bloom(sink: Sink, keys: KeyArray) -> None:
@@ -91,20 +100,25 @@ class BloomFilter:
         """`source` is the reference of the file at `path`, or its content already in memory."""
         self.path = Path(path)
         self._ref = source if isinstance(source, FileRef) else None
-        self._loaded = None if isinstance(source, FileRef) else self._decode(source)
+        self._loaded = None if isinstance(source, FileRef) else _LoadedFilter(source, self.path)
 
     @property
     def key_count(self) -> int:
-        """Keys that the filter was built of."""
+        """The number of keys in the filter."""
         return self._filter.key_count
 
     @property
+    def block_count(self) -> int:
+        """The number of blocks of the filter."""
+        return len(self._filter.words)
+
+    @property
     def nbytes(self) -> int:
-        """Bytes of the filter in memory; 0 before its first use."""
+        """Bytes of the filter in memory, 0 before its first use."""
         return self._loaded.words.nbytes if self._loaded is not None else 0
 
     def may_contain(self, keys: KeyArray) -> np.ndarray:
-        """bool[n]: False where a key is surely not in the rowset."""
+        """Return bool[n], False where a key is surely not in the rowset."""
         words = self._filter.words
         if self._filter.key_count == 0:
             return np.zeros(len(keys), bool)
@@ -120,8 +134,10 @@ class BloomFilter:
         return result
 
     def may_contain_one(self, key: bytes, width: int | None = None) -> bool:
-        """Whether one key may be in the rowset; about 5 µs. `width` has no effect: the hash is of
-        the key's bytes, however they are stored."""
+        """Return whether one key may be in the rowset; about 5 µs.
+
+        `width` has no effect: the hash is of the key's bytes, however they are stored.
+        """
         loaded = self._filter
         if loaded.key_count == 0:
             return False
@@ -142,67 +158,37 @@ class BloomFilter:
             assert self._ref is not None
             content = read_file(self.path)
             check_content(self.path, content, self._ref)
-            loaded = self._loaded = self._decode(content)
+            loaded = self._loaded = _LoadedFilter(content, self.path)
         return loaded
-
-    def _decode(self, content: bytes) -> _LoadedFilter:
-        return _LoadedFilter(content, decode_file(content, self.path))
 
 
 class _LoadedFilter:
-    """The content of a filter file, checked."""
+    """The content of a filter file, every byte of it checked."""
 
     __slots__ = ("content", "key_count", "words")
+    key_count: int
 
-    def __init__(self, content: bytes, counts: tuple[int, int]) -> None:
+    def __init__(self, content: bytes, path: Path) -> None:
+        """Raise FormatVersionError, or CorruptionError that names `path` and the difference."""
+        if len(content) < HEADER_BYTES or content[:8] != MAGIC:
+            raise CorruptionError(f"{path}: not a bloom filter: it starts with {content[:8]!r}")
+        _, version, block_count, self.key_count, blocks_crc = _HEADER.unpack_from(content)
+        stored = int.from_bytes(content[_HEADER.size : HEADER_BYTES], "little")
+        check_crc32(f"{path}: header CRC", zlib.crc32(content[: _HEADER.size]), stored)
+        check_format_version(f"{path}: bloom filter", version, FORMAT_VERSION)
+        if block_count < 1 or len(content) != HEADER_BYTES + block_count * BLOCK_BYTES:
+            raise CorruptionError(f"{path}: {len(content)} bytes for {block_count} blocks")
+        blocks = memoryview(content)[HEADER_BYTES:]
+        check_crc32(f"{path}: blocks CRC", zlib.crc32(blocks), blocks_crc)
         self.content = content
-        block_count, self.key_count = counts
-        flat = np.frombuffer(content, "<u4", block_count * WORDS_PER_BLOCK, HEADER_BYTES)
-        self.words = flat.reshape(block_count, WORDS_PER_BLOCK)
+        self.words = np.frombuffer(blocks, "<u4").reshape(block_count, WORDS_PER_BLOCK)
 
 
 def _block_of(hashes: np.ndarray, block_count: int) -> np.ndarray:
-    """int64[n]: the block of each hash, from its high half."""
+    """Return int64[n], the block of each hash, from its high half."""
     return ((hashes >> np.uint64(32)) * np.uint64(block_count) >> np.uint64(32)).astype(np.int64)
 
 
 def _bit_of(low: np.ndarray, salt: int | np.ndarray) -> np.ndarray:
-    """uint32: the bit that the low half of each hash sets in the word of `salt`."""
+    """Return uint32, the bit that the low half of each hash sets in the word of `salt`."""
     return low * np.asarray(salt, np.uint32) >> np.uint32(27)
-
-
-def block_count_for(key_count: int) -> int:
-    """Blocks that give `key_count` keys BITS_PER_KEY bits each."""
-    return max(1, -(-key_count * BITS_PER_KEY // (BLOCK_BYTES * 8)))
-
-
-def encode_file(blocks: bytes, key_count: int) -> bytes:
-    """The file of these blocks."""
-    count = len(blocks) // BLOCK_BYTES
-    header = _HEADER.pack(MAGIC, FORMAT_VERSION, count, key_count, zlib.crc32(blocks))
-    return b"".join((header, zlib.crc32(header).to_bytes(4, "little"), blocks))
-
-
-def decode_file(content: bytes, path: object) -> tuple[int, int]:
-    """(block count, key count) of a file's content, everything checked.
-
-    Raises FormatVersionError, or CorruptionError that names `path` and what differs.
-    """
-    if len(content) < HEADER_BYTES or content[:8] != MAGIC:
-        raise CorruptionError(f"{path}: not a bloom filter: it starts with {content[:8]!r}")
-    _, version, block_count, key_count, blocks_crc = _HEADER.unpack_from(content)
-    found = zlib.crc32(content[: _HEADER.size])
-    stored = int.from_bytes(content[_HEADER.size : HEADER_BYTES], "little")
-    if found != stored:
-        raise CorruptionError(f"{path}: header CRC {found:#010x}, expected {stored:#010x}")
-    if version != FORMAT_VERSION:
-        raise FormatVersionError(
-            f"{path}: bloom filter of format version {version}, this kudulite reads"
-            f" {FORMAT_VERSION}; upgrade to read it"
-        )
-    if block_count < 1 or len(content) != HEADER_BYTES + block_count * BLOCK_BYTES:
-        raise CorruptionError(f"{path}: {len(content)} bytes for {block_count} blocks")
-    found = zlib.crc32(memoryview(content)[HEADER_BYTES:])
-    if found != blocks_crc:
-        raise CorruptionError(f"{path}: blocks CRC {found:#010x}, expected {blocks_crc:#010x}")
-    return block_count, key_count

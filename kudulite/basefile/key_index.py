@@ -1,22 +1,12 @@
 """Encoded keys of one DiskRowSet, ascending; the position of a key is its rowid.
 
-    key → batch by the first keys in memory → row in the batch, which is loaded when first asked
+    key → batch, by the first keys in memory → row in the batch, which is loaded at its first use
 
-A few probes load only the batches they fall into; many load the whole index once, and then one
-search over one array is fastest. What was loaded stays, so the owner of many indexes bounds memory
-by dropping indexes (`nbytes` says how much one holds).
+A few probes load only the batches they fall into. Many probes load the whole index once, because
+one search over one array is fastest. Loaded batches stay in memory, so the owner of many indexes
+bounds its memory by dropping indexes (`nbytes` is the size of one).
 
-**Invariants** (1) keys ascend strictly; (2) what is loaded never changes, it is only replaced by
-equal keys in fewer arrays.
-
-**Threads** any. There is no lock: threads that miss the same part both load it and one result is
-dropped. Loading reads from a memory map through a reader of its own.
-
-Kudu keeps a tree of 4 KB blocks in place of the first keys; at 64 Ki keys per batch a rowset has
-too few batches for that. The file's CRC is verified once, at the first use.
-Format: `key_index_format`.
-
-Format of a key index: an Arrow IPC file of the encoded keys, with a sparse index in its schema.
+The file is an Arrow IPC file of the encoded keys with a sparse index in its schema:
 
     file      := Arrow IPC file, lz4, one column "key"
                    width w      → fixed_size_binary(w)
@@ -30,7 +20,15 @@ Worked example, the int32 keys 1 and 2 (encoded 80000001, 80000002):
     {"format_version": 1, "width": 4, "key_count": 2, "first_keys": ["80000001"],
      "last_key": "80000002"}
 
-An index of no keys has no batch, no first keys, and null as its last key.
+An index of no keys has no batch, no first keys, and null as its last key. Kudu keeps a tree of
+4 KB blocks in place of the first keys; at 64 Ki keys per batch a rowset has too few batches for
+that. The file's CRC is verified once, at the first use.
+
+**Invariants** (1) keys ascend strictly; (2) loaded keys never change, they are only replaced by
+equal keys in fewer arrays.
+
+**Threads** any. There is no lock: two threads that miss the same part both load it, and one result
+is dropped. Loading reads from a memory map through a reader of its own.
 """
 
 from __future__ import annotations
@@ -40,15 +38,14 @@ import zlib
 from bisect import bisect_right
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 
 from kudulite.basefile.block_cache import open_mapped
-from kudulite.errors import CorruptionError, FormatVersionError
-from kudulite.fs.file_system import FileRef, Sink
-from kudulite.model.key_array import KeyArray
+from kudulite.errors import CorruptionError
+from kudulite.fs.file_system import FileRef, Sink, check_crc32, check_format_version
+from kudulite.model.key_array import KeyArray, Side, searched_in_order
 
 WHOLE_BATCH_FRACTION = 2  # once 1/2 of the batches is wanted, the rest is loaded with them
 
@@ -78,7 +75,7 @@ def write_key_index(sink: Sink, keys: KeyArray) -> None:
 
 @dataclass(frozen=True)
 class _OpenedIndex:
-    """What the first use leaves behind; immutable."""
+    """The checked parts of an index file, made at its first use; immutable."""
 
     content: pa.Buffer  # the whole file, memory-mapped, its CRC verified
     header: KeyIndexHeader
@@ -97,7 +94,7 @@ class KeyIndex:
 
     @property
     def row_count(self) -> int:
-        """Keys in the index."""
+        """The number of keys in the index."""
         return self._opened.header.key_count
 
     @property
@@ -119,14 +116,11 @@ class KeyIndex:
         return sum(batch.nbytes for batch in list(self._batches.values()))
 
     def find(self, probes: KeyArray) -> np.ndarray:
-        """int64[m]: the rowid of each probe, or -1. Sorted probes are the fast case."""
+        """Return int64[m], the rowid of each probe, or -1. Sorted probes are the fast case."""
         if len(probes) == 0 or self.row_count == 0:
             return np.full(len(probes), -1, np.int64)
         if not probes.is_sorted():
-            order = probes.sort_order()
-            rowids = np.empty(len(probes), np.int64)
-            rowids[order] = self.find(probes.take(order))
-            return rowids
+            return searched_in_order(probes, self.find)
         keys = self._whole
         if keys is not None:
             return keys.find(probes)
@@ -143,15 +137,15 @@ class KeyIndex:
             rowids[start:stop] = np.where(found < 0, -1, found + batch * BATCH_ROWS)
         return rowids
 
-    def locate(self, key: bytes, side: Literal["left", "right"] = "left") -> int:
-        """How many keys are < `key` (left) or ≤ `key` (right); `key` may be any bytes."""
+    def locate(self, key: bytes, side: Side = "left") -> int:
+        """Return how many keys are < `key` (left) or ≤ it (right); `key` may be any bytes."""
         batch = bisect_right(self._opened.header.first_keys, key) - 1
         if batch < 0:
             return 0
         return batch * BATCH_ROWS + self._batch(batch).locate(key, side)
 
     def find_one(self, key: bytes) -> int:
-        """The rowid of one key, or -1; about 5 µs once its batch is loaded."""
+        """Return the rowid of one key, or -1; about 5 µs once its batch is loaded."""
         rowid = self.find_loaded(key)
         if rowid is None:
             self._batch(bisect_right(self._opened.header.first_keys, key) - 1)
@@ -160,7 +154,7 @@ class KeyIndex:
         return rowid
 
     def find_loaded(self, key: bytes) -> int | None:
-        """The rowid of one key, or -1; None where the keys that are near it are not in memory."""
+        """Return the rowid of one key, or -1; None where its batch is not in memory."""
         header = self._opened.header
         whole = self._whole
         if whole is not None:
@@ -172,13 +166,13 @@ class KeyIndex:
             return -1
         keys = self._batches.get(batch)
         if keys is None:
-            # Between the two looks the whole may have been loaded.
+            # Another thread may have loaded the whole index in between.
             return None if self._whole is None else _row_of(key, self._whole)
         row = _row_of(key, keys)
         return row if row < 0 else batch * BATCH_ROWS + row
 
     def keys(self, rowids: np.ndarray) -> KeyArray:
-        """The keys of `rowids` (int64[m], any order). IndexError for one that is not there."""
+        """Return the keys of `rowids` (int64[m], any order). IndexError for an unknown rowid."""
         if len(rowids) == 0:
             return self._opened.first_keys.slice(0, 0)
         smallest, greatest = int(rowids.min()), int(rowids.max())
@@ -196,7 +190,7 @@ class KeyIndex:
         return KeyArray.concat(parts).take(rowids % BATCH_ROWS + part_starts[inverse])
 
     def slice(self, start: int, stop: int) -> KeyArray:
-        """The keys of the rowids start .. stop - 1; cut to those that are there."""
+        """Return the keys of the rowids start .. stop - 1, fewer where the index ends."""
         start, stop, _ = slice(start, stop).indices(self.row_count)
         if start >= stop:
             return self._opened.first_keys.slice(0, 0)
@@ -219,11 +213,7 @@ class KeyIndex:
     def _open(self) -> _OpenedIndex:
         source = open_mapped(self.path, self.ref)
         content = source.read_buffer(self.ref.length)
-        found = zlib.crc32(content)
-        if found != self.ref.crc32:
-            raise CorruptionError(
-                f"{self.path}: CRC {found:#010x}, expected {self.ref.crc32:#010x}"
-            )
+        check_crc32(f"{self.path}: CRC", zlib.crc32(content), self.ref.crc32)
         try:
             reader = pa.ipc.open_file(content)
         except (pa.ArrowException, OSError) as error:
@@ -243,12 +233,12 @@ class KeyIndex:
         return _OpenedIndex(content=content, header=header, first_keys=first_keys)
 
     def _is_most(self, batches: np.ndarray) -> bool:
-        """Whether so many batches are wanted that all of them may as well be loaded."""
+        """Return whether so many batches are wanted that loading all of them is cheaper."""
         wanted = len(set(batches.tolist()) | self._batches.keys())
         return wanted * WHOLE_BATCH_FRACTION >= len(self._opened.header.first_keys)
 
     def _batch(self, batch: int) -> KeyArray:
-        """The keys of one batch, loaded when they are not there yet."""
+        """Return the keys of one batch, loading it where needed."""
         whole = self._whole
         if whole is not None:
             return whole.slice(batch * BATCH_ROWS, (batch + 1) * BATCH_ROWS)
@@ -258,7 +248,7 @@ class KeyIndex:
         return keys
 
     def _load_whole(self) -> KeyArray:
-        """All keys in one array."""
+        """Return all keys in one array, loading them where needed."""
         whole = self._whole
         if whole is None:
             count = len(self._opened.header.first_keys)
@@ -296,15 +286,14 @@ def _row_of(key: bytes, keys: KeyArray) -> int:
 
 
 def _is_key_type(arrow_type: pa.DataType, width: int | None) -> bool:
-    """Whether keys of `width` are stored as that type."""
-    if width is None:
-        return pa.types.is_binary(arrow_type) or pa.types.is_large_binary(arrow_type)
-    return arrow_type == pa.binary(width)
+    """Return whether keys of `width` are stored as that type."""
+    expected = {pa.binary(), pa.large_binary()} if width is None else {pa.binary(width)}
+    return arrow_type in expected
 
 
 @dataclass(frozen=True)
 class KeyIndexHeader:
-    """What is known of an index without reading a batch."""
+    """The sparse index: everything but the batches."""
 
     width: int | None
     key_count: int
@@ -312,7 +301,7 @@ class KeyIndexHeader:
     last_key: bytes | None
 
     def encode(self) -> bytes:
-        """The metadata value."""
+        """Return the metadata value."""
         return json.dumps(
             {
                 "format_version": FORMAT_VERSION,
@@ -325,18 +314,13 @@ class KeyIndexHeader:
 
 
 def decode_header(content: bytes, *, path: object, batch_count: int) -> KeyIndexHeader:
-    """Check and take apart a metadata value of the file at `path`, which has `batch_count` batches.
+    """Decode the metadata value of the file at `path`, which has `batch_count` batches.
 
     Raises FormatVersionError, or CorruptionError when it is malformed or contradicts the file.
     """
     try:
         fields = json.loads(content)
-        version = fields["format_version"]
-        if version != FORMAT_VERSION:
-            raise FormatVersionError(
-                f"{path}: key index of format version {version}, this kudulite reads"
-                f" {FORMAT_VERSION}; upgrade to read it"
-            )
+        check_format_version(f"{path}: key index", fields["format_version"], FORMAT_VERSION)
         last_key = fields["last_key"]
         header = KeyIndexHeader(
             width=None if fields["width"] is None else int(fields["width"]),
@@ -353,7 +337,7 @@ def decode_header(content: bytes, *, path: object, batch_count: int) -> KeyIndex
 
 
 def _contradiction(header: KeyIndexHeader, batch_count: int) -> str:
-    """What is wrong with a header, or an empty text."""
+    """Return the first contradiction in a header, or an empty text."""
     keys = [*header.first_keys, *([] if header.last_key is None else [header.last_key])]
     if not 0 <= header.key_count <= KEY_COUNT_MAX:
         return f"{header.key_count} keys"

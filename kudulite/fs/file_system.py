@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kudulite.errors import CorruptionError
+from kudulite.errors import CorruptionError, FormatVersionError
 from kudulite.fs.storage_error import storage_error, storage_errors
 
 _READ_BYTES = 1 << 20
@@ -395,15 +395,15 @@ def _read_range(descriptor: int, offset: int, length: int) -> bytes:
 
 def check_content(path: Path, content: Any, ref: FileRef) -> None:
     """Compare bytes-like `content`, read from `path`, with what metadata says of it."""
-    _expect_length(path, memoryview(content).nbytes, ref)
-    _expect_crc32(path, zlib.crc32(content), ref)
+    _check_length(path, memoryview(content).nbytes, ref)
+    check_crc32(f"{path}: CRC", zlib.crc32(content), ref.crc32)
 
 
 def check_length(path: Path, ref: FileRef) -> None:
     """Raise StorageError or CorruptionError unless a file is there with the length of `ref`."""
     with storage_errors("find", path):
         length = path.stat().st_size
-    _expect_length(path, length, ref)
+    _check_length(path, length, ref)
 
 
 def verify_file(path: Path, ref: FileRef) -> None:
@@ -413,18 +413,27 @@ def verify_file(path: Path, ref: FileRef) -> None:
         while chunk := file.read(_READ_BYTES):
             found = zlib.crc32(chunk, found)
             length += len(chunk)
-    _expect_length(path, length, ref)
-    _expect_crc32(path, found, ref)
+    _check_length(path, length, ref)
+    check_crc32(f"{path}: CRC", found, ref.crc32)
 
 
-def _expect_length(path: Path, length: int, ref: FileRef) -> None:
+def _check_length(path: Path, length: int, ref: FileRef) -> None:
     if length != ref.length:
         raise CorruptionError(f"{path}: {length} bytes on disk, expected {ref.length}")
 
 
-def _expect_crc32(path: Path, found: int, ref: FileRef) -> None:
-    if found != ref.crc32:
-        raise CorruptionError(f"{path}: CRC {found:#010x}, expected {ref.crc32:#010x}")
+def check_crc32(subject: str, found: int, expected: int) -> None:
+    """Raise CorruptionError, which begins with `subject`, unless the checksums are equal."""
+    if found != expected:
+        raise CorruptionError(f"{subject} {found:#010x}, expected {expected:#010x}")
+
+
+def check_format_version(subject: str, found: int | str, known: int | str) -> None:
+    """Raise FormatVersionError, which begins with `subject`, unless this kudulite reads `found`."""
+    if found != known:
+        raise FormatVersionError(
+            f"{subject} of format version {found}, this kudulite reads {known}; upgrade to read it"
+        )
 
 
 def encode_checked_json(body: dict[str, Any]) -> bytes:
@@ -450,9 +459,7 @@ def decode_checked_json(content: bytes, source: str, what: str) -> dict[str, Any
     line, _, trailer = content.partition(b"\n")
     try:
         stored = json.loads(trailer)["crc32"]
-        found = zlib.crc32(line)
-        if found != stored:
-            raise CorruptionError(f"{source}: CRC {found:#010x}, expected {stored:#010x}")
+        check_crc32(f"{source}: CRC", zlib.crc32(line), stored)
         body = json.loads(line)
         if not isinstance(body, dict):
             raise TypeError(f"a {type(body).__name__}")

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet as pq
 
-from kudulite.basefile.bloom import decode_file
+from kudulite.basefile.bloom import BloomFilter
 from kudulite.delta.delta_file import OP_DELETE, OP_REINSERT, OP_UPDATE
 from kudulite.errors import KuduliteError, OptionError
 from kudulite.fs.file_system import FileRef, decode_checked_json, read_file, verify_file
@@ -199,8 +199,8 @@ def _keys(path: Path, limit: int) -> Dump:
 
 
 def _bloom(path: Path, _limit: int) -> Dump:
-    block_count, key_count = decode_file(read_file(path), path)
-    return Dump({"block_count": block_count, "key_count": key_count}, [])
+    bloom = BloomFilter(path, read_file(path))
+    return Dump({"block_count": bloom.block_count, "key_count": bloom.key_count}, [])
 
 
 def _tombstones(path: Path, limit: int) -> Dump:
