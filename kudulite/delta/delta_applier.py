@@ -105,7 +105,8 @@ class ColumnApplier:
     @property
     def nbytes(self) -> int:
         """Memory in bytes."""
-        return self.rowids.nbytes + self.values.nbytes
+        nbytes: int = self.rowids.nbytes + self.values.nbytes
+        return nbytes
 
     def places(self, rowids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return int64[n] places of row ids in any order, and bool[n] whether they are right."""
@@ -114,16 +115,12 @@ class ColumnApplier:
             at = rowids - first
             hit = (at >= 0) & (at < count)
             return np.where(hit, at, 0), hit
-        at = np.searchsorted(self.rowids, rowids)
-        at[at == count] = 0
-        return at, self.rowids[at] == rowids
+        return places_in(self.rowids, rowids)
 
     def find(self, rowid: int) -> pa.Scalar | None:
         """Return one row's value, or None when it has none here."""
-        at = int(self.rowids.searchsorted(rowid))
-        if at < len(self.rowids) and self.rowids[at] == rowid:
-            return self.values[at]
-        return None
+        at = _place_of(self.rowids, rowid)
+        return None if at < 0 else self.values[at]
 
 
 class _Visible:
@@ -248,7 +245,9 @@ class DeltaApplier:
 
     def is_deleted(self, rowids: np.ndarray) -> np.ndarray:
         """Return bool[n] for int64[n] row ids in any order."""
-        return _is_member(self.deleted, rowids)
+        if not len(self.deleted):
+            return np.zeros(len(rowids), dtype=bool)
+        return places_in(self.deleted, rowids)[1]
 
     def is_row_deleted(self, rowid: int) -> bool:
         """Whether one row is not there; changes in memory are not folded for it."""
@@ -258,11 +257,7 @@ class DeltaApplier:
                 # Whatever changes a row is there: only a DELETE as the last word says otherwise.
                 return op == OP_DELETE
             return self._below is not None and self._below.is_row_deleted(rowid)
-        deleted = self.deleted
-        if not len(deleted):
-            return False
-        at = int(deleted.searchsorted(rowid))
-        return at < len(deleted) and bool(deleted[at] == rowid)
+        return _place_of(self.deleted, rowid) >= 0
 
     @cached_property
     def changed(self) -> np.ndarray:
@@ -313,20 +308,11 @@ class DeltaApplier:
 
     def changes_row(self, rowid: int) -> bool:
         """Whether any visible source changes the row."""
-        if self._memory is not None:
-            if self._memory.newest_op(rowid, self._timestamp) is not None:
-                return True
-        else:
-            touched = self._touched
-            at = int(touched.searchsorted(rowid))
-            if at < len(touched) and touched[at] == rowid:
-                return True
+        if self._memory is None:
+            return _place_of(self.changed, rowid) >= 0
+        if self._memory.newest_op(rowid, self._timestamp) is not None:
+            return True
         return self._below is not None and self._below.changes_row(rowid)
-
-    @cached_property
-    def _touched(self) -> np.ndarray:
-        parts = [visible.source.rowids for visible in self._sources]
-        return np.unique(np.concatenate(parts)) if parts else np.empty(0, np.int64)
 
     def cell(self, rowid: int, column_id: int) -> pa.Scalar | None:
         """Return one cell's newest visible value, or None when base data holds it."""
@@ -398,15 +384,24 @@ def _last_of_each_row(rowids: np.ndarray) -> np.ndarray:
         return newest[newest >= 0]
     order = np.argsort(rowids, kind="stable")
     ordered = rowids[order]
-    return order[np.append(ordered[1:] != ordered[:-1], True)]
+    return order[np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True))]
 
 
-def _is_member(ascending: np.ndarray, probes: np.ndarray) -> np.ndarray:
-    if not len(ascending):
-        return np.zeros(len(probes), dtype=bool)
+def places_in(ascending: np.ndarray, probes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return int64[n] places of n probes in m ≥ 1 ascending numbers, and bool[n]: which are there.
+
+    The place of a probe that is not there is any valid index.
+    """
     at = np.searchsorted(ascending, probes)
     at[at == len(ascending)] = 0
-    return ascending[at] == probes
+    hit: np.ndarray = ascending[at] == probes
+    return at, hit
+
+
+def _place_of(ascending: np.ndarray, probe: int) -> int:
+    """Return the place of one number in ascending ones, or -1."""
+    at = int(ascending.searchsorted(probe))
+    return at if at < len(ascending) and ascending[at] == probe else -1
 
 
 def select(base: pa.Array, selected: np.ndarray | None) -> pa.Array:

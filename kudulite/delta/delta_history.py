@@ -48,7 +48,7 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from kudulite.delta.delta_applier import DeltaSource, scatter
+from kudulite.delta.delta_applier import DeltaSource, places_in, scatter
 from kudulite.delta.delta_file import (
     OP_DELETE,
     OP_REINSERT,
@@ -265,9 +265,7 @@ class ChangedRows:
         """Return uint64[n]: the newest change of each of int64[n] row ids, 0: there is none."""
         newest = np.zeros(len(rowids), np.uint64)
         if len(self.rowids) and len(rowids):
-            at = np.searchsorted(self.rowids, rowids)
-            at[at == len(self.rowids)] = 0
-            hit = self.rowids[at] == rowids
+            at, hit = places_in(self.rowids, rowids)
             newest[hit] = self.timestamps[at[hit]]
         return newest
 
@@ -316,7 +314,7 @@ def changes_within(
 
 def _is_change(source: DeltaSource, column_ids: Collection[int]) -> np.ndarray:
     """Return bool[n]: which entries change a column of the table, or whether a row is there."""
-    changes = source.ops != OP_UPDATE
+    changes: np.ndarray = source.ops != OP_UPDATE
     counts = source.meta.update_counts
     known = [column_id for column_id in counts if column_id in column_ids]
     # DELETEs set nothing: a column that all other entries set needs no look at its cells.

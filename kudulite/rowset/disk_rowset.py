@@ -116,7 +116,8 @@ class DiskRowSet(RowSet):
     @property
     def key_index(self) -> KeyIndex:
         """The encoded keys in row order."""
-        return self._cache.get_or_load(self._key_index_path, self._load_key_index)
+        index: KeyIndex = self._cache.get_or_load(self._key_index_path, self._load_key_index)
+        return index
 
     def is_visible(self, timestamp: int) -> bool:
         """Whether a snapshot at `timestamp` (inclusive) sees the rowset at all."""
@@ -144,7 +145,7 @@ class DiskRowSet(RowSet):
 
     def find(self, keys: KeyArray, timestamp: int) -> np.ndarray:
         """Return int64[n]: the row ids of ascending `keys` live at `timestamp`, else -1."""
-        index = self._cache.get(self._key_index_path)
+        index: KeyIndex | None = self._cache.get(self._key_index_path)
         if len(keys) < _BLOOM_KEYS_MIN and index is not None and index.is_whole:
             rowids = index.find(keys)
         else:
@@ -279,7 +280,8 @@ class DiskRowSet(RowSet):
         return index, _KEY_BYTES * self.meta.row_count + kept_bytes(self.meta.key_index)
 
     def _bloom(self) -> BloomFilter:
-        return self._cache.get_or_load(self._bloom_path, self._load_bloom)
+        bloom: BloomFilter = self._cache.get_or_load(self._bloom_path, self._load_bloom)
+        return bloom
 
     def _load_bloom(self) -> tuple[BloomFilter, int]:
         bloom = BloomFilter(Path(self._bloom_path), self.meta.bloom)
@@ -312,9 +314,10 @@ class RowSetDeltas:
     def _file(self, meta: DeltaFileMeta) -> DeltaFile:
         path = self._folder / meta.ref.name
         nbytes = 2 * meta.ref.length + kept_bytes(meta.ref)
-        return self._cache.get_or_load(
+        file: DeltaFile = self._cache.get_or_load(
             str(path), lambda: (DeltaFile(path, meta, self._meta.row_count), nbytes)
         )
+        return file
 
 
 def read_deltas(folder: Path, entries: Sequence[DeltaFileMeta], row_count: int) -> list[DeltaRows]:
@@ -440,7 +443,10 @@ class BaseColumns:
     def _open(self, base: BaseFileMeta) -> BaseDataFile:
         path = self._folder / base.ref.name
         nbytes = _OPEN_FILE_BYTES + kept_bytes(base.ref)
-        return self._cache.get_or_load(str(path), lambda: (BaseDataFile(path, base.ref), nbytes))
+        file: BaseDataFile = self._cache.get_or_load(
+            str(path), lambda: (BaseDataFile(path, base.ref), nbytes)
+        )
+        return file
 
 
 def _no_file() -> None:

@@ -399,7 +399,9 @@ class MemRowSetSnapshot(RowSet):
 
     def are_there(self, rowids: np.ndarray, timestamp: int, applier: DeltaApplier) -> np.ndarray:
         """Return bool[n]: which of int64[n] slots are live; `applier` is that of `timestamp`."""
-        return (rowids < self._inserted_count(timestamp)) & ~applier.is_deleted(rowids)
+        is_live: np.ndarray = rowids < self._inserted_count(timestamp)
+        is_live &= ~applier.is_deleted(rowids)
+        return is_live
 
     def read_images(
         self,

@@ -439,7 +439,8 @@ class _Order:
     @cached_property
     def heads(self) -> np.ndarray:
         """int64[m]: the newest row of each key."""
-        return self.sorted[self.starts]
+        heads: np.ndarray = self.sorted[self.starts]
+        return heads
 
     @cached_property
     def ghosts(self) -> np.ndarray:

@@ -45,7 +45,8 @@ class RowHistory:
     def nbytes(self) -> int:
         """Bytes of the cells of the deltas, near enough."""
         parts = [rows for rows in (self.undo, self.redo) if rows is not None]
-        cells = sum(column.values.nbytes for rows in parts for column in rows.columns.values())
+        columns = [column for rows in parts for column in rows.columns.values()]
+        cells: int = sum(column.values.nbytes for column in columns)
         return cells + sum(rows.rowids.nbytes for rows in parts)
 
     def cut(self, start: int, stop: int) -> RowHistory:
