@@ -32,6 +32,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -75,6 +76,34 @@ class DeltaRows:
     ops: np.ndarray
     columns: Mapping[int, DeltaColumn]
     timestamps: np.ndarray | None = None
+
+    @property
+    def timestamp_min(self) -> int:
+        """The oldest change; TIMESTAMP_UNASSIGNED where the timestamp is not known yet."""
+        return TIMESTAMP_UNASSIGNED if self.timestamps is None else int(self.timestamps.min())
+
+    @property
+    def timestamp_max(self) -> int:
+        """The newest change; TIMESTAMP_UNASSIGNED where the timestamp is not known yet."""
+        return TIMESTAMP_UNASSIGNED if self.timestamps is None else int(self.timestamps.max())
+
+    @cached_property
+    def delete_count(self) -> int:
+        """Number of DELETEs."""
+        return int(np.count_nonzero(self.ops == OP_DELETE))
+
+    @cached_property
+    def reinsert_count(self) -> int:
+        """Number of REINSERTs."""
+        return int(np.count_nonzero(self.ops == OP_REINSERT))
+
+    @cached_property
+    def update_counts(self) -> Mapping[int, int]:
+        """How many changes set a column, by its id."""
+        return {
+            column_id: len(self.rowids) if c.is_set is None else int(np.count_nonzero(c.is_set))
+            for column_id, c in self.columns.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -174,19 +203,15 @@ def _common_timestamp(rows: DeltaRows) -> int | None:
 
 
 def _describe(ref: FileRef, rows: DeltaRows) -> DeltaFileMeta:
-    stamps = rows.timestamps
     return DeltaFileMeta(
         ref=ref,
-        timestamp=TIMESTAMP_UNASSIGNED if stamps is None else None,
-        timestamp_min=TIMESTAMP_UNASSIGNED if stamps is None else int(stamps.min()),
-        timestamp_max=TIMESTAMP_UNASSIGNED if stamps is None else int(stamps.max()),
+        timestamp=TIMESTAMP_UNASSIGNED if rows.timestamps is None else None,
+        timestamp_min=rows.timestamp_min,
+        timestamp_max=rows.timestamp_max,
         row_count=len(rows.rowids),
-        delete_count=int(np.count_nonzero(rows.ops == OP_DELETE)),
-        reinsert_count=int(np.count_nonzero(rows.ops == OP_REINSERT)),
-        update_counts={
-            column_id: len(rows.rowids) if c.is_set is None else int(np.count_nonzero(c.is_set))
-            for column_id, c in rows.columns.items()
-        },
+        delete_count=rows.delete_count,
+        reinsert_count=rows.reinsert_count,
+        update_counts=rows.update_counts,
     )
 
 

@@ -41,9 +41,8 @@ Threads: what is read twice is equal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -70,12 +69,17 @@ _UNDO_OF[[OP_UPDATE, OP_DELETE, OP_REINSERT]] = [OP_UPDATE, OP_REINSERT, OP_DELE
 
 
 def stamped(file: DeltaFile) -> DeltaRows:
-    """Return a whole file with a timestamp per row, be it kept per row or once for all."""
+    """Return a whole file with a timestamp for each change."""
     rows = file.read()
-    if rows.timestamps is not None:
-        return rows
-    assert file.meta.timestamp is not None
-    return replace(rows, timestamps=np.full(len(rows.rowids), file.meta.timestamp, np.uint64))
+    return rows if rows.timestamps is not None else replace(rows, timestamps=timestamps_of(file))
+
+
+def timestamps_of(source: DeltaSource) -> np.ndarray:
+    """Return uint64[n]: the timestamp of each change of a source."""
+    stamps = source.timestamps()
+    if stamps is None:
+        return np.full(len(source.rowids), source.meta.timestamp_max, np.uint64)
+    return stamps
 
 
 def merge_redo(parts: Sequence[DeltaRows]) -> DeltaRows:
@@ -300,10 +304,7 @@ def changes_within(
     meta = source.meta
     if meta.timestamp_max <= start or meta.timestamp_min > end:
         return np.empty(0, np.int64), np.empty(0, np.uint64)
-    rowids = source.rowids
-    stamps = source.timestamps()
-    if stamps is None:
-        stamps = np.full(len(rowids), meta.timestamp_max, np.uint64)
+    rowids, stamps = source.rowids, timestamps_of(source)
     taken = _is_change(source, column_ids)
     if meta.timestamp_min <= start:
         taken &= stamps > start
@@ -331,69 +332,30 @@ class OneRowSource:
     """The changes of row `rowid` in `source`, in its order; read like the source itself."""
 
     def __init__(self, source: DeltaSource, rowid: int) -> None:
-        self._source = source
-        self._at = np.flatnonzero(source.rowids == rowid)
-        self._columns: dict[int, DeltaColumn | None] = {}
-        self.rowids = source.rowids[self._at]
-        self.ops = source.ops[self._at]
+        at = np.flatnonzero(source.rowids == rowid)
+        ids = source.meta.update_counts if len(at) else ()
+        columns = {c: column for c in ids if (column := source.column(c)) is not None}
+        stamps = timestamps_of(source)
+        self.meta = take_rows(DeltaRows(source.rowids, source.ops, columns, stamps), at)
+        self._timestamps = stamps[at]
 
     def __len__(self) -> int:
-        return len(self.rowids)
+        return len(self.meta.rowids)
 
     @property
-    def meta(self) -> OneRowSource:
-        """What there is of the row; named as in a DeltaFile's entry."""
-        return self
+    def rowids(self) -> np.ndarray:
+        """int64[n], all the same."""
+        return self.meta.rowids
 
-    @cached_property
-    def _timestamps(self) -> np.ndarray:
-        stamps = self._source.timestamps()
-        if stamps is None:
-            return np.full(len(self), self._source.meta.timestamp_max, np.uint64)
-        return stamps[self._at]
+    @property
+    def ops(self) -> np.ndarray:
+        """uint8[n], OP_ constants."""
+        return self.meta.ops
 
     def timestamps(self) -> np.ndarray:
         """uint64[n], one for each change."""
         return self._timestamps
 
-    @property
-    def timestamp_min(self) -> int:
-        """The oldest change; there must be one."""
-        return int(self._timestamps.min())
-
-    @property
-    def timestamp_max(self) -> int:
-        """The newest change; there must be one."""
-        return int(self._timestamps.max())
-
-    @property
-    def delete_count(self) -> int:
-        """Number of DELETEs."""
-        return int(np.count_nonzero(self.ops == OP_DELETE))
-
-    @property
-    def reinsert_count(self) -> int:
-        """Number of REINSERTs."""
-        return int(np.count_nonzero(self.ops == OP_REINSERT))
-
-    @cached_property
-    def update_counts(self) -> Mapping[int, int]:
-        """How many changes of the row set a column, by its id."""
-        counts = {}
-        for column_id in self._source.meta.update_counts:
-            column = self.column(column_id)
-            is_set = None if column is None else column.is_set
-            count = len(self) if is_set is None else int(np.count_nonzero(is_set))
-            if count:
-                counts[column_id] = count
-        return counts
-
     def column(self, column_id: int) -> DeltaColumn | None:
         """Return a column's new values, None when the source never sets it."""
-        if column_id not in self._columns:
-            found = self._source.column(column_id)
-            if found is not None:
-                is_set = None if found.is_set is None else found.is_set[self._at]
-                found = DeltaColumn(found.values.take(self._at), is_set)
-            self._columns[column_id] = found
-        return self._columns[column_id]
+        return self.meta.columns.get(column_id)

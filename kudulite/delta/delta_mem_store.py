@@ -43,7 +43,6 @@ import pyarrow as pa
 
 from kudulite.delta.delta_file import (
     OP_DELETE,
-    OP_REINSERT,
     DeltaColumn,
     DeltaRows,
     concat_columns,
@@ -73,21 +72,6 @@ class _Chunk:
     @property
     def row_count(self) -> int:
         return len(self.rows.rowids)
-
-    @cached_property
-    def delete_count(self) -> int:
-        return int(np.count_nonzero(self.rows.ops == OP_DELETE))
-
-    @cached_property
-    def reinsert_count(self) -> int:
-        return int(np.count_nonzero(self.rows.ops == OP_REINSERT))
-
-    @cached_property
-    def update_counts(self) -> dict[int, int]:
-        return {
-            column_id: self.row_count if c.is_set is None else int(np.count_nonzero(c.is_set))
-            for column_id, c in self.rows.columns.items()
-        }
 
 
 class _RowIndex:
@@ -157,19 +141,19 @@ class DeltaMemSnapshot:
     @cached_property
     def delete_count(self) -> int:
         """Number of DELETEs."""
-        return sum(chunk.delete_count for chunk in self._chunks)
+        return sum(chunk.rows.delete_count for chunk in self._chunks)
 
     @cached_property
     def reinsert_count(self) -> int:
         """Number of REINSERTs."""
-        return sum(chunk.reinsert_count for chunk in self._chunks)
+        return sum(chunk.rows.reinsert_count for chunk in self._chunks)
 
     @cached_property
     def update_counts(self) -> Mapping[int, int]:
         """How many changes set a column, by its id."""
         counts: dict[int, int] = {}
         for chunk in self._chunks:
-            for column_id, count in chunk.update_counts.items():
+            for column_id, count in chunk.rows.update_counts.items():
                 counts[column_id] = counts.get(column_id, 0) + count
         return counts
 
@@ -292,10 +276,6 @@ class DeltaMemStore:
         """Return the changes up to now, or only the first `row_count` appended."""
         count = self._row_count if row_count is None else min(row_count, self._row_count)
         return DeltaMemSnapshot(self._log.parts, count, self._index)
-
-    def to_rows(self) -> DeltaRows:
-        """Return all changes by row id, each row's in order of time: those of a REDO file."""
-        return self.snapshot().to_rows()
 
 
 def _cut(chunks: tuple[_Chunk, ...], row_count: int) -> tuple[_Chunk, ...]:

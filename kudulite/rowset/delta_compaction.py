@@ -46,7 +46,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
@@ -88,14 +88,6 @@ def compact_columns(
     return compaction.run(mark)
 
 
-@dataclass(frozen=True)
-class _Moved:
-    """What a compaction takes out of REDO, None for nothing, and the files that are left."""
-
-    rows: DeltaRows | None
-    redo: tuple[DeltaFileMeta, ...]
-
-
 class _ColumnCompaction:
     """One compaction; each part of the new entry is made by one method."""
 
@@ -119,14 +111,14 @@ class _ColumnCompaction:
 
     def run(self, mark: int) -> RowSetMeta:
         meta = self._rowset.meta
-        moved = self._split_redo()
-        base, undo = self._write_base(moved.rows)
+        moved, redo = self._split_redo()
+        base, undo = self._write_base(moved)
         if undo is not None:
             undo = without_ancient(undo, mark)
         new_undo = write_deltas(self._file_system, self._rowset.folder, "undo", undo)
         self._file_system.sync_directory(self._rowset.folder)
         return replace(
-            meta, base=(*self._left_base(), *base), redo=moved.redo, undo=(*new_undo, *meta.undo)
+            meta, base=(*self._left_base(), *base), redo=redo, undo=(*new_undo, *meta.undo)
         )
 
     def _left_base(self) -> list[BaseFileMeta]:
@@ -138,8 +130,11 @@ class _ColumnCompaction:
                 left.append(replace(base, column_ids=stay))
         return left
 
-    def _split_redo(self) -> _Moved:
-        """Take the columns out of the REDO files that set them; write what else is in these."""
+    def _split_redo(self) -> tuple[DeltaRows | None, tuple[DeltaFileMeta, ...]]:
+        """Return the updates of the compacted columns, None without any, and the REDO files left.
+
+        A REDO file with such updates is replaced by a new one with its other changes.
+        """
         meta, folder = self._rowset.meta, self._rowset.folder
         taken: list[DeltaRows] = []
         redo: list[DeltaFileMeta] = []
@@ -154,7 +149,7 @@ class _ColumnCompaction:
             taken.append(moved)
             redo += write_deltas(self._file_system, folder, "redo", rest)
         taken = [part for part in taken if len(part.rowids)]
-        return _Moved(merge_redo(taken) if taken else None, tuple(redo))
+        return merge_redo(taken) if taken else None, tuple(redo)
 
     def _is_touched(self, delta: DeltaFileMeta) -> bool:
         return any(c in self._ids or c not in self._known for c in delta.update_counts)

@@ -63,7 +63,7 @@ from kudulite.fs.file_system import FileSystem
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Column
 from kudulite.model.types import widened
-from kudulite.rowset.rowset import ApplierMemo, Block, RowSet, ScanSpec, cell_value, constant
+from kudulite.rowset.rowset import ApplierMemo, Block, RowSet, ScanSpec, View, cell_value, constant
 from kudulite.rowset.rowset_meta import BaseFileMeta, RowSetMeta
 
 _KEY_BYTES = 12
@@ -219,10 +219,7 @@ class DiskRowSet(RowSet):
         return self.applier(timestamp).selection(block.start, block.stop)
 
     def read_images(
-        self,
-        block: Block,
-        columns: Sequence[Column],
-        views: Sequence[tuple[DeltaApplier, np.ndarray | None]],
+        self, block: Block, columns: Sequence[Column], views: Sequence[View]
     ) -> list[list[pa.Array]]:
         """Return, for each view, the columns' values of the block's rows at its positions."""
         base = list(zip(self.base.read(block, columns), columns, strict=True))

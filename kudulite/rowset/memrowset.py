@@ -56,7 +56,7 @@ from kudulite.delta.delta_mem_store import ChunkLog, DeltaMemSnapshot, DeltaMemS
 from kudulite.model.encoded_key import key_width
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Column, Schema
-from kudulite.rowset.rowset import ApplierMemo, Block, RowSet, ScanSpec, cell_value, constant
+from kudulite.rowset.rowset import ApplierMemo, Block, RowSet, ScanSpec, View, cell_value, constant
 from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
 
 _OP_OF_CHANGE = np.empty(3, np.uint8)
@@ -76,6 +76,7 @@ class _State(NamedTuple):
     change_count: int = 0
     key_min: bytes = b""
     key_max: bytes = b""
+    timestamp_min: int = 0
     timestamp_max: int = 0
 
 
@@ -91,7 +92,6 @@ class MemRowSet:
         self._state = _State()
         self._order = OrderHint()
         self._key_bytes = 0
-        self._timestamp_min = 0
 
     @property
     def row_count(self) -> int:
@@ -111,7 +111,7 @@ class MemRowSet:
     @property
     def timestamp_min(self) -> int:
         """When the first row was inserted, 0 without rows."""
-        return self._timestamp_min
+        return self._state.timestamp_min
 
     @property
     def timestamp_max(self) -> int:
@@ -165,6 +165,7 @@ class MemRowSet:
             change_count=state.change_count + count,
             key_min=key_min,
             key_max=key_max,
+            timestamp_min=state.timestamp_min if state.slot_count else int(stamps[0]),
             timestamp_max=self._changes.timestamp_max,
         )
 
@@ -201,8 +202,6 @@ class MemRowSet:
         else:
             slots, firsts = np.unique(rows.rowids, return_index=True)
             stamps = rows.timestamps[firsts[slots >= slot_count]]
-        if not slot_count:
-            self._timestamp_min = int(stamps[0])
         self._keys.append(KeyChunk(slot_count, list(fresh), stamps), len(fresh))
         self._slots.update(fresh)
         self._key_bytes += sum(map(len, fresh)) * 2 + len(fresh) * _KEY_ROW_BYTES
@@ -215,10 +214,8 @@ class MemRowSet:
             schema=self.schema,
             slots=self._slots,
             key_chunks=self._keys.parts,
-            slot_count=state.slot_count,
             changes=self._changes.snapshot(state.change_count),
-            key_bounds=(state.key_min, state.key_max),
-            timestamp_bounds=(self._timestamp_min, state.timestamp_max),
+            state=state,
             order=self._order,
         )
 
@@ -250,19 +247,17 @@ class MemRowSetSnapshot(RowSet):
         schema: Schema,
         slots: Mapping[bytes, int],
         key_chunks: Sequence[KeyChunk],
-        slot_count: int,
         changes: DeltaMemSnapshot,
-        key_bounds: tuple[bytes, bytes],
-        timestamp_bounds: tuple[int, int],
+        state: _State,
         order: OrderHint,
     ) -> None:
-        """`slots` and `key_chunks` may hold more than `slot_count`, which is passed over."""
+        """`slots` and `key_chunks` may hold more keys than `state`; the others are ignored."""
         self.schema = schema
         self.changes = changes
         self.lifetime = 0, None
-        self.row_count = slot_count
-        self.key_min, self.key_max = key_bounds
-        self.timestamp_min, self.timestamp_max = timestamp_bounds
+        self.row_count = state.slot_count
+        self.key_min, self.key_max = state.key_min, state.key_max
+        self.timestamp_min, self.timestamp_max = state.timestamp_min, state.timestamp_max
         self._slots = slots
         self._key_chunks = key_chunks
         self._key_width = key_width(schema.key_types)
@@ -404,10 +399,7 @@ class MemRowSetSnapshot(RowSet):
         return is_live
 
     def read_images(
-        self,
-        block: Block,
-        columns: Sequence[Column],
-        views: Sequence[tuple[DeltaApplier, np.ndarray | None]],
+        self, block: Block, columns: Sequence[Column], views: Sequence[View]
     ) -> list[list[pa.Array]]:
         """Return, for each view, the columns' values of the block's rows at its positions."""
         slots = self.rowids_of(block)

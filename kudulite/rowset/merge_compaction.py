@@ -46,10 +46,9 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 
 from kudulite.basefile.base_data import ROW_GROUP_ROWS
-from kudulite.delta.delta_file import DeltaRows, concat_rows, sort_rows, take_rows
+from kudulite.delta.delta_file import DeltaRows, sort_rows, take_rows
 from kudulite.fs.file_system import FileSystem
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Schema
@@ -57,7 +56,7 @@ from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.merge import OrderedStream, merge_windows
 from kudulite.rowset.row_versions import RowVersions, merge_row_versions, read_row_versions
 from kudulite.rowset.rowset_meta import RowSetMeta
-from kudulite.rowset.rowset_writer import RowHistory, rows_per_rowset, write_rowsets
+from kudulite.rowset.rowset_writer import RowImages, rows_per_rowset, write_rowsets
 
 # What is put in order at once, of all inputs together.
 _WINDOW_ROWS = 2 * ROW_GROUP_ROWS
@@ -96,12 +95,12 @@ def merge_rowsets(
     ]
     count = 0
     for window in merge_windows(streams, _row_limit):
-        merged = merge_row_versions([rows for _, rows in window], schema)
-        for (at, rows), places in zip(window, merged.places, strict=True):
+        merged, new_places = merge_row_versions([rows for _, rows in window], schema)
+        for (at, rows), places in zip(window, new_places, strict=True):
             new_rowids = numbers[inputs[at].meta.id]
             new_rowids[rows.rowids] = np.where(places < 0, -1, places + count)
         count += len(merged)
-        writer.add(merged.keys, merged.table(schema), merged.history(mark, oldest))
+        writer.add(merged.images(schema, mark, oldest))
     rowsets = writer.finish()
     return MergedRowSets(rowsets, RowIdMap(numbers, [meta.row_count for meta in rowsets]))
 
@@ -120,15 +119,13 @@ class _Writer:
         self._folder = folder
         self._schema = schema
         self._written: list[RowSetMeta] = []
-        self._keys: list[KeyArray] = []
-        self._rows: list[pa.Table] = []
-        self._histories: list[RowHistory] = []
+        self._parts: list[RowImages] = []
         self._row_count = 0
         self._nbytes = 0
 
-    def add(self, keys: KeyArray, rows: pa.Table, history: RowHistory) -> None:
-        """Take rows whose keys are above all before; writes what fills whole rowsets."""
-        self._hold(keys, rows, history)
+    def add(self, part: RowImages) -> None:
+        """Take rows whose keys are above all before; writes those that fill whole rowsets."""
+        self._buffer(part)
         step = rows_per_rowset(self._row_count, self._nbytes)
         if self._row_count >= step:
             self._write(self._row_count // step * step)
@@ -139,42 +136,19 @@ class _Writer:
             self._write(self._row_count)
         return tuple(self._written)
 
-    def _hold(self, keys: KeyArray, rows: pa.Table, history: RowHistory) -> None:
-        self._keys.append(keys)
-        self._rows.append(rows)
-        self._histories.append(history)
-        self._row_count += len(keys)
-        self._nbytes += rows.nbytes + history.nbytes
+    def _buffer(self, part: RowImages) -> None:
+        self._parts.append(part)
+        self._row_count += len(part)
+        self._nbytes += part.nbytes
 
     def _write(self, count: int) -> None:
-        """Write the first `count` of the rows that are held."""
-        keys, rows = KeyArray.concat(self._keys), pa.concat_tables(self._rows)
-        history = _joined(self._histories)
-        self._written += write_rowsets(
-            self._file_system,
-            self._folder,
-            self._schema,
-            keys.slice(0, count),
-            rows.slice(0, count),
-            history.cut(0, count),
-        )
-        self._keys, self._rows, self._histories = [], [], []
-        self._row_count = self._nbytes = 0
-        if count < len(keys):
-            rest = history.cut(count, len(keys))
-            self._hold(keys.slice(count, len(keys)), rows.slice(count), rest)
-
-
-def _joined(parts: Sequence[RowHistory]) -> RowHistory:
-    """Return the history of the rows of all parts, one after the other."""
-    undo, redo, start = [], [], 0
-    for part in parts:
-        assert part.undo is not None and part.redo is not None
-        undo.append(replace(part.undo, rowids=part.undo.rowids + start))
-        redo.append(replace(part.redo, rowids=part.redo.rowids + start))
-        start += len(part.insert_timestamps)
-    stamps = np.concatenate([part.insert_timestamps for part in parts])
-    return RowHistory(stamps, concat_rows(undo), concat_rows(redo))
+        """Write the first `count` of the buffered rows."""
+        buffered = RowImages.concat(self._parts)
+        full = buffered.cut(0, count)
+        self._written += write_rowsets(self._file_system, self._folder, self._schema, full)
+        self._parts, self._row_count, self._nbytes = [], 0, 0
+        if count < len(buffered):
+            self._buffer(buffered.cut(count, len(buffered)))
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,7 @@ from kudulite.model.types import widened
 from kudulite.rowset.disk_rowset import DiskRowSet, read_deltas
 from kudulite.rowset.memrowset import MemRowSetSnapshot
 from kudulite.rowset.rowset import Block, constant
-from kudulite.rowset.rowset_writer import RowHistory
+from kudulite.rowset.rowset_writer import RowImages
 
 # The end of a row that is live: after every timestamp.
 NEVER = np.uint64(2**64 - 1)
@@ -141,6 +141,23 @@ class RowVersions:
             self.began[at],
             self.ended[at],
             take_rows(changes, np.flatnonzero(changes.rowids >= 0)),
+        )
+
+    def images(self, schema: Schema, mark: int, oldest: int) -> RowImages:
+        """Return the rows with columns of `schema`, as rowsets store them.
+
+        The rows inserted at or before the ancient history `mark` get the insert timestamp `oldest`,
+        which is at or before all of them: no legal read can tell the difference.
+        """
+        columns = [self.columns[column.id] for column in schema.columns]
+        dead = np.flatnonzero(self.ended != NEVER)
+        deletes = _changes_of(dead, OP_DELETE, self.ended[dead], {})
+        return RowImages(
+            keys=self.keys,
+            rows=pa.Table.from_arrays(columns, schema=schema.arrow_schema()),
+            insert_timestamps=np.where(self.began <= mark, np.uint64(oldest), self.began),
+            undo=self.changes if len(self.changes.rowids) else None,
+            redo=deletes if len(dead) else None,
         )
 
 
@@ -343,45 +360,21 @@ def _undo_of(redo: DeltaRows, base: Mapping[int, pa.Array]) -> DeltaRows:
     return invert_changes(redo, lambda column_id, at: base[column_id].take(pa.array(at)))
 
 
-@dataclass(frozen=True)
-class MergedRows:
-    """m rows with strictly ascending keys, as RowVersions has them.
+def flush_image(snapshot: MemRowSetSnapshot) -> RowImages:
+    """Return the rows of a MemRowSet as a flush writes them: O(changes) memory, sorted once."""
+    return memrowset_lives(snapshot).images(snapshot.schema, mark=0, oldest=0)
 
-    `places` has for each part that was merged int64[n]: which of the m its rows have become, -1 for
-    a dead row that is a former life of another now.
+
+def merge_row_versions(
+    parts: Sequence[RowVersions], schema: Schema
+) -> tuple[RowVersions, list[np.ndarray]]:
+    """Return the rows of parts (at least one) with columns of `schema`, one row per key.
+
+    The list has, for each part, int64[n]: the position of each of its rows in the result, or -1 for
+    a ghost row whose versions are part of another row there.
     """
-
-    keys: KeyArray
-    columns: dict[int, pa.Array]
-    began: np.ndarray
-    ended: np.ndarray
-    changes: DeltaRows
-    places: list[np.ndarray]
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    def table(self, schema: Schema) -> pa.Table:
-        """Return the newest images as a table of `schema`."""
-        columns = [self.columns[column.id] for column in schema.columns]
-        return pa.Table.from_arrays(columns, schema=schema.arrow_schema())
-
-    def history(self, mark: int, oldest: int) -> RowHistory:
-        """Return the deltas of the rows; `oldest` is a timestamp up to all their first inserts."""
-        # Rows inserted at or before the mark get the oldest timestamp: no legal read can tell the
-        # difference.
-        began = np.where(self.began <= mark, np.uint64(oldest), self.began)
-        dead = np.flatnonzero(self.ended != NEVER)
-        ops = np.full(len(dead), OP_DELETE, np.uint8)
-        return RowHistory(began, self.changes, DeltaRows(dead, ops, {}, self.ended[dead]))
-
-
-def merge_row_versions(parts: Sequence[RowVersions], schema: Schema) -> MergedRows:
-    """Return the rows of parts (at least one) with columns of `schema`, one row per key."""
     if len(parts) == 1:
-        rows = parts[0]
-        places = [np.arange(len(rows))]
-        return MergedRows(rows.keys, rows.columns, rows.began, rows.ended, rows.changes, places)
+        return parts[0], [np.arange(len(parts[0]))]
     order = _Order.of(parts)
     heads, ghosts = pa.array(order.heads), pa.array(order.ghosts)
     newest, former = {}, {}
@@ -390,14 +383,15 @@ def merge_row_versions(parts: Sequence[RowVersions], schema: Schema) -> MergedRo
         newest[column.id] = images.take(heads)
         if column not in schema.key_columns:
             former[column.id] = images.take(ghosts)
-    return MergedRows(
+    merged = RowVersions(
         keys=order.keys.take(order.heads),
+        rowids=np.arange(len(order.heads)),
         columns=newest,
         began=order.began_of_keys,
         ended=order.ended[order.heads],
         changes=_merged_changes(parts, order, former),
-        places=order.places(),
     )
+    return merged, order.places()
 
 
 @dataclass(frozen=True)
@@ -494,16 +488,16 @@ def _merged_changes(
     revived = {column_id: DeltaColumn(values) for column_id, values in former.items()}
     all_changes = concat_rows(
         [
-            _moments(order.key_of[ghosts], OP_REINSERT, order.ended[ghosts], revived),
+            _changes_of(order.key_of[ghosts], OP_REINSERT, order.ended[ghosts], revived),
             *changes,
-            _moments(order.key_of[begins], OP_DELETE, order.began[begins], {}),
+            _changes_of(order.key_of[begins], OP_DELETE, order.began[begins], {}),
         ]
     )
     life = np.concatenate([order.ended[ghosts], *ends, oldest_ends[begins]])
     return take_rows(all_changes, np.lexsort((~life, all_changes.rowids)))
 
 
-def _moments(
+def _changes_of(
     rowids: np.ndarray, op: int, timestamps: np.ndarray, columns: dict[int, DeltaColumn]
 ) -> DeltaRows:
     return DeltaRows(rowids, np.full(len(rowids), op, np.uint8), columns, timestamps)

@@ -45,6 +45,9 @@ from kudulite.model.predicate import BoundPredicates, bind_predicates
 from kudulite.model.schema import Column, Schema
 from kudulite.model.values import timestamp_from_micros
 
+# The deltas to apply to a block, and the ascending positions of its rows to read; None is all rows.
+View = tuple[DeltaApplier, np.ndarray | None]
+
 
 @dataclass(frozen=True)
 class Block:
@@ -133,10 +136,7 @@ class RowSet(ABC):
 
     @abstractmethod
     def read_images(
-        self,
-        block: Block,
-        columns: Sequence[Column],
-        views: Sequence[tuple[DeltaApplier, np.ndarray | None]],
+        self, block: Block, columns: Sequence[Column], views: Sequence[View]
     ) -> list[list[pa.Array]]:
         """Return, for each view, the columns' values of the block's rows at int64[m] positions.
 
@@ -254,17 +254,17 @@ class DiffSpec:
     @cached_property
     def key_scan(self) -> ScanSpec:
         """The scan of the keys that may be in the result."""
-        names = self.schema.key_names
-        own = [p for p in self.predicates.predicates if p.column in names]
-        predicates = bind_predicates(own, self.schema)
+        predicates = self._predicates(on_key=True)
         return ScanSpec(self.schema, (), predicates, self.end, self.lower, self.upper)
 
     @cached_property
     def value_predicates(self) -> BoundPredicates:
         """The predicates on columns that are not of the key."""
-        names = self.schema.key_names
-        own = [p for p in self.predicates.predicates if p.column not in names]
-        return bind_predicates(own, self.schema)
+        return self._predicates(on_key=False)
+
+    def _predicates(self, *, on_key: bool) -> BoundPredicates:
+        keys, predicates = self.schema.key_names, self.predicates.predicates
+        return bind_predicates([p for p in predicates if (p.column in keys) == on_key], self.schema)
 
     @cached_property
     def image_columns(self) -> tuple[Column, ...]:

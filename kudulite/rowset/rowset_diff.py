@@ -32,7 +32,7 @@ from kudulite.delta.delta_applier import DeltaApplier
 from kudulite.delta.delta_history import ChangedRows, OneRowSource, changed_rows, changes_within
 from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.model.schema import Column
-from kudulite.rowset.rowset import Block, DiffSpec, RowSet, ScannedRows, ScanSpec
+from kudulite.rowset.rowset import Block, DiffSpec, RowSet, ScannedRows, ScanSpec, View
 
 LIVE_START, LIVE_END, TIMESTAMP = range(3)  # columns of a batch
 IMAGE_START = 3  # the first column of the images
@@ -133,7 +133,7 @@ class _RowSetDiff:
             sides = 2 if spec.reads_before else 1
             return [pa.nulls(len(at), column.type.arrow) for column in spec.image_columns] * sides
         old = live_start if spec.reads_before else live_start & ~live_end
-        views: list[tuple[DeltaApplier, np.ndarray | None]] = [
+        views: list[View] = [
             (self._at_end, at[live_end]),
             (self._at_start, at[old]),
         ]
@@ -194,9 +194,7 @@ class RowLife:
     ) -> dict[int, list[pa.Array]]:
         """Return the columns of the row, one value each, at each of some moments."""
         first = np.zeros(1, np.int64)
-        views: list[tuple[DeltaApplier, np.ndarray | None]] = [
-            (self._applier(timestamp), first) for timestamp in timestamps
-        ]
+        views: list[View] = [(self._applier(timestamp), first) for timestamp in timestamps]
         found = self._rowset.read_images(self._block, columns, views)
         return dict(zip(timestamps, found, strict=True))
 

@@ -8,7 +8,7 @@ ranges. Deltas of the rows go with them, into files of each rowset.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,7 +18,7 @@ import pyarrow as pa
 from kudulite.basefile.base_data import ROW_GROUP_ROWS, write_base_data
 from kudulite.basefile.bloom import write_bloom
 from kudulite.basefile.key_index import write_key_index
-from kudulite.delta.delta_file import OP_DELETE, DeltaRows, rows_between
+from kudulite.delta.delta_file import OP_DELETE, DeltaRows, concat_rows, rows_between
 from kudulite.fs.file_system import FileRef, FileSystem
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Schema
@@ -30,77 +30,104 @@ ROWSET_BYTES_MAX = 256 << 20
 
 
 @dataclass(frozen=True)
-class RowHistory:
-    """When n rows were inserted (uint64[n]), and the deltas beside their newest image.
+class RowImages:
+    """n rows as rowsets store them: ascending `keys`, the newest image of each row, its history.
 
-    Row ids count over all n rows. `undo` takes the image back to each row's first insert and is
-    newest first within a row; the inserts are not among it. Both have timestamps of their own.
+    `insert_timestamps` is uint64[n], or None for the rows of one commit, which have no history.
+    Row ids of `undo` and `redo` are positions in `rows`, and each change has its own timestamp.
+    `undo` takes a row back to its first insert and is newest first within a row; the inserts are
+    not part of it. None and no changes mean the same.
     """
 
-    insert_timestamps: np.ndarray
+    keys: KeyArray
+    rows: pa.Table
+    insert_timestamps: np.ndarray | None = None
     undo: DeltaRows | None = None
     redo: DeltaRows | None = None
 
+    def __len__(self) -> int:
+        return len(self.keys)
+
     @property
     def nbytes(self) -> int:
-        """Bytes of the cells of the deltas, near enough."""
-        parts = [rows for rows in (self.undo, self.redo) if rows is not None]
-        columns = [column for rows in parts for column in rows.columns.values()]
-        cells: int = sum(column.values.nbytes for column in columns)
-        return cells + sum(rows.rowids.nbytes for rows in parts)
+        """Bytes of the cells of images and deltas, near enough."""
+        deltas = [changes for changes in (self.undo, self.redo) if changes is not None]
+        columns = [column for changes in deltas for column in changes.columns.values()]
+        cells: int = self.rows.nbytes + sum(column.values.nbytes for column in columns)
+        return cells + sum(changes.rowids.nbytes for changes in deltas)
 
-    def cut(self, start: int, stop: int) -> RowHistory:
-        """Return the history of rows start..stop, their row ids from 0."""
-        return RowHistory(
-            self.insert_timestamps[start:stop],
+    def cut(self, start: int, stop: int) -> RowImages:
+        """Return rows start..stop, the row ids of their deltas from 0."""
+        stamps = self.insert_timestamps
+        return RowImages(
+            self.keys.slice(start, stop),
+            self.rows.slice(start, stop - start),
+            None if stamps is None else stamps[start:stop],
             None if self.undo is None else rows_between(self.undo, start, stop),
             None if self.redo is None else rows_between(self.redo, start, stop),
         )
 
+    @staticmethod
+    def concat(parts: Sequence[RowImages]) -> RowImages:
+        """Return parts with insert timestamps and ascending keys, one after the other."""
+        starts = np.cumsum([0, *(len(part) for part in parts)])
+        stamps = [part.insert_timestamps for part in parts if part.insert_timestamps is not None]
+        return RowImages(
+            KeyArray.concat([part.keys for part in parts]),
+            pa.concat_tables([part.rows for part in parts]),
+            np.concatenate(stamps),
+            _concat_deltas([part.undo for part in parts], starts),
+            _concat_deltas([part.redo for part in parts], starts),
+        )
+
+
+def _concat_deltas(parts: Sequence[DeltaRows | None], starts: np.ndarray) -> DeltaRows | None:
+    moved = [
+        replace(changes, rowids=changes.rowids + start)
+        for changes, start in zip(parts, starts, strict=False)
+        if changes is not None
+    ]
+    return concat_rows(moved) if moved else None
+
 
 def write_rowsets(
-    file_system: FileSystem,
-    folder: Path,
-    schema: Schema,
-    keys: KeyArray,
-    rows: pa.Table,
-    history: RowHistory | None = None,
+    file_system: FileSystem, folder: Path, schema: Schema, images: RowImages
 ) -> Iterator[RowSetMeta]:
-    """Write `rows` (all columns, strictly ascending `keys`) to new rowsets under `folder`.
+    """Write rows with all columns and strictly ascending keys to new rowsets under `folder`.
 
-    Without a `history` the rows are those of one commit, which stamps them later. Yields each
-    rowset's entry when its files and its folder are durable; the name of the rowset in `folder` is
-    for the caller to make durable. Raises StorageError.
+    Yields each rowset's entry when its files and its folder are durable; the caller makes the name
+    of the rowset in `folder` durable. Raises StorageError.
     """
-    assert len(keys) == rows.num_rows
-    step = rows_per_rowset(len(keys), rows.nbytes + (0 if history is None else history.nbytes))
-    for start in range(0, rows.num_rows, step):
-        stop = min(start + step, rows.num_rows)
-        part = rows.slice(start, stop - start)
-        meta = _write_rowset(file_system, folder, schema, keys.slice(start, stop), part)
-        if history is not None:
-            meta = _write_history(file_system, folder / meta.id, meta, history.cut(start, stop))
+    assert len(images) == images.rows.num_rows
+    step = rows_per_rowset(len(images), images.nbytes)
+    for start in range(0, len(images), step):
+        part = images.cut(start, min(start + step, len(images)))
+        meta = _write_rowset(file_system, folder, schema, part)
+        meta = _write_history(file_system, folder / meta.id, meta, part)
         file_system.sync_directory(folder / meta.id)
         yield meta
 
 
 def _write_history(
-    file_system: FileSystem, target: Path, meta: RowSetMeta, history: RowHistory
+    file_system: FileSystem, target: Path, meta: RowSetMeta, part: RowImages
 ) -> RowSetMeta:
-    inserted = int(history.insert_timestamps.min())
-    # The rowset as a whole is not there before its first insert. What says so of rows inserted
-    # later is oldest of all, and in a file of its own: readers of old values do not need it.
-    later = np.flatnonzero(history.insert_timestamps > inserted)
-    ops = np.full(len(later), OP_DELETE, np.uint8)
-    absent = DeltaRows(later, ops, {}, history.insert_timestamps[later])
+    stamps = part.insert_timestamps
+    if stamps is None:
+        return meta
+    inserted = int(stamps.min())
+    # The rowset's insert timestamp is that of its first insert. Rows inserted later need an UNDO
+    # DELETE. It gets its own file, the last in the UNDO order, so that reads of older values can
+    # skip it.
+    later = np.flatnonzero(stamps > inserted)
+    absent = DeltaRows(later, np.full(len(later), OP_DELETE, np.uint8), {}, stamps[later])
     return replace(
         meta,
         insert_timestamp=inserted,
         undo=(
-            *write_deltas(file_system, target, "undo", history.undo),
+            *write_deltas(file_system, target, "undo", part.undo),
             *write_deltas(file_system, target, "undo", absent),
         ),
-        redo=write_deltas(file_system, target, "redo", history.redo),
+        redo=write_deltas(file_system, target, "redo", part.redo),
     )
 
 
@@ -112,8 +139,9 @@ def rows_per_rowset(row_count: int, nbytes: int) -> int:
 
 
 def _write_rowset(
-    file_system: FileSystem, folder: Path, schema: Schema, keys: KeyArray, rows: pa.Table
+    file_system: FileSystem, folder: Path, schema: Schema, part: RowImages
 ) -> RowSetMeta:
+    keys, rows = part.keys, part.rows
     rowset_id = uuid.uuid4().hex
     target = folder / rowset_id
     file_system.make_directory(target)

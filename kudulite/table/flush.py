@@ -24,9 +24,9 @@ from kudulite.delta.delta_file import create_delta_file
 from kudulite.fs.lock import TabletLock
 from kudulite.model.schema import Schema
 from kudulite.rowset.disk_rowset import DiskRowSet
-from kudulite.rowset.flush_image import flush_image
+from kudulite.rowset.row_versions import flush_image
 from kudulite.rowset.rowset_meta import RowSetMeta
-from kudulite.rowset.rowset_writer import RowHistory, write_rowsets
+from kudulite.rowset.rowset_writer import write_rowsets
 from kudulite.table.manifest import Manifest, TabletEntry
 from kudulite.table.table_store import TableStore, are_there, publish_next, with_tablet
 from kudulite.table.wal_tail import caught_up_memory, make_durable, recover
@@ -167,7 +167,6 @@ def _write_memrowset(store: TableStore, tablet: Tablet, schema: Schema) -> Seque
     image = flush_image(tablet.memrowset)
     folder = tablet.folder / ROWSET_FOLDER
     file_system = store.environment.file_system
-    history = RowHistory(image.insert_timestamps, image.undo, image.redo)
-    metas = list(write_rowsets(file_system, folder, schema, image.keys, image.rows, history))
+    metas = list(write_rowsets(file_system, folder, schema, image))
     file_system.sync_directory(folder)
     return metas

@@ -42,7 +42,7 @@ from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Column, Schema
 from kudulite.rowset.rowset_meta import RowSetMeta
-from kudulite.rowset.rowset_writer import write_rowsets
+from kudulite.rowset.rowset_writer import RowImages, write_rowsets
 from kudulite.tablet.operation import Operation, WriteSpec, raise_row_error
 from kudulite.tablet.ordering import Ordering
 from kudulite.tablet.row_effects import (
@@ -203,7 +203,9 @@ class Resolver:
         table = pa.Table.from_arrays(arrays, schema=self.schema.arrow_schema())
         new_keys = keys if len(at) == len(keys) else keys.take(at)
         target = self.folder / folder
-        return tuple(write_rowsets(self.file_system, target, self.schema, new_keys, table))
+        return tuple(
+            write_rowsets(self.file_system, target, self.schema, RowImages(new_keys, table))
+        )
 
     def _stage_deltas(
         self,

@@ -45,11 +45,11 @@ from kudulite.model.types import parse_type
 from kudulite.rowset import disk_rowset, rowset_writer
 from kudulite.rowset.delta_compaction import compact_columns, merge_redo_files, merge_undo_files
 from kudulite.rowset.disk_rowset import DiskRowSet
-from kudulite.rowset.flush_image import flush_image
 from kudulite.rowset.memrowset import MemRowSet
+from kudulite.rowset.row_versions import flush_image
 from kudulite.rowset.rowset import ScanSpec
 from kudulite.rowset.rowset_meta import RowSetMeta, without_ancient_undo
-from kudulite.rowset.rowset_writer import RowHistory, write_rowsets
+from kudulite.rowset.rowset_writer import write_rowsets
 from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
 
 LAST = 1 << 60
@@ -273,10 +273,7 @@ class DeltaMachine:
             ops = np.array([event.op], np.uint8)
             memory.apply([self._encoded(key)], ops, columns, {}, event.timestamp)
         image = flush_image(memory.snapshot())
-        history = RowHistory(image.insert_timestamps, image.undo, image.redo)
-        (meta,) = write_rowsets(
-            self.file_system, self.folder, self.schema, image.keys, image.rows, history
-        )
+        (meta,) = write_rowsets(self.file_system, self.folder, self.schema, image)
         return meta
 
     def _cells(self, key: tuple, event: Event) -> dict[Column, Any]:

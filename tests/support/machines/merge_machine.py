@@ -18,11 +18,11 @@ from kudulite.delta.delta_history import merge_redo, stamped
 from kudulite.model.schema import Column
 from kudulite.model.types import parse_type
 from kudulite.rowset.delta_compaction import compact_columns, merge_redo_files, merge_undo_files
-from kudulite.rowset.flush_image import flush_image
 from kudulite.rowset.memrowset import MemRowSet
 from kudulite.rowset.merge_compaction import merge_rowsets
+from kudulite.rowset.row_versions import flush_image
 from kudulite.rowset.rowset_meta import RowSetMeta, is_dead_for_ever, without_ancient_undo
-from kudulite.rowset.rowset_writer import RowHistory, write_rowsets
+from kudulite.rowset.rowset_writer import write_rowsets
 from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
 from tests.support.machines.random_rowsets import TYPES, VALUES, WIDER, RandomRowSets, Row
 
@@ -134,10 +134,7 @@ class MergeMachine(RandomRowSets):
             self.apply(memory, self.now, key, op, cells)
             self.note(self.now, key, alive.get(key))
         image = flush_image(memory.snapshot())
-        history = RowHistory(image.insert_timestamps, image.undo, image.redo)
-        metas = write_rowsets(
-            self.file_system, self.folder, self.schema, image.keys, image.rows, history
-        )
+        metas = write_rowsets(self.file_system, self.folder, self.schema, image)
         self.install(metas, set(alive))
 
     def add_column(self) -> None:

@@ -34,7 +34,7 @@ from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.memrowset import MemRowSet
 from kudulite.rowset.rowset import ScanSpec
 from kudulite.rowset.rowset_meta import RowSetMeta
-from kudulite.rowset.rowset_writer import write_rowsets
+from kudulite.rowset.rowset_writer import RowImages, write_rowsets
 
 Row = dict[int, Any]
 
@@ -230,7 +230,9 @@ class RandomRowSets(RowSetVersions):
         table = pa.Table.from_arrays(columns, schema=self.schema.arrow_schema())
         encoded = KeyArray.from_bytes([self.encoded(k) for k in ordered], self.width)
         metas = []
-        for meta in write_rowsets(self.file_system, self.folder, self.schema, encoded, table):
+        for meta in write_rowsets(
+            self.file_system, self.folder, self.schema, RowImages(encoded, table)
+        ):
             stamped_meta = replace(meta, insert_timestamp=self.now)
             hidden = self.rowids(stamped_meta, masked)
             if hidden:

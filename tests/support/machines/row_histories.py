@@ -21,11 +21,11 @@ from kudulite.model.schema import Column, Schema
 from kudulite.model.types import parse_type
 from kudulite.rowset import rowset_writer
 from kudulite.rowset.disk_rowset import DiskRowSet
-from kudulite.rowset.flush_image import flush_image
 from kudulite.rowset.memrowset import MemRowSet
+from kudulite.rowset.row_versions import flush_image
 from kudulite.rowset.rowset import RowSet, ScanSpec
 from kudulite.rowset.rowset_meta import RowSetMeta
-from kudulite.rowset.rowset_writer import RowHistory, write_rowsets
+from kudulite.rowset.rowset_writer import write_rowsets
 from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
 
 KEYS = {
@@ -301,13 +301,10 @@ def in_memory(versions: Versions) -> MemRowSet:
 def flushed(memory: MemRowSet, folder: Path, rows_max: int) -> list[RowSetMeta]:
     """Write a MemRowSet to rowsets of at most so many rows."""
     image = flush_image(memory.snapshot())
-    history = RowHistory(image.insert_timestamps, image.undo, image.redo)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rowset_writer, "ROW_GROUP_ROWS", rows_max)
         patch.setattr(rowset_writer, "ROWSET_ROWS_MAX", rows_max)
-        metas = list(
-            write_rowsets(FileSystem(), folder, memory.schema, image.keys, image.rows, history)
-        )
+        metas = list(write_rowsets(FileSystem(), folder, memory.schema, image))
     assert all(RowSetMeta.from_json(meta.to_json()) == meta for meta in metas)
     for meta in metas:
         assert {path.name for path in (folder / meta.id).iterdir()} == set(meta.file_names)

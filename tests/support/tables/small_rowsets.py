@@ -29,7 +29,7 @@ from kudulite.model.types import parse_type
 from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.rowset import ScanSpec
 from kudulite.rowset.rowset_meta import RowSetMeta
-from kudulite.rowset.rowset_writer import write_rowsets
+from kudulite.rowset.rowset_writer import RowImages, write_rowsets
 
 # (rowid, timestamp, cells by column name); None in place of the cells is a DELETE.
 Change = tuple[int, int, Mapping[str, Any] | None]
@@ -60,7 +60,7 @@ class SmallRowSet:
         arrays = [keys, *(pa.array(values[c.name], c.type.arrow) for c in schema.value_columns)]
         rows = pa.Table.from_arrays(arrays, schema=schema.arrow_schema())
         encoded = encode_keys([keys], schema.key_types)
-        (meta,) = write_rowsets(FileSystem(), folder, schema, encoded, rows)
+        (meta,) = write_rowsets(FileSystem(), folder, schema, RowImages(encoded, rows))
         return SmallRowSet(folder, schema, replace(meta, insert_timestamp=inserted))
 
     @property

@@ -25,10 +25,10 @@ from kudulite.delta.delta_mem_store import DeltaMemStore
 from kudulite.fs.file_system import FileSystem
 from kudulite.model.encoded_key import key_width
 from kudulite.rowset.disk_rowset import DiskRowSet
-from kudulite.rowset.flush_image import flush_image
 from kudulite.rowset.memrowset import MemRowSet
+from kudulite.rowset.row_versions import flush_image
 from kudulite.rowset.rowset_meta import RowSetMeta
-from kudulite.rowset.rowset_writer import RowHistory, write_rowsets
+from kudulite.rowset.rowset_writer import write_rowsets
 from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
 from tests.support.machines.row_histories import (
     Change,
@@ -112,7 +112,7 @@ def redo_flushed(meta: RowSetMeta, store: DeltaMemStore, folder: Path) -> RowSet
         return meta
     path = folder / meta.id / f"redo-{len(meta.redo)}.arrow"
     with FileSystem().open_sink(path) as sink:
-        return meta.with_redo((write_delta_file(sink, store.to_rows()),))
+        return meta.with_redo((write_delta_file(sink, store.snapshot().to_rows()),))
 
 
 def test_three_lives_leave_the_undo_that_kudu_leaves():
@@ -163,7 +163,12 @@ def test_a_row_that_is_dead_at_the_end_keeps_its_last_image_and_one_redo_delete(
 def test_the_image_of_an_empty_memrowset_is_empty():
     """Nothing to flush is no special case."""
     image = flush_image(MemRowSet(make_schema("string")).snapshot())
-    assert (len(image.keys), image.rows.num_rows, image.undo, image.redo) == (0, 0, None, None)
+    assert (len(image.keys), image.rows.num_rows, image.undo, image.redo) == (
+        0,
+        0,
+        None,
+        None,
+    )
     assert image.keys.width == key_width(make_schema("string").key_types)
 
 
@@ -207,13 +212,12 @@ def test_files_are_durable_before_their_names_and_those_before_the_entry(tmp_pat
         Change(8, ("a",), CHANGE_DELETE, {}),
     ]
     image = flush_image(in_memory(versions).snapshot())
-    history = RowHistory(image.insert_timestamps, image.undo, image.redo)
     steps: list[tuple[str, str]] = []
 
     class Recording(FileSystem):
         def before(self, operation: str, path: Path) -> None:
             steps.append((operation, path.name.split("-")[0]))
 
-    (meta,) = write_rowsets(Recording(), tmp_path, versions.schema, image.keys, image.rows, history)
+    (meta,) = write_rowsets(Recording(), tmp_path, versions.schema, image)
     fsyncs = [name for operation, name in steps if operation == "fsync"]
     assert fsyncs == ["base", "key", "bloom", "undo", "redo", meta.id]
