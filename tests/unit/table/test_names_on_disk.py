@@ -11,14 +11,15 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from kudulite.client.rowset_token import RowSetToken
 
 import kudulite
 from kudulite.client.client import Client
 from kudulite.client.table import Table
+from kudulite.client.tokens import RowSetToken
 from kudulite.errors import CorruptionError
 from kudulite.fs.file_system import encode_checked_json
 from kudulite.table.manifest import Manifest
+from kudulite.table.read_request import ReadRequest, RowPlan
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.tablet import Superblock
 from tests.support.tables.core_tables import altered, environment
@@ -272,10 +273,9 @@ def test_everything_that_is_written_is_read(rich: Table):
 def test_a_token_that_travels_as_json_is_checked(rich: Table, path: JsonPath, value: Any):
     """Its reader does not trust its sender."""
     manifest = rich._store.newest()
-    token = RowSetToken(
-        str(rich.path), manifest.table_id, manifest.tablets[0], (), ("k",), (), (), 0, 0, 0
-    )
+    plan = RowPlan(str(rich.path), manifest.table_id, ReadRequest(("k",), at=0), ())
+    token = RowSetToken(plan, 0, 0, manifest.tablets[0], ())
     body = token.to_json()
-    assert RowSetToken.from_json(body, token.folder) == token
+    assert RowSetToken.from_json(body, plan.folder) == token
     with pytest.raises(ValueError, match="expected 1 to 200 ASCII letters"):
-        RowSetToken.from_json(with_value(body, path, value), token.folder)
+        RowSetToken.from_json(with_value(body, path, value), plan.folder)
