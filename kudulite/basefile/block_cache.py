@@ -39,8 +39,7 @@ from typing import Any
 import pyarrow as pa
 
 from kudulite.errors import CorruptionError
-from kudulite.fs.file_system import FileRef
-from kudulite.fs.storage_error import storage_error
+from kudulite.fs.file_system import FileRef, storage_error
 
 VALUE_CAPACITY_FRACTION = 4  # a value may take at most this part (1/4) of the capacity
 

@@ -32,7 +32,7 @@ from kudulite.table.stage import WriteState, begin_write, end_write
 from kudulite.table.table_store import MANIFEST_FOLDER, STAGING_FOLDER, TABLET_FOLDER, TableStore
 from kudulite.tablet.operation import Operation, WriteSpec
 from kudulite.tablet.tablet import LOCK_NAME, ROWSET_FOLDER
-from kudulite.wal.format import WAL_BEGIN
+from kudulite.wal.log import WAL_BEGIN
 
 _READ_BYTES = 1 << 20
 

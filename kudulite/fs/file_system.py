@@ -1,19 +1,25 @@
 """Every durable step of the engine: create, append, truncate, fsync, link, rename, remove.
 
-One `FileSystem` is handed down from the client to all parts, so that a test double can stop the
-world before the n-th step (`before`) and look at what a crash would have left.
+One `FileSystem` is handed down from the client to all parts, so that a test double can stop before
+the n-th step (`before`) and look at the files that a crash would have left.
 
-Invariants: (1) a `FileRef` exists only for a file whose bytes are fsynced; (2) a published file is
-never changed, except that a file of `open_append` grows, and is cut back only to a length that was
+Metadata files are one JSON object with its checksum, on two lines:
+
+    file := body line, then {"crc32": CRC-32 of the body line} line
+
+Every failed file operation becomes a StorageError whose message says what failed, on which file,
+why, and what to do. It promises "nothing was changed" only where the caller passes `is_unchanged`,
+because only the caller knows. A lock file, for example, is written after the rows of which it
+speaks are durable in the log.
+
+**Invariants** (1) a `FileRef` exists only for a file whose bytes are fsynced; (2) a published file
+never changes, except that a file of `open_append` grows, and is cut back only to a length that was
 durable before; (3) a name in a directory is durable only after `sync_directory` of that directory;
-(4) a name or id that metadata gives passes `checked_name` before it becomes part of a path, so no
-file outside the folder of its table or backup set is opened, moved or removed.
+(4) a name or id from metadata passes `checked_name` before it becomes part of a path, so no file
+outside the folder of its table or backup set is opened, moved or removed.
 
-The files that a process keeps open, of which it may need more than the usual 1024.
-
-One JSON object with its checksum: what metadata files are made of.
-
-file := body line, then {"crc32": CRC-32 of the body line} line
+**Threads** a `FileSystem` has no state, so any thread may use it; a `Sink` or an `AppendFile`
+belongs to one thread at a time.
 """
 
 from __future__ import annotations
@@ -28,30 +34,77 @@ import shutil
 import uuid
 import zlib
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kudulite.errors import CorruptionError, FormatVersionError
-from kudulite.fs.storage_error import storage_error, storage_errors
+from kudulite.errors import CorruptionError, FormatVersionError, StorageError
 
 _READ_BYTES = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 _NAME_SHOWN_MAX = 60
 
+_ADVICE = {
+    errno.EROFS: "the directory is read-only",
+    errno.EACCES: "check the permissions of the folder",
+}
+_ADVICE_SPACE = {errno.ENOSPC: "free some space", errno.EDQUOT: "raise the quota"}
+
 TRAILER_BYTES_MAX = 32
 _TRAILER = re.compile(rb'\n\{"crc32":(\d+)\}\n\Z')
 
 
+def storage_error(
+    action: str, target: str | Path, error: OSError, *, is_unchanged: bool = False
+) -> StorageError:
+    """Return the StorageError of `error`, which ended `action` on the file `target`.
+
+    With `is_unchanged` the operation has left the table unchanged.
+    """
+    if isinstance(error, FileNotFoundError):
+        return StorageError(errno.ENOENT, f"cannot {action} {target}: it does not exist")
+    if isinstance(error, FileExistsError):
+        return StorageError(errno.EEXIST, f"cannot {action} {target}: it exists")
+    number = error.errno or 0
+    advice = _ADVICE.get(number, "")
+    if number in _ADVICE_SPACE:
+        rest = " and write again, nothing was changed" if is_unchanged else ""
+        advice = f"{_ADVICE_SPACE[number]}{rest}"
+    reason = os.strerror(number) if number else str(error)
+    return StorageError(
+        number, f"cannot {action} {target}: {reason}{'; ' if advice else ''}{advice}"
+    )
+
+
+class storage_errors:
+    """Turns an OSError of its `with` block into the StorageError of `storage_error`.
+
+    A class, because a generator-based context manager costs as much as a system call.
+    """
+
+    __slots__ = ("_action", "_is_unchanged", "_target")
+
+    def __init__(self, action: str, target: str | Path, *, is_unchanged: bool = False) -> None:
+        self._action, self._target, self._is_unchanged = action, target, is_unchanged
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type | None, error: BaseException | None, _trace: object) -> None:
+        if isinstance(error, OSError):
+            raise storage_error(
+                self._action, self._target, error, is_unchanged=self._is_unchanged
+            ) from error
+
+
 class DescriptorOwner:
-    """What has one file open, or none; gives it back at the latest when it is dropped."""
+    """An object that has one file open, or none; it closes the file at the latest when dropped."""
 
     _descriptor = -1
 
     def close(self) -> None:
-        """Give the descriptor back; twice does no harm."""
-        # Forgotten first: it is given back whatever `close` raises, and may be another file's then.
+        """Close the file; a second call does nothing."""
+        # Forgotten first: even if `close` raises, the number may belong to another file afterwards.
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
@@ -61,11 +114,11 @@ class DescriptorOwner:
 
 
 def open_descriptor(path: str | Path, flags: int) -> int:
-    """Open a file; a process that has many open may from now on have as many as it is allowed.
+    """Open a file; raise the process's soft limit of open files when half of it is in use.
 
-    A commit holds the locks of all tablets that it touches, and a process keeps lock and log of
-    each tablet open that has unflushed rows. Half of the limit is left to everything else. Raises
-    OSError.
+    A commit holds the locks of all tablets that it touches, and a process keeps the lock file and
+    the log of each tablet with unflushed rows open, which may need more than the usual 1024. The
+    other half of the limit is left to the rest of the process. Raises OSError.
     """
     try:
         descriptor = os.open(path, flags)
@@ -74,7 +127,7 @@ def open_descriptor(path: str | Path, flags: int) -> int:
             raise
         _raise_limit()
         return os.open(path, flags)
-    # The kernel gives the lowest number that is free.
+    # The kernel assigns the lowest free number.
     if 2 * descriptor > resource.getrlimit(resource.RLIMIT_NOFILE)[0]:
         _raise_limit()
     return descriptor
@@ -83,14 +136,14 @@ def open_descriptor(path: str | Path, flags: int) -> int:
 def _raise_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        with suppress(OSError, ValueError):  # not everywhere may a process have its hard limit
+        with contextlib.suppress(OSError, ValueError):  # some systems refuse the hard limit
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def checked_name(value: Any, field: str) -> str:
-    """Return `value`, which metadata gives as the name or id `field`, if it is one path component.
+    """Return `value`, the metadata's name or id `field`, if it is a safe path component.
 
-    It has 1 to 200 ASCII letters, digits, `.`, `_` and `-`, and no dot at the beginning. Raises
+    That is 1 to 200 ASCII letters, digits, `.`, `_` and `-`, without a dot at the beginning. Raises
     ValueError, which the decoder of the metadata file turns into a CorruptionError of that file.
     """
     if isinstance(value, str) and _NAME.fullmatch(value):
@@ -106,7 +159,7 @@ def checked_name(value: Any, field: str) -> str:
 
 @dataclass(frozen=True)
 class FileRef:
-    """What metadata says of a file: its name (no folder), length in bytes, and CRC-32."""
+    """The metadata of a file: its name (without folder), length in bytes, and CRC-32."""
 
     name: str
     length: int
@@ -124,10 +177,10 @@ class FileRef:
 
 
 class Sink:
-    """A new file that is being written: counts and checksums what passes through.
+    """A new file that is being written; counts and checksums its bytes.
 
-    It is a binary file object for whom wants one (pyarrow). `finish` makes the bytes durable and
-    returns their reference; leaving the `with` block without it removes the file.
+    It is a binary file object, as pyarrow needs one. `finish` makes the bytes durable and returns
+    their reference; leaving the `with` block without it removes the file.
     """
 
     def __init__(self, file_system: FileSystem, path: Path) -> None:
@@ -140,7 +193,7 @@ class Sink:
             self._file = path.open("xb", buffering=0)
 
     def write(self, data: Any) -> int:
-        """Append bytes; returns how many. Raises StorageError when the disk refuses."""
+        """Append bytes; return their number. Raises StorageError when the disk refuses."""
         view = memoryview(data).cast("B")
         with storage_errors("write", self.path, is_unchanged=True):
             rest = view
@@ -155,19 +208,7 @@ class Sink:
         return self._length
 
     def flush(self) -> None:
-        """Do nothing: writes are not buffered here; `finish` makes them durable."""
-
-    def readable(self) -> bool:
-        """Return False: a sink only takes bytes."""
-        return False
-
-    def writable(self) -> bool:
-        """Return True."""
-        return True
-
-    def seekable(self) -> bool:
-        """Return False: bytes are only appended."""
-        return False
+        """Do nothing: writes are not buffered; `finish` makes them durable."""
 
     @property
     def closed(self) -> bool:
@@ -178,7 +219,7 @@ class Sink:
         """Do nothing: pyarrow closes what it wraps, but only `finish` or `abort` end a sink."""
 
     def finish(self) -> FileRef:
-        """fsync and close the file; return its reference. The directory is synced by the caller."""
+        """Sync and close the file; return its reference. The caller syncs the directory."""
         self._file_system.before("fsync", self.path)
         with storage_errors("fsync", self.path, is_unchanged=True):
             os.fsync(self._file.fileno())
@@ -202,10 +243,9 @@ class Sink:
 
 
 class AppendFile(DescriptorOwner):
-    """A file that grows and is cut back, opened for that; it must exist.
+    """An existing file, opened to grow and to be cut back.
 
-    One process at a time may change it, under a lock that the caller holds. The descriptor is given
-    back at the latest when the object is dropped.
+    One process at a time may change it, under a lock that the caller holds.
     """
 
     def __init__(self, file_system: FileSystem, path: Path) -> None:
@@ -219,7 +259,7 @@ class AppendFile(DescriptorOwner):
         with storage_errors("look at", self.path):
             return os.fstat(self._descriptor).st_size
 
-    # Reading, appending and syncing are the small write itself: no context manager there.
+    # A small write consists of `read`, `append` and `sync`, so these avoid a context manager.
 
     def read(self, offset: int, length: int) -> bytes:
         """Return `length` bytes at `offset`, fewer where the file ends."""
@@ -229,9 +269,9 @@ class AppendFile(DescriptorOwner):
             raise storage_error("read", self.path, error) from error
 
     def append(self, content: bytes, offset: int) -> None:
-        """Write `content` at `offset`, which is the end of the file; durable after `sync`.
+        """Write `content` at `offset`, the end of the file; durable after `sync`.
 
-        StorageError when the disk refuses: a part of it may have been written.
+        Raises StorageError when the disk refuses; a part of `content` may have been written.
         """
         self._file_system.before("append", self.path)
         try:
@@ -242,11 +282,11 @@ class AppendFile(DescriptorOwner):
             raise storage_error("append to", self.path, error, is_unchanged=True) from error
 
     def _write(self, rest: bytes | memoryview, offset: int) -> int:
-        """Write some of `rest` and return how much; a test double fails half way."""
+        """Write some of `rest` and return the number of bytes; a test double fails half way."""
         return os.pwrite(self._descriptor, rest, offset)
 
     def cut(self, length: int) -> None:
-        """Take away what is beyond `length`; durable after `sync`."""
+        """Shorten the file to `length`; durable after `sync`."""
         self._file_system.before("truncate", self.path)
         with storage_errors("truncate", self.path):
             os.ftruncate(self._descriptor, length)
@@ -255,7 +295,7 @@ class AppendFile(DescriptorOwner):
         """Make bytes and length durable."""
         self._file_system.before("fsync", self.path)
         try:
-            # Without the times of the file, whose change costs a write of its own.
+            # Without the file's times, which would cost a write of their own.
             os.fdatasync(self._descriptor)
         except OSError as error:
             raise storage_error("fsync", self.path, error) from error
@@ -271,7 +311,7 @@ class FileSystem:
     """The real file system. Stateless, so any thread or process may share one."""
 
     def before(self, operation: str, path: Path) -> None:
-        """Be called ahead of every durable step; a test double raises here."""
+        """Do nothing. Every durable step calls this first; a test double raises here."""
 
     def open_sink(self, path: Path) -> Sink:
         """Create a new file for writing; its folder must exist."""
@@ -279,7 +319,7 @@ class FileSystem:
         return Sink(self, path)
 
     def open_append(self, path: Path) -> AppendFile:
-        """Open a file that exists, to append to it; StorageError where that cannot be."""
+        """Open an existing file to append to it. Raises StorageError."""
         return AppendFile(self, path)
 
     def write_file(self, path: Path, content: bytes) -> FileRef:
@@ -289,7 +329,7 @@ class FileSystem:
             return sink.finish()
 
     def publish(self, path: Path, content: bytes) -> bool:
-        """Put-if-absent: make `path` appear whole and durable; False when it exists already."""
+        """Create `path` with all of `content`, durably, in one step; return False if it exists."""
         temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
         try:
             self.write_file(temporary, content)
@@ -298,7 +338,7 @@ class FileSystem:
                 try:
                     os.link(temporary, path)
                 except FileExistsError:
-                    # A network file system may do the link, lose the answer, and try again.
+                    # A network file system may have linked it, lost the reply, and tried again.
                     if not os.path.samefile(temporary, path):
                         return False
         finally:
@@ -308,7 +348,7 @@ class FileSystem:
         return True
 
     def replace_file(self, path: Path, content: bytes) -> None:
-        """Replace a file's content in one step, not durably: for hints that nobody must trust."""
+        """Replace a file's content in one step, not durably: only for hints."""
         temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
         with storage_errors("replace", path):
             try:
@@ -340,18 +380,18 @@ class FileSystem:
                 os.close(descriptor)
 
     def remove(self, path: Path) -> None:
-        """Remove a file; it may be gone already."""
+        """Remove a file, if it exists."""
         self.before("remove", path)
         with storage_errors("remove", path), contextlib.suppress(FileNotFoundError):
             path.unlink()
 
     def remove_tree(self, path: Path) -> None:
-        """Remove a folder and all in it; what others remove meanwhile is not missed."""
+        """Remove a folder and all in it; another process may remove parts of it meanwhile."""
         self.before("remove", path)
         shutil.rmtree(path, ignore_errors=True)
 
     def read_verified(self, path: Path, ref: FileRef) -> bytes:
-        """Return a file's bytes. Raises CorruptionError unless they are as `ref` says."""
+        """Return a file's bytes. Raises CorruptionError unless they match `ref`."""
         content = read_file(path)
         check_content(path, content, ref)
         return content
@@ -364,10 +404,10 @@ def read_file(path: Path) -> bytes:
 
 
 def read_ranges(path: Path, ranges: Sequence[tuple[int, int | None]]) -> tuple[int, list[bytes]]:
-    """Return (length of the file, bytes of each (offset, length)), with one opening.
+    """Open a file once; return (its length, the bytes of each (offset, length)).
 
-    Fewer bytes where the file ends; length None is all that is left. StorageError when the file is
-    missing or unreadable.
+    There are fewer bytes where the file ends; length None means up to the end. StorageError when
+    the file is missing or unreadable.
     """
     with storage_errors("read", path):
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -385,7 +425,7 @@ def read_ranges(path: Path, ranges: Sequence[tuple[int, int | None]]) -> tuple[i
 
 def _read_range(descriptor: int, offset: int, length: int) -> bytes:
     content = os.pread(descriptor, length, offset)
-    while len(content) < length:  # the kernel gives at most 2 GiB at once
+    while len(content) < length:  # the kernel returns at most 2 GiB at once
         more = os.pread(descriptor, length - len(content), offset + len(content))
         if not more:
             break
@@ -394,13 +434,13 @@ def _read_range(descriptor: int, offset: int, length: int) -> bytes:
 
 
 def check_content(path: Path, content: Any, ref: FileRef) -> None:
-    """Compare bytes-like `content`, read from `path`, with what metadata says of it."""
+    """Raise CorruptionError unless bytes-like `content`, read from `path`, matches `ref`."""
     _check_length(path, memoryview(content).nbytes, ref)
     check_crc32(f"{path}: CRC", zlib.crc32(content), ref.crc32)
 
 
 def check_length(path: Path, ref: FileRef) -> None:
-    """Raise StorageError or CorruptionError unless a file is there with the length of `ref`."""
+    """Raise StorageError or CorruptionError unless the file exists with the length of `ref`."""
     with storage_errors("find", path):
         length = path.stat().st_size
     _check_length(path, length, ref)
@@ -437,15 +477,15 @@ def check_format_version(subject: str, found: int | str, known: int | str) -> No
 
 
 def encode_checked_json(body: dict[str, Any]) -> bytes:
-    """Return the file's content."""
+    """Return the content of a metadata file."""
     line = json.dumps(body, separators=(",", ":")).encode()
     return line + b'\n{"crc32":%d}\n' % zlib.crc32(line)
 
 
 def stored_crc32(content: bytes) -> int | None:
-    """Return the CRC that a file's content, or its last `TRAILER_BYTES_MAX` bytes, ends with.
+    """Return the CRC at the end of a file's content, or of its last `TRAILER_BYTES_MAX` bytes.
 
-    None where it ends otherwise.
+    None where the end is not a CRC line.
     """
     found = _TRAILER.search(content)
     return int(found[1]) if found else None
@@ -454,7 +494,7 @@ def stored_crc32(content: bytes) -> int | None:
 def decode_checked_json(content: bytes, source: str, what: str) -> dict[str, Any]:
     """Return the object in the content of the file `source`, which should be `what`.
 
-    Raises CorruptionError where it is not one, or is not as it was written.
+    Raises CorruptionError if the content is damaged or not an object.
     """
     line, _, trailer = content.partition(b"\n")
     try:

@@ -1,29 +1,31 @@
-"""The lock of one tablet between processes, the highest timestamp settled in it, its log's end.
+"""The lock of one tablet between processes, with its safe timestamp and the end of its log.
 
-    lock file := magic:4 "KLCK"  format_version:u32le  last:u64le  crc:u32le  holder:text[200]
-                 wal_segment:u64le  wal_offset:u64le  wal_crc:u32le
+    lock file := magic:4 "KLCK"  format_version:u32le  safe_timestamp:u64le  crc:u32le
+                 holder:text[200]  wal_segment:u64le  wal_offset:u64le  wal_crc:u32le
 
-`flock` on the file is the lock; it goes away with its process. `last` is the highest HybridTime
-timestamp that a commit of this tablet has used or that a reader has settled. `holder` says who has
-the lock, for the error of whoever waits; it is never trusted for anything else. `crc` is of `last`;
-where it differs (torn by a power failure) `last` reads as 0, which costs a lock and loses nothing:
-the timestamps of commits are in the manifest.
+`flock` on the file is the lock; the kernel releases it when its process ends. The three cells:
 
-(wal_segment, wal_offset) is where the durable part of the tablet's write-ahead log ends, (0, 0)
-while it has none; `wal_crc` is of the two. Files that were made before there was a log end after
-`holder` and read as (0, 0). The cell is not fsynced: after a power failure it may be behind the
-log, or torn, which reads as not known.
+    safe_timestamp   the highest HybridTime timestamp that a commit of this tablet has used or to
+                     which a reader has advanced it. If `crc` differs (torn by a power failure), it
+                     reads as 0. That costs one acquisition and loses nothing, because the
+                     timestamps of commits are in the manifest.
+    holder           which process holds the lock and for what, for the error of a process that
+                     waits; never used for anything else.
+    wal_…            where the durable part of the tablet's write-ahead log ends, (0, 0) without a
+                     log. The cell is not fsynced: after a power failure it may be behind the log,
+                     or torn, which reads as not known. Files written before kudulite had a log end
+                     after `holder` and read as (0, 0).
 
-Invariants: (1) `last` only rises and is written only by the holder; (2) a committer writes it after
-its version is published, or its frame is durable in the log and the log's end is written here; so a
-`last` ≥ T read without the lock proves that T is settled, and a log's end that is read after `last`
-covers T.
+**Invariants** (1) the safe timestamp only rises, and only the holder of the lock writes it; (2) it
+is written last: after the manifest (commit), or after the log's end (row write). Hence a safe
+timestamp ≥ T, read without the lock, proves that no later commit can get a timestamp ≤ T, and a log
+end read afterwards includes all records up to T.
 
-A shared acquisition needs no right to write: it waits for the committer and keeps others out.
+A shared acquisition needs no right to write: it waits for the committer and keeps writers out.
 
-Threads: an instance is one acquisition at a time and belongs to the thread that has it; instances
-exclude each other also within a process, because flock belongs to the open file. One that stays
-open for the next acquisition is closed in a forked child, which would hold the lock with it.
+**Threads** an instance is one acquisition at a time and belongs to one thread. Instances exclude
+each other also within a process, because flock belongs to the open file. A forked child closes the
+files that stay open between acquisitions, because it would share the lock of its parent.
 """
 
 from __future__ import annotations
@@ -42,13 +44,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kudulite.errors import CorruptionError, FormatVersionError, LockTimeoutError
-from kudulite.fs.file_system import DescriptorOwner, open_descriptor
-from kudulite.fs.storage_error import storage_error
+from kudulite.fs.file_system import DescriptorOwner, open_descriptor, storage_error
 
 _HEADER = struct.Struct("<4sIQI")
 _MAGIC = b"KLCK"
 _FORMAT_VERSION = 1
-_LAST_OFFSET, _LAST = 8, struct.Struct("<QI")
+_TIMESTAMP_OFFSET, _TIMESTAMP = 8, struct.Struct("<QI")
 _HOLDER_BYTES = 200
 _WAL_END, _WAL_POSITION = struct.Struct("<QQI"), struct.Struct("<QQ")
 _WAL_END_OFFSET = _HEADER.size + _HOLDER_BYTES
@@ -58,11 +59,11 @@ _WAIT_SECONDS_FIRST, _WAIT_SECONDS_MOST = 0.0005, 0.02
 
 
 def create_lock_file(path: Path) -> None:
-    """Write a fresh lock file with `last` 0; an existing one stays as it is."""
+    """Write a new lock file with the safe timestamp 0; an existing file stays unchanged."""
     try:
         with path.open("xb") as file:
             file.write(_HEADER.pack(_MAGIC, _FORMAT_VERSION, 0, _checksum(0)))
-            file.write(b" " * _HOLDER_BYTES)  # so that announcing needs no space later
+            file.write(b" " * _HOLDER_BYTES)  # so that `announce` needs no space later
             file.write(_pack_wal_end(0, 0))
             file.flush()
             os.fsync(file.fileno())
@@ -73,22 +74,22 @@ def create_lock_file(path: Path) -> None:
 
 
 def read_safe_timestamp(path: str | Path) -> int:
-    """Return `last` without taking the lock (0 for a file that is not there)."""
+    """Return the safe timestamp without taking the lock, 0 without a file."""
     return read_lock_file(path)[0]
 
 
 def read_lock_file(path: str | Path) -> tuple[int, tuple[int, int] | None]:
-    """Return `last` and the log's end (segment, offset) without taking the lock.
+    """Return the safe timestamp and the log's end (segment, offset) without taking the lock.
 
-    The end is None where it is torn: whoever takes the lock finds it in the log itself. Both are 0
-    for a file that is not there. StorageError where it cannot be read.
+    The end is None where it is torn; a holder of the lock finds it in the log. Both are 0 without a
+    file. Raises StorageError for a file that cannot be read.
     """
     try:
         descriptor = open_descriptor(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             # Two reads, in this order: the holder writes the log's end first.
-            last = _unpack_last(path, os.pread(descriptor, _HEADER.size, 0))
-            return last, _read_wal_end(descriptor)
+            timestamp = _unpack_safe_timestamp(path, os.pread(descriptor, _HEADER.size, 0))
+            return timestamp, _read_wal_end(descriptor)
         finally:
             os.close(descriptor)
     except FileNotFoundError:
@@ -103,7 +104,7 @@ def _pack_wal_end(segment: int, offset: int) -> bytes:
 
 
 def _read_wal_end(descriptor: int) -> tuple[int, int] | None:
-    """Return the cell behind the holder, None where its CRC differs even when read again."""
+    """Return the log's end, None where its CRC differs in several reads."""
     for _ in range(_WAL_END_READS_MAX):
         end = _unpack_wal_end(os.pread(descriptor, _WAL_END.size, _WAL_END_OFFSET))
         if end is not None:
@@ -112,7 +113,7 @@ def _read_wal_end(descriptor: int) -> tuple[int, int] | None:
 
 
 def _unpack_wal_end(cell: bytes) -> tuple[int, int] | None:
-    """Return the log's end, (0, 0) of a file without the cell, None where it is torn."""
+    """Return the log's end, (0, 0) for a file without the cell, None where it is torn."""
     if not cell:
         return 0, 0
     if len(cell) == _WAL_END.size:
@@ -122,10 +123,11 @@ def _unpack_wal_end(cell: bytes) -> tuple[int, int] | None:
     return None
 
 
-def _unpack_last(path: str | Path, content: bytes) -> int:
+def _unpack_safe_timestamp(path: str | Path, content: bytes) -> int:
     if len(content) < _HEADER.size:
         return 0
-    magic, version, last, stored = _HEADER.unpack_from(content)
+    timestamp: int
+    magic, version, timestamp, stored = _HEADER.unpack_from(content)
     if magic != _MAGIC:
         raise CorruptionError(f"{path}: not a lock file: begins with {magic!r}, not {_MAGIC!r}")
     if version > _FORMAT_VERSION:
@@ -133,19 +135,19 @@ def _unpack_last(path: str | Path, content: bytes) -> int:
             f"{path}: lock file of version {version}, known: {_FORMAT_VERSION};"
             " upgrade kudulite to open it"
         )
-    return last if stored == _checksum(last) else 0
+    return timestamp if stored == _checksum(timestamp) else 0
 
 
-def _checksum(last: int) -> int:
-    return zlib.crc32(last.to_bytes(8, "little"))
+def _checksum(timestamp: int) -> int:
+    return zlib.crc32(timestamp.to_bytes(8, "little"))
 
 
 class TabletLock(DescriptorOwner):
-    """The lock of a tablet, for one acquisition after the other; use as a context manager.
+    """The lock of a tablet, for one acquisition after another; use as a context manager.
 
-    With `stays_open` the file is opened by the first acquisition and kept for the next ones. Raises
-    LockTimeoutError after `timeout_seconds`, naming the holder, and StorageError where the file
-    cannot be opened for writing (a read-only directory), read or written.
+    With `stays_open` the first acquisition opens the file and later ones use it again. Raises
+    LockTimeoutError, which names the holder, after `timeout_seconds`, and StorageError when the
+    file cannot be opened for writing (a read-only directory), read or written.
     """
 
     def __init__(
@@ -160,8 +162,10 @@ class TabletLock(DescriptorOwner):
         self._path = path
         self._is_shared = is_shared
         self._stays_open = stays_open
-        self._read: _Cells | None = None  # what the file said when it was looked at last
-        self._known: _Cells | None = None  # in this acquisition: the holder alone changes the file
+        self._read: _Cells | None = None  # the file's content when it was last read
+        self._known: _Cells | None = (
+            None  # of this acquisition, in which only the holder changes the file
+        )
         if stays_open:
             _kept_open.add(self)
 
@@ -176,13 +180,13 @@ class TabletLock(DescriptorOwner):
             except BaseException:
                 self.close()
                 raise
-            # A file that was opened before may have been removed since, and made again.
+            # A file that stayed open may have been removed since, and created again.
             if not is_kept or os.fstat(self._descriptor).st_nlink:
                 return self
             self.close()
 
     def __exit__(self, *_exc: object) -> None:
-        # Not by closing alone: a forked child may have the open file too.
+        # Closing is not enough, because a forked child may have the open file too.
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         if not self._stays_open:
             self.close()
@@ -203,7 +207,7 @@ class TabletLock(DescriptorOwner):
                     f"waited {self.timeout_seconds:g} s for {self._path}, held by"
                     f" {self.holder()}; try again later, or wait longer (lock_timeout_seconds)"
                 )
-            # Not all at the same beat: else one who waits longer never meets a free moment.
+            # At random times, because waiters in step could keep one of them out for long.
             time.sleep(wait_seconds * random.uniform(0.5, 1.0))
             wait_seconds = min(wait_seconds * 2, _WAIT_SECONDS_MOST)
 
@@ -218,7 +222,7 @@ class TabletLock(DescriptorOwner):
         return True
 
     def announce(self, work: str) -> None:
-        """Write who holds the lock and for what, for those who wait."""
+        """Write which process holds the lock and for what, for the errors of those that wait."""
         text = _announcement(work, os.getpid())
         cells = self._cells
         if text != cells.holder:
@@ -226,31 +230,34 @@ class TabletLock(DescriptorOwner):
             cells.holder = text
 
     def holder(self) -> str:
-        """Return what the holder announced last."""
+        """Return the last announcement of a holder."""
         text = os.pread(self._descriptor, _HOLDER_BYTES, _HEADER.size)
         return text.decode(errors="replace").strip(" \0") or "an unknown process"
 
     @property
     def safe_timestamp(self) -> int:
-        """The highest timestamp used or settled in this tablet."""
-        return self._cells.last
+        """The tablet's safe timestamp."""
+        return self._cells.safe_timestamp
 
     def advance_safe_timestamp(self, timestamp: int) -> None:
-        """Raise `last` to `timestamp`; not fsynced: committed timestamps are in the manifest."""
+        """Raise the safe timestamp to `timestamp`, if it is lower.
+
+        Not fsynced, because the timestamps of commits are in the manifest.
+        """
         cells = self._cells
-        if timestamp > cells.last:
-            self._write(_LAST.pack(timestamp, _checksum(timestamp)), _LAST_OFFSET)
-            cells.last = timestamp
+        if timestamp > cells.safe_timestamp:
+            self._write(_TIMESTAMP.pack(timestamp, _checksum(timestamp)), _TIMESTAMP_OFFSET)
+            cells.safe_timestamp = timestamp
 
     @property
     def wal_end(self) -> tuple[int, int]:
-        """Where the log's durable part ends: (segment, offset); (0, 0) where that is not known."""
+        """The end of the log's durable part: (segment, offset), (0, 0) where it is not known."""
         return self._cells.wal_end
 
     def set_wal_end(self, segment: int, offset: int) -> None:
-        """Write where the log's durable part ends, before `last` is lifted; not fsynced.
+        """Write the end of the log's durable part, before the safe timestamp; not fsynced.
 
-        It never moves back.
+        The end never moves back.
         """
         cells, end = self._cells, (segment, offset)
         assert end >= cells.wal_end
@@ -267,7 +274,7 @@ class TabletLock(DescriptorOwner):
             if self._read is None or content != self._read.content:
                 self._read = _Cells(
                     content=bytearray(content),
-                    last=_unpack_last(self._path, content),
+                    safe_timestamp=_unpack_safe_timestamp(self._path, content),
                     holder=content[_HEADER.size : _WAL_END_OFFSET],
                     wal_end=_unpack_wal_end(content[_WAL_END_OFFSET:]) or (0, 0),
                 )
@@ -275,7 +282,7 @@ class TabletLock(DescriptorOwner):
         return self._known
 
     def _write(self, cell: bytes, offset: int) -> None:
-        """Change a part of the file; the caller changes what the cell says."""
+        """Change a part of the file; the caller changes the decoded cell."""
         self._cells.content[offset : offset + len(cell)] = cell
         try:
             os.pwrite(self._descriptor, cell, offset)
@@ -288,7 +295,7 @@ class _Cells:
     """A lock file's content; `wal_end` is (0, 0) where it is not known."""
 
     content: bytearray
-    last: int
+    safe_timestamp: int
     holder: bytes
     wal_end: tuple[int, int]
 
@@ -298,7 +305,7 @@ _kept_open: weakref.WeakSet[TabletLock] = weakref.WeakSet()
 
 
 def _close_kept() -> None:
-    """Close them in a forked child: an open file that it shares would be locked as its parent's."""
+    """Close them in a forked child, which would otherwise share the parent's locks."""
     for lock in list(_kept_open):
         lock.close()
     _kept_open.clear()

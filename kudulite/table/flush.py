@@ -32,8 +32,7 @@ from kudulite.table.table_store import TableStore, are_there, publish_next, with
 from kudulite.table.wal_tail import caught_up_memory, make_durable, recover
 from kudulite.tablet.mem_stores import MemStores
 from kudulite.tablet.tablet import ROWSET_FOLDER, Tablet
-from kudulite.wal.format import WalPosition
-from kudulite.wal.wal_writer import WalWriter
+from kudulite.wal.log import WalPosition, WalWriter
 
 # Each lost race means that another process published the tablet meanwhile, which flushed it, too.
 FLUSH_ATTEMPTS_MAX = 5

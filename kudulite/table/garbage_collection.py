@@ -28,7 +28,7 @@ from kudulite.table.manifest import Manifest, manifest_name
 from kudulite.table.stage import read_pinned_version
 from kudulite.table.table_store import MANIFEST_FOLDER, STAGING_FOLDER, TABLET_FOLDER, TableStore
 from kudulite.tablet.tablet import LOCK_NAME, MAINTENANCE_LOCK_NAME, ROWSET_FOLDER, WAL_FOLDER
-from kudulite.wal.format import list_segments, segment_path
+from kudulite.wal.log import list_segments, segment_path
 
 GRACE_SECONDS = 3600.0
 STAGING_GRACE_SECONDS = 24 * 3600.0

@@ -48,8 +48,8 @@ from kudulite.tablet.row_effects import (
     RowWriteFailure,
     RowWriteResult,
 )
+from kudulite.wal.log import WalWriter
 from kudulite.wal.record_format import Record, encode_record
-from kudulite.wal.wal_writer import WalWriter
 
 _PADDING_BYTES = 64 << 10
 

@@ -27,8 +27,7 @@ from kudulite.table.manifest import TabletEntry
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.mem_stores import MemStores
 from kudulite.tablet.tablet import Tablet
-from kudulite.wal.format import FRAME_HEADER_BYTES, WalPosition, segment_path
-from kudulite.wal.wal_reader import read_wal
+from kudulite.wal.log import FRAME_HEADER_BYTES, WalPosition, read_wal, segment_path
 
 
 def read_tablet(store: TableStore, entry: TabletEntry) -> Tablet:

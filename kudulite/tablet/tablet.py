@@ -47,7 +47,7 @@ from kudulite.rowset.memrowset import MemRowSetSnapshot
 from kudulite.rowset.rowset import RowSet, RowSetTree
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.tablet.tombstones import TombstoneFileMeta, Tombstones
-from kudulite.wal.format import WAL_BEGIN, WalPosition
+from kudulite.wal.log import WAL_BEGIN, WalPosition
 
 ROWSET_FOLDER = "rowset"
 WAL_FOLDER = "wal"

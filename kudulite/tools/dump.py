@@ -34,9 +34,8 @@ from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.table.manifest import TabletEntry
 from kudulite.table.table_store import MANIFEST_FOLDER, TableStore
 from kudulite.tablet.tablet import LOCK_NAME
-from kudulite.wal.format import SEGMENT_HEADER_BYTES, WalPosition
+from kudulite.wal.log import SEGMENT_HEADER_BYTES, WalPosition, read_wal
 from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
-from kudulite.wal.wal_reader import read_wal
 
 _DELTA_OPS = {OP_UPDATE: "UPDATE", OP_DELETE: "DELETE", OP_REINSERT: "REINSERT"}
 

@@ -1,5 +1,6 @@
-"""Write-ahead log of a tablet: segments, frames, records, and who reads and appends them.
+"""Write-ahead log of a tablet: the changes of rows that were written one by one.
 
-record_format   RowChanges ↔ bytes            format     segment header and frames ↔ bytes
-wal_reader      folder, positions → records   wal_writer  one durable frame per append
+log            segments of frames: read between positions, appended durably
+record_format  a record, the changes of one flush: RowChanges or RowList ↔ bytes
+row_codec      few rows ↔ bytes, without Arrow
 """

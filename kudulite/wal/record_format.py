@@ -36,11 +36,12 @@ import pyarrow.ipc
 
 from kudulite.errors import CorruptionError
 from kudulite.model.schema import Schema
-from kudulite.wal.format import ALIGNMENT_BYTES, PAYLOAD_BYTES_MAX
 from kudulite.wal.row_codec import CHANGE_DELETE, RowChanges, RowCodec, RowList
 
 Record = RowChanges | RowList
 
+ALIGNMENT_BYTES = 8
+PAYLOAD_BYTES_MAX = 1 << 30  # of a frame, and so of a record
 CODEC_NONE, CODEC_LZ4, CODEC_ROWS = 0, 1, 2  # on disk: do not renumber
 COMPRESSED_FROM_BYTES = 4096  # not part of the format: below, LZ4 costs more than it saves
 _LZ4_RATIO_MAX = 255  # no LZ4 block holds more: bounds what a bad length can ask for

@@ -15,9 +15,8 @@ from kudulite.table.row_write import RowWriter
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.operation import Operation
 from kudulite.tablet.row_effects import RowOperation, RowWriteResult
-from kudulite.wal.format import list_segments, segment_path
+from kudulite.wal.log import list_segments, read_wal, segment_path
 from kudulite.wal.row_codec import RowChanges
-from kudulite.wal.wal_reader import read_wal
 
 MIDDLE = 100  # the first key of the second tablet, where there are two
 

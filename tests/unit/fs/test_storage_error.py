@@ -5,7 +5,7 @@ import errno
 import pytest
 
 from kudulite.errors import StorageError
-from kudulite.fs.storage_error import storage_error, storage_errors
+from kudulite.fs.file_system import storage_error, storage_errors
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from kudulite.table.garbage_collection import collect_garbage
 from kudulite.table.manifest import manifest_name
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.tablet import Superblock
-from kudulite.wal.format import list_segments, segment_path
+from kudulite.wal.log import list_segments, segment_path
 from tests.support.doubles.killing_file_system import (
     FailingFileSystem,
     KilledError,

@@ -13,7 +13,7 @@ from kudulite.errors import CorruptionError, FormatVersionError
 from kudulite.table.manifest import Manifest, manifest_name
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.tablet import Superblock
-from kudulite.wal.format import WAL_BEGIN
+from kudulite.wal.log import WAL_BEGIN
 from tests.support.tables.core_tables import CoreTables, environment
 
 

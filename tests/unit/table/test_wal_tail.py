@@ -16,8 +16,14 @@ from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.table.table_store import TableStore
 from kudulite.table.wal_tail import caught_up_memory, make_durable, read_tablet, recover
 from kudulite.tablet.row_effects import RowOperation
-from kudulite.wal.format import WAL_BEGIN, WalPosition, list_segments, segment_name, segment_path
-from kudulite.wal.wal_writer import WalWriter
+from kudulite.wal.log import (
+    WAL_BEGIN,
+    WalPosition,
+    WalWriter,
+    list_segments,
+    segment_name,
+    segment_path,
+)
 from tests.support.tables.core_tables import CoreTables, environment, stored, tuples
 from tests.support.tables.row_writes import (
     NotingFileSystem,

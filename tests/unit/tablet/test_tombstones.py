@@ -9,7 +9,7 @@ import kudulite
 from kudulite.client.table import Table
 from kudulite.errors import CorruptionError
 from kudulite.tablet.tablet import Superblock
-from kudulite.wal.format import WAL_BEGIN
+from kudulite.wal.log import WAL_BEGIN
 from tests.support.tables.core_tables import CoreTables, ManualClock, altered, files_below, stored
 
 DAY = 24 * 3600

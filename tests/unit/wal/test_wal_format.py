@@ -5,8 +5,8 @@ import re
 import pytest
 
 from kudulite.errors import CorruptionError
-from kudulite.wal import format as wal_format
-from kudulite.wal.format import (
+from kudulite.wal import log as wal_format
+from kudulite.wal.log import (
     FRAME_HEADER_BYTES,
     SegmentHeader,
     decode_frame,
@@ -23,7 +23,7 @@ def test_the_worked_example_is_the_format():
     """The bytes of the module docstring."""
     header = SegmentHeader(1, 0, SALT)
     content = encode_segment_header(header) + encode_frame([b"payload."], salt=SALT, offset=40)
-    example = re.search(r"\n    6b7564.*", wal_format.__doc__, re.DOTALL)[0]
+    example = re.search(r"\n    6b7564.*?\n\n", wal_format.__doc__, re.DOTALL)[0]
     assert content.hex() == "".join(example.split())
     assert decode_segment_header(content, 1) == header
     end = decode_frame(memoryview(content), 40, salt=SALT, offset=40)

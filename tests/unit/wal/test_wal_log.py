@@ -8,20 +8,20 @@ import pytest
 
 from kudulite.errors import CorruptionError, FormatVersionError
 from kudulite.fs.file_system import FileSystem
-from kudulite.wal.format import (
+from kudulite.wal.log import (
     FRAME_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
     WAL_BEGIN,
     SegmentHeader,
     WalPosition,
+    WalWriter,
     encode_frame,
     encode_segment_header,
     list_segments,
+    read_wal,
     segment_path,
 )
 from kudulite.wal.record_format import RecordDecoder, encode_record
-from kudulite.wal.wal_reader import read_wal
-from kudulite.wal.wal_writer import WalWriter
 from tests.support.tables.wal_changes import TWO_COLUMNS, damage, inserts, same
 
 HEAD = SEGMENT_HEADER_BYTES

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kudulite.errors import CorruptionError
-from kudulite.wal.format import WAL_BEGIN, WalPosition, list_segments, segment_path
+from kudulite.wal.log import WAL_BEGIN, WalPosition, list_segments, segment_path
 
 
 def test_positions_are_ordered_as_the_log_is():
