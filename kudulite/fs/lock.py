@@ -163,9 +163,7 @@ class TabletLock(DescriptorOwner):
         self._is_shared = is_shared
         self._stays_open = stays_open
         self._read: _Cells | None = None  # the file's content when it was last read
-        self._known: _Cells | None = (
-            None  # of this acquisition, in which only the holder changes the file
-        )
+        self._known: _Cells | None = None  # the content during this acquisition
         if stays_open:
             _kept_open.add(self)
 

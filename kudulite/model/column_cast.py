@@ -1,12 +1,12 @@
-"""Fitting Arrow arrays to a column type: exactly, or with an error that shows what does not fit.
+"""Casts of Arrow arrays to a column type: exact, or an error that shows the values in question.
 
     cast_to_column(array, type) ─ no exact meaning in the type  SchemaError: the batch's schema
                                 ─ values without a counterpart  RowError: values, count, first row
                                 ─ otherwise                     an array of exactly `type.arrow`
 
-No value is ever rounded, wrapped or truncated. An array's elements are fitted as a column's values.
+No value is ever rounded, wrapped or truncated. Elements of lists are cast as values of a column.
 
-Invariant: each cast below takes an Arrow array that is not yet of the column's type, and raises
+**Invariants** each cast below takes an Arrow array that is not yet of the column's type, and raises
 ArrowInvalid for a value that has no exact counterpart.
 """
 
@@ -27,9 +27,10 @@ from kudulite.model.types import (
     is_arrow_bytes,
     is_arrow_list,
     is_arrow_text,
+    joined,
 )
 
-BAD_ROWS_MAX, BAD_VALUES_SHOWN = 1000, 3  # of values that do not fit: counted, and named
+BAD_ROWS_MAX, BAD_VALUES_SHOWN = 1000, 3  # how many misfits are counted and named
 _OFFSET_MAX = (1 << 31) - 1
 
 
@@ -48,7 +49,7 @@ def _cast_number(array: pa.Array, column_type: ColumnType) -> pa.Array:
 
 
 def _exact_floats(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Integers as floating point of exactly the same value; Arrow itself refuses large ones."""
+    """Return integers as floats of exactly the same value; Arrow itself refuses large ones."""
     result = array.cast(wanted, safe=False)
     limit = 2.0 ** (array.type.bit_width - pa.types.is_signed_integer(array.type))
     is_inside = pc.less(result, pa.scalar(limit, wanted))
@@ -59,7 +60,7 @@ def _exact_floats(array: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 
 def _exact_doubles(array: pa.Array) -> pa.Array:
-    """Decimals as doubles of exactly the same value: n / 10^s is one if n / 5^s is whole."""
+    """Return decimals as doubles of exactly the same value: n / 10^s is one if n / 5^s is whole."""
     scale = max(array.type.scale, 0)
     power = pa.scalar(decimal.Decimal(2**scale))
     power = power.cast(pa.decimal256(power.type.precision, 0))
@@ -82,11 +83,11 @@ def _cast_decimal(array: pa.Array, column_type: ColumnType) -> pa.Array:
 
 
 def _cast_list(array: pa.Array, column_type: ColumnType) -> pa.Array:
-    """Lists of any layout as lists whose elements are of the column's element type."""
+    """Return lists of any layout as lists whose elements are of the column's element type."""
     assert column_type.element is not None
     if pa.types.is_fixed_size_list(array.type):
-        array = array.cast(pa.list_(array.type.value_type))  # its null lists have elements, too
-    elements = array.flatten()  # without what stands under null lists
+        array = array.cast(pa.list_(array.type.value_type))  # null lists of this type have elements
+    elements = array.flatten()  # without those of null lists
     lengths = pc.fill_null(pc.list_value_length(array), 0).cast(pa.int64())
     ends = np.cumsum(lengths.to_numpy(zero_copy_only=False))
     if len(ends) and ends[-1] > _OFFSET_MAX:
@@ -105,7 +106,7 @@ def _cast_plain(array: pa.Array, column_type: ColumnType) -> pa.Array:
 
 
 def _is_exact_source(source: pa.DataType, column_type: ColumnType) -> bool:
-    """Whether values of `source` have an exact meaning in `column_type`, if they fit at all."""
+    """Return whether values of `source` that fit have an exact meaning in `column_type`."""
     t = pa.types
     is_exact = source == column_type.arrow
     if column_type.is_integer or column_type.is_float:
@@ -133,7 +134,7 @@ def _check_values(array: pa.Array, column_type: ColumnType) -> None:
     if column_type.name == "date":
         bounds = pc.min_max(array.view(pa.int32())).as_py()
         if bounds["min"] is not None and (bounds["min"] < DATE_MIN or bounds["max"] > DATE_MAX):
-            raise pa.ArrowInvalid("dates go from 0001-01-01 to 9999-12-31")
+            raise pa.ArrowInvalid("outside the dates 0001-01-01 to 9999-12-31")
     if column_type.element is not None and len(array):
         _check_values(array.flatten(), column_type.element)
     if column_type.name == "varchar":
@@ -148,11 +149,12 @@ def _check_values(array: pa.Array, column_type: ColumnType) -> None:
 def cast_to_column(
     array: pa.Array | pa.ChunkedArray, column_type: ColumnType, *, column: str, table: str
 ) -> pa.Array:
-    """One array of exactly `column_type.arrow` with the same values; no copy if it has it already.
+    """Return one array of `column_type.arrow` with the same values; no copy if it has that type.
 
-    RowError names the first values that do not fit, the first's row, and how many there are;
-    SchemaError says that the Arrow type has no exact meaning in the column. Nulls pass: whether
-    they may is not decided here."""
+    RowError names the first values that do not fit, the row of the first one, and their number.
+    SchemaError reports an Arrow type without an exact meaning in the column. Nulls are accepted;
+    the caller checks them.
+    """
     array = _plain_array(array, column, table)
     if not pa.types.is_null(array.type) and not _is_exact_source(array.type, column_type):
         hint = ""
@@ -186,7 +188,7 @@ def cast_to_column(
 
 
 def fitted(array: pa.Array, column_type: ColumnType) -> pa.Array:
-    """`array` in the column's type, all values checked; ArrowInvalid if one does not fit."""
+    """Return `array` in the column's type, all values checked; ArrowInvalid if one does not fit."""
     if pa.types.is_null(array.type):
         return pa.nulls(len(array), column_type.arrow)
     if array.type != column_type.arrow:
@@ -204,19 +206,18 @@ def _caster(column_type: ColumnType) -> Callable[[pa.Array, ColumnType], pa.Arra
 
 
 def _plain_array(array: pa.Array | pa.ChunkedArray, column: str, table: str) -> pa.Array:
-    """`array` as one piece without dictionary, run-end, or extension wrapping."""
+    """Return `array` as one piece without dictionary, run-end, or extension wrapping."""
+    array = joined(array)
     if isinstance(array, pa.ChunkedArray):
-        array = array.chunk(0) if array.num_chunks == 1 else array.combine_chunks()
-        if isinstance(array, pa.ChunkedArray):
-            raise SchemaError(
-                f"table {table!r}, column {column!r}: the batch holds more than 2 GiB of "
-                f"{array.type} values; write it in smaller batches"
-            )
+        raise SchemaError(
+            f"table {table!r}, column {column!r}: the batch holds more than 2 GiB of "
+            f"{array.type} values; write it in smaller batches"
+        )
     return _unwrapped(array)
 
 
 def _unwrapped(array: pa.Array) -> pa.Array:
-    """`array` without dictionary, run-end, or extension wrapping."""
+    """Return `array` without dictionary, run-end, or extension wrapping."""
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     if pa.types.is_dictionary(array.type):
@@ -227,7 +228,7 @@ def _unwrapped(array: pa.Array) -> pa.Array:
 
 
 def _bad_rows(array: pa.Array, column_type: ColumnType) -> list[int]:
-    """The first rows, at most BAD_ROWS_MAX, that do not fit, by bisection; some do not."""
+    """Return the first rows, at most BAD_ROWS_MAX, that do not fit, by bisection; some do not."""
     found: list[int] = []
     pending = [(0, len(array))]  # ranges to look at, the next one last
     while pending and len(found) < BAD_ROWS_MAX:
@@ -244,7 +245,7 @@ def _bad_rows(array: pa.Array, column_type: ColumnType) -> list[int]:
 
 
 def _show(array: pa.Array, row: int) -> str:
-    """The value for a message: readable also when Python has no object for it."""
+    """Return the value for a message, readable even if Python has no object for it."""
     cell = array.slice(row, 1)
     try:
         text = repr(cell[0].as_py())

@@ -11,7 +11,8 @@ Worked example, (int32 12345, string "a", int8 -1): 80 00 30 39 · 61 00 00 · 7
 Arrays are encoded and decoded without a loop over rows. The scalar functions serve point reads and
 bounds; a property test keeps the two equal.
 
-Source: Kudu common/key_encoder.h, encoded_key.cc."""
+**Source** Kudu common/key_encoder.h, encoded_key.cc.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ import pyarrow.compute as pc
 from kudulite.errors import CorruptionError, RowError, SchemaError
 from kudulite.model.key_array import KeyArray
 from kudulite.model.key_hash import RaggedBytes, binary_parts
-from kudulite.model.types import ColumnType
+from kudulite.model.types import ColumnType, joined
 from kudulite.model.values import (
     canonical_value,
     date_from_days,
@@ -45,7 +46,7 @@ _LARGE_BYTES = 2**31 - 2**20  # above this, 32-bit offsets may not reach
 
 
 def key_width(types: Sequence[ColumnType]) -> int | None:
-    """Bytes of every encoded key over these columns, or None if they vary."""
+    """Return the width in bytes of encoded keys over these columns, or None if it varies."""
     total = 0
     for column_type in types:
         if column_type.key_width is None:
@@ -87,7 +88,7 @@ def _bytes_of(value: Any) -> bytes:
 
 
 def _number_reader(column_type: ColumnType) -> Callable[[Any], int]:
-    """The function from a Python value to the integer that is encoded."""
+    """Return the function from a Python value to the integer that is encoded."""
     if column_type.is_timestamp:
         return lambda value: to_micros(value, column_type)
     if column_type.name == "date":
@@ -132,7 +133,7 @@ class KeyEncoder:
     def prefix(self, values: Sequence[Any]) -> bytes:
         """Return the bytes with which every key starts whose first columns have these values.
 
-        The last one is encoded as last only where it is the key's.
+        The last value is encoded as last only if it is the key's last.
         """
         encoders = self._encoders
         if len(values) > len(encoders):
@@ -149,12 +150,12 @@ class KeyEncoder:
 
 
 def encode_key(values: Sequence[Any], types: Sequence[ColumnType]) -> bytes:
-    """The encoded key of one tuple of Python values, as `KeyEncoder` gives it."""
+    """Return the encoded key of one tuple of Python values, as `KeyEncoder` gives it."""
     return KeyEncoder(types)(values)
 
 
 def decode_key(key: bytes, types: Sequence[ColumnType]) -> tuple[Any, ...]:
-    """The Python values of one encoded key; CorruptionError if it is not one."""
+    """Return the Python values of one encoded key; CorruptionError if it is not one."""
     values: list[Any] = []
     position, last = 0, len(types) - 1
     for i, column_type in enumerate(types):
@@ -191,12 +192,12 @@ def _value_of_number(number: int, column_type: ColumnType) -> int | datetime.dat
 
 
 def key_successor(key: bytes) -> bytes:
-    """The smallest byte string greater than `key`."""
+    """Return the smallest byte string greater than `key`."""
     return key + b"\0"
 
 
 def prefix_successor(prefix: bytes) -> bytes | None:
-    """The smallest byte string greater than all that start with `prefix`; None if there is none."""
+    """Return the smallest byte string above all that start with `prefix`, None without one."""
     stem = prefix.rstrip(b"\xff")
     return stem[:-1] + bytes([stem[-1] + 1]) if stem else None
 
@@ -205,10 +206,11 @@ def prefix_successor(prefix: bytes) -> bytes | None:
 
 
 def encode_keys(columns: Sequence[pa.Array], types: Sequence[ColumnType]) -> KeyArray:
-    """The encoded keys of n rows, given as one array per key column, exactly of its Arrow type.
+    """Return the encoded keys of n rows, from one array per key column, of its exact Arrow type.
 
-    RowError if a value is null."""
-    columns = [_one_array(column) for column in columns]
+    Raises RowError if a value is null.
+    """
+    columns = [joined(column) for column in columns]
     for column, column_type in zip(columns, types, strict=True):
         assert column.type == column_type.arrow, f"{column.type} given for {column_type}"
         if column.null_count:
@@ -226,14 +228,8 @@ def encode_keys(columns: Sequence[pa.Array], types: Sequence[ColumnType]) -> Key
     return KeyArray(_encode_fixed(columns, types).view(f"S{width}"), width)
 
 
-def _one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    if not isinstance(column, pa.ChunkedArray):
-        return column
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-
-
 def _fixed_fields(column: pa.Array, column_type: ColumnType) -> list[np.ndarray]:
-    """Unsigned integers whose big-endian bytes, one after the other, are the encoded values."""
+    """Return unsigned integers whose big-endian bytes, one after the other, are the values."""
     width = column_type.key_width
     assert width is not None
     if column_type.name == "decimal":
@@ -248,14 +244,20 @@ def _fixed_fields(column: pa.Array, column_type: ColumnType) -> list[np.ndarray]
     else:
         integers = column.view(pa.int64() if width == 8 else _SIGNED[width])
         numbers = integers.to_numpy().view(f"u{width}")
-    return [numbers ^ numbers.dtype.type(1 << (8 * width - 1))]
+    return [_sign_flipped(numbers)]
+
+
+def _sign_flipped(numbers: np.ndarray) -> np.ndarray:
+    """Return unsigned integers with the highest bit inverted."""
+    flipped: np.ndarray = numbers ^ numbers.dtype.type(1 << (8 * numbers.itemsize - 1))
+    return flipped
 
 
 _SIGNED = {1: pa.int8(), 2: pa.int16(), 4: pa.int32(), 8: pa.int64()}
 
 
 def _encode_packed(columns: Sequence[pa.Array], types: Sequence[ColumnType]) -> np.ndarray:
-    """uint64[n]: keys of up to eight bytes as big-endian numbers."""
+    """Return uint64[n], keys of up to eight bytes as big-endian numbers."""
     packed: np.ndarray | None = None
     for column, column_type in zip(columns, types, strict=True):
         (numbers,) = _fixed_fields(column, column_type)
@@ -268,7 +270,7 @@ def _encode_packed(columns: Sequence[pa.Array], types: Sequence[ColumnType]) -> 
 
 
 def _encode_fixed(columns: Sequence[pa.Array], types: Sequence[ColumnType]) -> np.ndarray:
-    """One structured item per row, its bytes the concatenated fixed-width values."""
+    """Return one structured item per row, its bytes the concatenated fixed-width values."""
     fields: list[np.ndarray] = []
     for column, column_type in zip(columns, types, strict=True):
         fields += _fixed_fields(column, column_type)
@@ -280,10 +282,10 @@ def _encode_fixed(columns: Sequence[pa.Array], types: Sequence[ColumnType]) -> n
 
 
 def _encode_variable(columns: Sequence[pa.Array], types: Sequence[ColumnType]) -> pa.Array:
-    """Binary array of keys with at least one string, joined by Arrow's own concatenation."""
+    """Return keys with at least one string as a binary array, joined by Arrow."""
     parts: list[pa.Array | pa.Scalar] = []
     run: list[int] = []  # neighbouring fixed-width columns, encoded in one go
-    byte_count, last = 0, len(columns) - 1
+    last = len(columns) - 1
 
     def end_run() -> None:
         """Add the fixed-width columns gathered so far as one part."""
@@ -319,25 +321,27 @@ def _encode_variable(columns: Sequence[pa.Array], types: Sequence[ColumnType]) -
 
 
 def _fixed_as_binary(rows: np.ndarray) -> pa.Array:
-    """Items of one size as a binary array over the same bytes."""
-    width, count = rows.dtype.itemsize, len(rows)
-    is_large = width * count > _LARGE_BYTES
-    dtype = np.dtype(np.int64 if is_large else np.int32)
-    offsets = np.arange(count + 1, dtype=dtype) * dtype.type(width)
-    kind = pa.LargeBinaryArray if is_large else pa.BinaryArray
-    binary = pa.large_binary() if is_large else pa.binary()
-    return kind.from_buffers(
-        binary, count, [None, pa.py_buffer(offsets), pa.py_buffer(rows.view(np.uint8))]
-    )
+    """Return items of one size as a binary array over the same bytes."""
+    offsets = np.arange(len(rows) + 1) * rows.dtype.itemsize
+    return _binary_array(offsets, rows.view(np.uint8))
+
+
+def _binary_array(offsets: np.ndarray, data: np.ndarray) -> pa.Array:
+    """Return the binary array of the strings between `offsets` in `data`, which is not copied."""
+    is_large = len(data) > _LARGE_BYTES
+    kind, dtype = (pa.large_binary(), np.int64) if is_large else (pa.binary(), np.int32)
+    buffers = [None, pa.py_buffer(offsets.astype(dtype, copy=False)), pa.py_buffer(data)]
+    return pa.Array.from_buffers(kind, len(offsets) - 1, buffers)
 
 
 # --- decoding many
 
 
 def decode_keys(keys: KeyArray, types: Sequence[ColumnType]) -> list[pa.Array]:
-    """The key columns, one array each, exactly of their Arrow types; inverse of `encode_keys`.
+    """Return the key columns, one array each, of their exact Arrow types; undoes `encode_keys`.
 
-    CorruptionError if a key cannot be one of these columns."""
+    Raises CorruptionError if a key cannot have these columns.
+    """
     width = key_width(types)
     assert keys.width == width
     if width is None:
@@ -357,7 +361,7 @@ def decode_keys(keys: KeyArray, types: Sequence[ColumnType]) -> list[pa.Array]:
 
 
 def _numbers_at(data: np.ndarray, starts: np.ndarray, width: int) -> list[np.ndarray]:
-    """The big-endian unsigned integers of `width` bytes at `starts`; two words for 16 bytes."""
+    """Return the big-endian unsigned integers of `width` bytes at `starts`; two for 16 bytes."""
     size = min(width, 8)
     if len(starts) == 0:
         return [np.zeros(0, f"u{size}")] * (width // size)
@@ -366,7 +370,7 @@ def _numbers_at(data: np.ndarray, starts: np.ndarray, width: int) -> list[np.nda
 
 
 def _column_of_numbers(fields: list[np.ndarray], column_type: ColumnType) -> pa.Array:
-    """The column whose encoded values are these unsigned integers."""
+    """Return the column whose encoded values are these unsigned integers."""
     width = column_type.key_width
     assert width is not None
     if column_type.name == "decimal":
@@ -375,14 +379,12 @@ def _column_of_numbers(fields: list[np.ndarray], column_type: ColumnType) -> pa.
             halves[:, 1] = fields[0] ^ np.uint64(1 << 63)
             halves[:, 0] = fields[1]
         else:
-            unsigned = fields[0].astype(f"u{width}")
-            signed = (unsigned ^ unsigned.dtype.type(1 << (8 * width - 1))).view(f"i{width}")
+            signed = _sign_flipped(fields[0].astype(f"u{width}")).view(f"i{width}")
             halves[:, 0] = signed.astype(np.int64).view(np.uint64)
             halves[:, 1] = np.where(signed < 0, np.uint64(2**64 - 1), np.uint64(0))
         buffers = [None, pa.py_buffer(halves)]
         return pa.Array.from_buffers(column_type.arrow, len(halves), buffers)
-    unsigned = fields[0].astype(f"u{width}")
-    signed = (unsigned ^ unsigned.dtype.type(1 << (8 * width - 1))).view(f"i{width}")
+    signed = _sign_flipped(fields[0].astype(f"u{width}")).view(f"i{width}")
     return pa.array(signed).view(column_type.arrow)
 
 
@@ -421,7 +423,7 @@ def _decode_variable(keys: KeyArray, types: Sequence[ColumnType]) -> list[pa.Arr
 def _stops_before(
     data: np.ndarray, starts: np.ndarray, stops: np.ndarray, column_type: ColumnType
 ) -> np.ndarray:
-    """`stops`, checked to be ends of strings: where only fixed widths follow they are known."""
+    """Return `stops`, known because only fixed widths follow, checked to be ends of strings."""
     if len(stops) and ((stops < starts).any() or data[stops].any() or data[stops + 1].any()):
         raise CorruptionError(f"an encoded key has no end of a {column_type}")
     return stops
@@ -441,18 +443,12 @@ def _column_of_bytes(
     *,
     is_last: bool,
 ) -> pa.Array:
-    """The column of the byte strings data[starts[i]:stops[i]]; ranges ascend and do not overlap."""
-    # Every second string of an array over the same bytes is wanted, the ones between are not.
-    is_large = len(data) > _LARGE_BYTES
-    offsets = np.zeros(2 * len(starts) + 1, np.int64 if is_large else np.int32)
+    """Return the column of the strings data[starts[i]:stops[i]], which ascend without overlap."""
+    # Every second string of an array over the same bytes; the others are between the keys' values.
+    offsets = np.zeros(2 * len(starts) + 1, np.int64 if len(data) > _LARGE_BYTES else np.int32)
     offsets[0:-1:2], offsets[1::2] = starts, stops
     offsets[-1] = offsets[-2] if len(starts) else 0
-    kind = pa.LargeBinaryArray if is_large else pa.BinaryArray
-    binary = pa.large_binary() if is_large else pa.binary()
-    both = kind.from_buffers(
-        binary, 2 * len(starts), [None, pa.py_buffer(offsets), pa.py_buffer(data)]
-    )
-    result = both.take(pa.array(np.arange(0, 2 * len(starts), 2)))
+    result = _binary_array(offsets, data).take(pa.array(np.arange(0, 2 * len(starts), 2)))
     if not is_last:
         _, taken = binary_parts(result)
         if not taken.all():

@@ -1,10 +1,11 @@
 """The hash that chooses a row's bucket: MurmurHash3 (x86, 32 bits) of the encoded key bytes.
 
 The bytes are the hash dimension's columns, in the dimension's order, encoded as in encoded_key.py.
-Arrays are hashed as whole-array arithmetic, some thousand rows at a time so that they stay in the
+Arrays are hashed by whole-array arithmetic, some thousand rows at a time so that they stay in the
 processor's cache; the result is bit-equal to `mmh3.hash(key, seed, signed=False)`.
 
-It reaches the disk through which tablet holds which row: do not change it."""
+The hash decides which tablet holds a row and so reaches the disk: do not change it.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +22,12 @@ _DICTIONARY_BYTES_MIN = 24  # shorter keys hash faster than a dictionary is buil
 
 
 def hash_bucket(key: bytes, seed: int, bucket_count: int) -> int:
-    """The bucket of one encoded key: murmur3 of it, unsigned, modulo `bucket_count`."""
+    """Return the bucket of one encoded key: murmur3 of it, unsigned, modulo `bucket_count`."""
     return mmh3.hash(key, seed, signed=False) % bucket_count
 
 
 def hash_buckets(keys: KeyArray, seed: int, bucket_count: int) -> np.ndarray:
-    """The bucket of every key, as uint16[n] (uint32[n] for more than 65536 buckets)."""
+    """Return the bucket of every key, as uint16[n] (uint32[n] for more than 65536 buckets)."""
     assert bucket_count >= 1
     hashes = murmur3(keys, seed)
     quotient = hashes // np.uint32(bucket_count)  # numpy has SIMD division by a scalar, not modulo
@@ -36,7 +37,7 @@ def hash_buckets(keys: KeyArray, seed: int, bucket_count: int) -> np.ndarray:
 
 
 def murmur3(keys: KeyArray, seed: int) -> np.ndarray:
-    """uint32[n]: `mmh3.hash(key, seed, signed=False)` of every key."""
+    """Return uint32[n], `mmh3.hash(key, seed, signed=False)` of every key."""
     seed &= 0xFFFFFFFF
     if keys.width is not None:
         return _murmur3_fixed(keys, keys.width, seed)
@@ -82,7 +83,7 @@ def _murmur3_ragged(keys: RaggedBytes, seed: int) -> np.ndarray:
 
 
 def _murmur3_ragged_part(keys: RaggedBytes, state: np.ndarray) -> None:
-    rows = None  # those whose strings go on at `position`; None is all
+    rows = None  # those with strings longer than `position`; None is all
     left = keys.lengths
     for position in range(0, int(keys.lengths.max()), 8):
         if position:
@@ -99,9 +100,10 @@ def _murmur3_ragged_part(keys: RaggedBytes, state: np.ndarray) -> None:
 
 
 def _add_block_or_tail(state: np.ndarray, block: np.ndarray, left: np.ndarray) -> None:
-    """Take in one block per row, of which only the first `left` bytes are there (0 or less: none).
+    """Take one block per row into the state; only its first `left` bytes (if any) are of the key.
 
-    The bytes that are not there are 0, and scramble(0) is 0, so a missing block changes nothing."""
+    The other bytes are 0, and scramble(0) is 0, so a missing block changes nothing.
+    """
     whole = left >= 4
     if whole.all():
         _add_block(state, block)
@@ -113,13 +115,13 @@ def _add_block_or_tail(state: np.ndarray, block: np.ndarray, left: np.ndarray) -
 
 
 def _blocks(words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The two little-endian blocks in each word of eight bytes, whose first byte is highest."""
+    """Return the two little-endian blocks of words of eight bytes, whose first byte is highest."""
     first, second = (words >> np.uint64(32)).astype(np.uint32), words.astype(np.uint32)
     return first.byteswap(inplace=True), second.byteswap(inplace=True)
 
 
 def _scramble(block: np.ndarray) -> np.ndarray:
-    """Murmur's mixing of one block, in place."""
+    """Mix one block as Murmur does, in place."""
     block *= _C1
     high = block >> np.uint32(17)
     block <<= np.uint32(15)

@@ -6,15 +6,13 @@ Three storages, chosen by the width of the key:
     width > 8    numpy S{width}[n]; numpy ignores trailing NULs, which equal widths make exact
     None         Arrow binary (or large_binary over 2 GiB): keys with a string, shorter prefix first
 
-**Threads**: immutable, share freely.
+Keys are sorted without comparing rows. A row is a list of digits, most significant first: functions
+that return one uint64 per row. As many leading digits as fit are packed, each reduced to the bits
+in which it varies, together with the row number, into one uint64. Sorting these as plain numbers
+(numpy does it with SIMD, five times faster than an argsort) gives the order and keeps it stable.
+Rows that are still equal are refined by the digits that did not fit.
 
-Stable sort order of rows by several numbers, most significant first, without comparing rows.
-
-Rows are given as digits: functions that return one uint64 per row. As many leading digits as fit
-are packed, each reduced to the bits in which it varies, together with the row number, into one
-uint64. Sorting those as plain numbers (numpy does it with SIMD, five times faster than an argsort)
-gives the order and keeps it stable. Rows that are still equal are refined by the digits that did
-not fit.
+**Threads** any; arrays are immutable.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ class KeyArray:
     __slots__ = ("_parts", "values", "width")
 
     def __init__(self, values: Any, width: int | None) -> None:
-        """Wrap storage that is already right: uint64[n], S{width}[n], or a binary array."""
+        """Wrap storage in its final form: uint64[n], S{width}[n], or a binary array."""
         if width is None:
             assert isinstance(values, (pa.BinaryArray, pa.LargeBinaryArray)), type(values)
         else:
@@ -54,21 +52,22 @@ class KeyArray:
         self._parts: tuple[np.ndarray, memoryview] | None = None
 
     def __reduce__(self) -> tuple[type[KeyArray], tuple[Any, int | None]]:
-        """Pickle without what is only kept for speed."""
+        """Pickle without the parts that are kept for speed only."""
         return (KeyArray, (self.values, self.width))
 
     # --- to and from other forms
 
     @classmethod
     def from_bytes(cls, keys: Sequence[bytes], width: int | None) -> KeyArray:
-        """Keys from Python bytes, each of `width` bytes if that is given."""
+        """Return keys from Python bytes, each of `width` bytes if that is given."""
         return cls.from_arrow(pa.array(keys, pa.binary()), width)
 
     @classmethod
     def from_arrow(cls, array: pa.Array | pa.ChunkedArray, width: int | None) -> KeyArray:
-        """Keys from a binary, large_binary or fixed_size_binary array without nulls.
+        """Return keys from a binary, large_binary or fixed_size_binary array without nulls.
 
-        No copy where width is above 8 or None. CorruptionError if a key has another width."""
+        No copy where width is above 8 or None. CorruptionError if a key has another width.
+        """
         if isinstance(array, pa.ChunkedArray):
             parts = [cls.from_arrow(chunk, width) for chunk in array.chunks]
             return cls.concat(parts) if parts else cls.from_bytes([], width)
@@ -93,7 +92,7 @@ class KeyArray:
 
     @classmethod
     def _from_byte_rows(cls, data: np.ndarray, width: int) -> KeyArray:
-        """Keys from uint8[n * width]."""
+        """Return keys from uint8[n * width]."""
         if width > 8:
             return cls(data.view(f"S{width}"), width)
         padded = np.zeros((len(data) // width, 8), np.uint8)
@@ -101,7 +100,7 @@ class KeyArray:
         return cls(padded.view(">u8")[:, 0].astype(np.uint64), width)
 
     def to_arrow(self) -> pa.Array:
-        """The keys as fixed_size_binary(width), or (large_)binary."""
+        """Return the keys as fixed_size_binary(width), or (large_)binary."""
         if self.width is None:
             return self.values
         data = np.ascontiguousarray(self._byte_rows())
@@ -110,7 +109,7 @@ class KeyArray:
         )
 
     def _byte_rows(self) -> np.ndarray:
-        """uint8[n, width] of fixed-width keys."""
+        """Return uint8[n, width], the bytes of fixed-width keys."""
         assert self.width is not None
         if self.width > 8:
             return np.ascontiguousarray(self.values).view(np.uint8).reshape(-1, self.width)
@@ -118,12 +117,12 @@ class KeyArray:
         return words.view(np.uint8).reshape(-1, 8)[:, 8 - self.width :]
 
     def ragged(self) -> RaggedBytes:
-        """The bytes of variable-length keys, for word-wise work."""
+        """Return the bytes of variable-length keys, for word-wise work."""
         assert self.width is None
         return RaggedBytes.from_arrow(self.values)
 
     def left_words(self, index: int, rows: slice = slice(None)) -> np.ndarray:
-        """uint64: bytes 8·index..8·index+8 of fixed-width keys, first byte highest, 0-padded."""
+        """Return uint64, bytes 8·index..8·index+8 of fixed-width keys, first highest, 0-padded."""
         assert self.width is not None
         if self.width <= 8:
             words: np.ndarray = self.values[rows] << np.uint64(64 - 8 * self.width)
@@ -131,7 +130,7 @@ class KeyArray:
         start, stop = 8 * index, min(8 * index + 8, self.width)
         matrix = np.ascontiguousarray(self.values[rows]).view(np.uint8).reshape(-1, self.width)
         if stop - start == 8:
-            return _strided_words(matrix, start, ">u8")
+            return _strided(matrix, start, ">u8").astype(np.uint64)
         padded = np.zeros((len(matrix), 8), np.uint8)
         padded[:, : stop - start] = matrix[:, start:stop]
         return padded.view(">u8")[:, 0].astype(np.uint64)
@@ -152,7 +151,7 @@ class KeyArray:
         return bytes(self.values[index]).ljust(self.width, b"\0")
 
     def to_list(self) -> list[bytes]:
-        """All keys as Python bytes."""
+        """Return all keys as Python bytes."""
         if self.width is None:
             return list(self.values.to_pylist())
         data, width = self._byte_rows().tobytes(), self.width
@@ -173,13 +172,13 @@ class KeyArray:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory that the keys take."""
+        """The size of the keys in memory, in bytes."""
         return int(self.values.nbytes)
 
     # --- many keys
 
     def take(self, rows: np.ndarray) -> KeyArray:
-        """The keys at `rows`, in that order."""
+        """Return the keys at `rows`, in that order."""
         if self.width is not None:
             return KeyArray(self.values[rows], self.width)
         indices = pa.array(rows)
@@ -189,7 +188,7 @@ class KeyArray:
             return KeyArray(self.values.cast(pa.large_binary()).take(indices), None)
 
     def slice(self, start: int, stop: int) -> KeyArray:
-        """Keys start..stop without a copy; `stop` may be beyond the end."""
+        """Return keys start..stop without a copy; `stop` may be beyond the end."""
         start, stop, _ = slice(start, stop).indices(len(self))
         if self.width is not None:
             return KeyArray(self.values[start:stop], self.width)
@@ -197,7 +196,7 @@ class KeyArray:
 
     @classmethod
     def concat(cls, parts: Sequence[KeyArray]) -> KeyArray:
-        """All keys of `parts` (at least one, all of one width), one after the other."""
+        """Return all keys of `parts` (at least one, all of one width), one after the other."""
         width = parts[0].width
         assert all(part.width == width for part in parts)
         if len(parts) == 1:
@@ -213,11 +212,11 @@ class KeyArray:
     # --- order
 
     def is_sorted(self, strict: bool = False) -> bool:
-        """Whether keys ascend; with `strict`, whether no two are equal either."""
+        """Return whether keys ascend; with `strict`, whether no two are equal either."""
         if len(self) < 2:
             return True
         if len(self) > 2 * _FIRST_KEYS and not self.slice(0, _FIRST_KEYS).is_sorted(strict):
-            return False  # keys in no order mostly show it at once
+            return False  # unsorted keys usually fail here
         if self.width is None:
             earlier, later = self.values.slice(0, len(self) - 1), self.values.slice(1)
             ascending = pc.less(earlier, later) if strict else pc.less_equal(earlier, later)
@@ -226,13 +225,13 @@ class KeyArray:
         return bool((earlier < later).all() if strict else (earlier <= later).all())
 
     def sort_order(self) -> np.ndarray:
-        """int64[n]: positions in ascending key order; equal keys keep their order."""
+        """Return int64[n], positions in ascending key order; equal keys keep their order."""
         if self.is_sorted():
             return np.arange(len(self), dtype=np.int64)
         return stable_order(len(self), self._digits())
 
     def _digits(self) -> list[Digit]:
-        """The keys as numbers to sort by, most significant first."""
+        """Return the keys as numbers to sort by, most significant first."""
         if self.width is None:
             ragged = self.ragged()
             positions = range(0, int(ragged.lengths.max()), 8)
@@ -240,12 +239,12 @@ class KeyArray:
                 lambda rows, position=position: ragged.words(position, rows)  # type: ignore[misc]
                 for position in positions
             ]
-            # Padding with zeros hides trailing NULs; the shorter key goes first.
+            # Padding with zeros hides trailing NULs; the shorter key sorts first.
             all_lengths = ragged.lengths.astype(np.uint64)
             return [*digits, lambda rows: all_lengths if rows is None else all_lengths[rows]]
         if self.width <= 8:
             return [lambda rows: self.values if rows is None else self.values[rows]]
-        # Four bytes at a time: a column's constant upper half then takes no room in the packing.
+        # Four bytes at a time, so that a column's constant upper half takes no room when packed.
         matrix = self._byte_rows()
         return [
             lambda rows, start=start: _four_bytes(matrix, start, rows)  # type: ignore[misc]
@@ -253,7 +252,7 @@ class KeyArray:
         ]
 
     def equals_previous(self) -> np.ndarray:
-        """bool[n]: whether key i equals key i - 1; False for the first."""
+        """Return bool[n], whether key i equals key i - 1; False for the first."""
         result = np.zeros(len(self), bool)
         if len(self) > 1:
             if self.width is None:
@@ -268,7 +267,7 @@ class KeyArray:
     # --- search
 
     def search_sorted(self, probes: KeyArray, side: Side = "left") -> np.ndarray:
-        """int64[m]: where each probe would go into these ascending keys; before or after equals."""
+        """Return int64[m], each probe's place in these ascending keys, before or after equals."""
         assert probes.width == self.width
         if not probes.is_sorted():
             return searched_in_order(probes, lambda ascending: self.search_sorted(ascending, side))
@@ -282,7 +281,7 @@ class KeyArray:
         return np.asarray(found).astype(np.int64)
 
     def find(self, probes: KeyArray) -> np.ndarray:
-        """int64[m]: where each probe is among these strictly ascending keys, or -1."""
+        """Return int64[m], where each probe is among these strictly ascending keys, or -1."""
         assert probes.width == self.width
         if len(self) == 0 or len(probes) == 0:
             return np.full(len(probes), -1, np.int64)
@@ -298,13 +297,14 @@ class KeyArray:
         return np.where(hit, candidates, -1)
 
     def locate(self, key: bytes, side: Side = "left") -> int:
-        """How many of these ascending keys are < `key` (left) or ≤ it (right).
+        """Return how many of these ascending keys are < `key` (left) or ≤ it (right).
 
-        `key` may be of any length: it is a bound, which need not be a whole key."""
+        `key` may have any length: it is a bound, which need not be a whole key.
+        """
         if self.width is None:
             return self._locate_variable(key, side)
         if len(key) < self.width:
-            # Every key that starts with it is above it, whatever the side.
+            # Every key that starts with it is above it, for either side.
             key, side = key.ljust(self.width, b"\0"), "left"
         elif len(key) > self.width:
             key, side = key[: self.width], "right"
@@ -328,7 +328,7 @@ class KeyArray:
     # --- hash
 
     def hash64(self, seed: int = 0) -> np.ndarray:
-        """uint64[n]: the hash that bloom filters keep on disk; key_hash.py has its definition."""
+        """Return uint64[n], the hash of bloom filters; key_hash.py defines it."""
         if self.width is None:
             return hash64_ragged(self.ragged(), seed)
         return hash64_fixed(len(self), self.width, self.left_words, seed)
@@ -346,26 +346,25 @@ def searched_in_order(probes: KeyArray, search: Callable[[KeyArray], np.ndarray]
 
 
 def _equal_neighbours(matrix: np.ndarray) -> np.ndarray:
-    """bool[n - 1]: whether row i + 1 of uint8[n, width ≥ 8] equals row i."""
+    """Return bool[n - 1], whether row i + 1 of uint8[n, width ≥ 8] equals row i."""
     count, width = matrix.shape
     result = np.ones(count - 1, bool)
     for start in {*range(0, width - 7, 8), width - 8}:  # the last word may overlap the one before
-        words = np.ndarray((count,), "<u8", matrix, start, (matrix.strides[0],))
+        words = _strided(matrix, start, "<u8")
         result &= words[1:] == words[:-1]
     return result
 
 
-def _strided_words(matrix: np.ndarray, start: int, dtype: str) -> np.ndarray:
-    """uint64[n]: the `dtype` at byte `start` of each row of uint8[n, width]."""
-    strides = (matrix.strides[0],)
-    return np.ndarray((len(matrix),), dtype, matrix, start, strides).astype(np.uint64)
+def _strided(matrix: np.ndarray, start: int, dtype: str) -> np.ndarray:
+    """Return a view of the `dtype` at byte `start` of each row of uint8[n, width]."""
+    return np.ndarray((len(matrix),), dtype, matrix, start, (matrix.strides[0],))
 
 
 def _four_bytes(matrix: np.ndarray, start: int, rows: np.ndarray | None) -> np.ndarray:
-    """uint64[n]: bytes start..start+4 of each row (fewer at the end), first byte highest."""
+    """Return uint64[n], bytes start..start+4 of each row (fewer at the end), first byte highest."""
     stop = min(start + 4, matrix.shape[1])
     if stop - start == 4 and len(matrix):
-        words = np.ndarray((len(matrix),), ">u4", matrix, start, (matrix.strides[0],))
+        words = _strided(matrix, start, ">u4")
         return (words if rows is None else words[rows]).astype(np.uint64)
     result = np.zeros(len(matrix) if rows is None else len(rows), np.uint64)
     for column in range(start, stop):
@@ -375,7 +374,7 @@ def _four_bytes(matrix: np.ndarray, start: int, rows: np.ndarray | None) -> np.n
 
 
 def stable_order(row_count: int, digits: Sequence[Digit]) -> np.ndarray:
-    """int64[row_count]: row numbers in ascending order of their digits, equal ones in row order."""
+    """Return int64[row_count], the rows in ascending order of their digits, stable."""
     if row_count < 2:
         return np.arange(row_count, dtype=np.int64)
     return _order(None, row_count, None, list(digits), _ALL_BITS)
@@ -388,7 +387,7 @@ def _order(
     digits: list[Digit],
     first_mask: int,
 ) -> np.ndarray:
-    """Order of `rows` by (rank, digits); of the first digit only the bits in `first_mask` count."""
+    """Return the order of `rows` by (rank, digits), using `first_mask` bits of the first digit."""
     index_bits = (row_count - 1).bit_length()
     room = 64 - index_bits
     packed = np.zeros(row_count, np.uint64)
@@ -405,7 +404,7 @@ def _order(
         if low and bits <= room:
             digit = digit - np.uint64(low)
         if bits > room:
-            # Only the upper bits fit; the lower ones come in the next round.
+            # Only the upper bits fit; the next round takes the lower ones.
             bits = (int(digit.max())).bit_length()
             mask = (1 << (bits - room)) - 1
             packed = (packed << np.uint64(room)) | (digit >> np.uint64(bits - room))

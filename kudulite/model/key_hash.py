@@ -9,10 +9,9 @@
 The hash is of the bytes, not of how they are stored. Worked example, seed 0: the key 80 00 00 00
 00 00 00 01 (int64 1) hashes to 0x1579e09ce504374d.
 
-Byte strings of different lengths in one buffer, read eight bytes at a time for all rows at once.
-
-Numpy cannot hold such strings, but it can gather an (unaligned) word at any byte position: row i's
-k-th word is one indexed load. Bytes beyond the end of a string read as zeros.
+Keys of different lengths are `RaggedBytes`: strings in one buffer, read eight bytes at a time for all
+rows at once. Numpy has no array of such strings, but it can gather an (unaligned) word at any byte
+position, so row i's k-th word is one indexed load. Bytes beyond the end of a string read as zeros.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _PADDING = 8  # so that a word may be loaded at the last byte
 
 
 def hash64_one(key: bytes, seed: int = 0) -> int:
-    """The hash of one key; equal to `KeyArray.hash64` of it."""
+    """Return the hash of one key; equal to `KeyArray.hash64` of it."""
     state = _mix_one((seed + _GOLDEN * (len(key) + 1)) & _MASK)
     for start in range(0, len(key), 8):
         word = int.from_bytes(key[start : start + 8].ljust(8, b"\0"), "big")
@@ -57,7 +56,7 @@ def _mix(z: np.ndarray) -> None:
 def hash64_fixed(
     row_count: int, width: int, word: Callable[[int, slice], np.ndarray], seed: int
 ) -> np.ndarray:
-    """uint64[row_count] for keys of one width; `word(k, rows)` is the k-th word of those rows."""
+    """Return uint64[row_count] for keys of one width; `word(k, rows)` is the rows' k-th word."""
     state = np.empty(row_count, np.uint64)
     first = np.uint64(_mix_one((seed + _GOLDEN * (width + 1)) & _MASK))
     for start in range(0, row_count, _CHUNK_ROWS):
@@ -72,7 +71,7 @@ def hash64_fixed(
 
 
 def hash64_ragged(keys: RaggedBytes, seed: int) -> np.ndarray:
-    """uint64[n] for keys of different lengths."""
+    """Return uint64[n] for keys of different lengths."""
     state = (keys.lengths + 1).astype(np.uint64) * np.uint64(_GOLDEN)
     state += np.uint64(seed & _MASK)
     for start in range(0, len(keys), _CHUNK_ROWS):
@@ -97,7 +96,7 @@ _KEEP_LEFT = np.array([(2**64 - 1) ^ (2 ** (64 - 8 * n) - 1) for n in range(9)],
 
 
 def binary_parts(array: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """Offsets (int32 or int64, n + 1) and data bytes of a binary or large_binary array, no copy."""
+    """Return offsets (int32 or int64, n + 1) and data of a (large_)binary array, not copied."""
     large = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
     _, offsets_buffer, data_buffer = array.buffers()
     if offsets_buffer is None or len(array) == 0:
@@ -124,7 +123,7 @@ class RaggedBytes:
 
     @classmethod
     def from_arrow(cls, array: pa.Array) -> RaggedBytes:
-        """A copy of the bytes of a binary or large_binary array."""
+        """Return a copy of the bytes of a binary or large_binary array."""
         offsets, data = binary_parts(array)
         first, last = int(offsets[0]), int(offsets[-1])
         padded = np.empty(last - first + _PADDING, np.uint8)
@@ -137,11 +136,11 @@ class RaggedBytes:
         return len(self.starts)
 
     def slice(self, start: int, stop: int) -> RaggedBytes:
-        """Strings start..stop, over the same bytes."""
+        """Return strings start..stop, over the same bytes."""
         return RaggedBytes(self.data, self.starts[start:stop], self.lengths[start:stop])
 
     def words(self, position: int, rows: np.ndarray | None = None) -> np.ndarray:
-        """uint64[n]: bytes position..position+8 of each string (of `rows`), first byte highest."""
+        """Return uint64[n], bytes position..position+8 of each of `rows`, first byte highest."""
         starts = self.starts if rows is None else self.starts[rows]
         lengths = self.lengths if rows is None else self.lengths[rows]
         if position:

@@ -130,15 +130,15 @@ class ColumnExpression:
         return Predicate(self.name, "in", values)
 
     def is_null(self) -> Predicate:
-        """The cell is NULL."""
+        """Return the cell is NULL."""
         return Predicate(self.name, "is_null")
 
     def is_not_null(self) -> Predicate:
-        """The cell has a value."""
+        """Return the cell has a value."""
         return Predicate(self.name, "is_not_null")
 
     def starts_with(self, prefix: str | bytes) -> Predicate:
-        """The string or binary value begins with `prefix`."""
+        """Return the string or binary value begins with `prefix`."""
         return Predicate(self.name, "starts_with", prefix)
 
 
@@ -196,7 +196,7 @@ class BoundPredicates:
         return self.range_bounds(self.schema.key_names)
 
     def range_bounds(self, columns: Sequence[str]) -> tuple[bytes | None, bytes | None]:
-        """The same over any list of key columns, encoded with the last of them as last."""
+        """Return the same over any list of key columns, encoded with the last of them as last."""
         if self.is_empty:
             return b"", b""
         return encoded_bounds(
@@ -205,7 +205,7 @@ class BoundPredicates:
         )
 
     def equality_values(self, column: str) -> list[Any] | None:
-        """All values that `column` may have, ascending; None if they cannot be listed."""
+        """Return all values that `column` may have, ascending; None if they cannot be listed."""
         if self.is_empty:
             return []
         constraint = self.constraints.get(column)
@@ -285,7 +285,7 @@ def _upper_bound(
 
 
 def _greatest(constraint: ColumnConstraint) -> DomainKey | None:
-    """The greatest allowed key, or None if there is no bound or no key just below it."""
+    """Return the greatest allowed key, or None if there is no bound or no key just below it."""
     if constraint.keys:
         return constraint.keys[-1]
     upper = constraint.upper
@@ -297,7 +297,7 @@ def _greatest(constraint: ColumnConstraint) -> DomainKey | None:
 def evaluate_constraint(
     constraint: ColumnConstraint, array: pa.Array | pa.ChunkedArray
 ) -> np.ndarray:
-    """bool[n]: which values match. `array` has exactly the column's Arrow type."""
+    """Return bool[n], which values match. `array` has exactly the column's Arrow type."""
     if isinstance(array, pa.ChunkedArray):
         array = array.chunk(0) if array.num_chunks == 1 else array.combine_chunks()
     if isinstance(array, pa.ChunkedArray):  # over 2 GiB of strings
@@ -323,12 +323,12 @@ def evaluate_constraint(
 
 
 def _as_numpy(array: pa.Array) -> np.ndarray:
-    """A bool array without nulls, writable."""
+    """Return a bool array without nulls, writable."""
     return np.array(array.to_numpy(zero_copy_only=False), bool)
 
 
 def _numbers(array: pa.Array) -> np.ndarray:
-    """The values as numpy numbers; anything where they are null."""
+    """Return the values as numpy numbers; anything where they are null."""
     if pa.types.is_boolean(array.type):
         return np.asarray(pc.fill_null(array, False)).view(np.int8)
     if pa.types.is_floating(array.type):
@@ -389,7 +389,7 @@ def _match_arrow(constraint: ColumnConstraint, array: pa.Array) -> np.ndarray:
         array = array.view(pa.large_binary() if large else pa.binary())
 
     def scalar(key: Any) -> pa.Scalar:
-        """The key as a scalar of the array's type."""
+        """Return the key as a scalar of the array's type."""
         return pa.scalar(key if is_bytes else domain_value(key, column_type), array.type)
 
     if constraint.keys is not None:

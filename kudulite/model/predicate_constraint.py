@@ -83,7 +83,7 @@ class ColumnConstraint:
         return self.rank == RANK_NOT_NULL and not self.column.nullable
 
     def contains(self, key: DomainKey) -> bool:
-        """Whether a row with this key matches."""
+        """Return whether a row with this key matches."""
         if self.is_empty or self.is_null:
             return False
         if self.keys is not None:
@@ -93,7 +93,7 @@ class ColumnConstraint:
         )
 
     def overlaps(self, low: DomainKey, high: DomainKey) -> bool:
-        """Whether any key within low..high, both included, matches."""
+        """Return whether any key within low..high, both included, matches."""
         if self.is_empty or self.is_null:
             return False
         if self.keys is not None:
@@ -106,7 +106,7 @@ class ColumnConstraint:
     def may_match(
         self, minimum: Any, maximum: Any, null_count: int | None, row_count: int | None
     ) -> bool:
-        """False only if no row can match, given statistics of which each may be None.
+        """Return False only if no row can match, given statistics of which each may be None.
 
         Parquet leaves NaN out of minimum and maximum."""
         if self.is_empty:
@@ -129,7 +129,7 @@ class ColumnConstraint:
 
 
 def build_constraint(column: Column, comparisons: Iterable[tuple[str, Any]]) -> ColumnConstraint:
-    """The constraint that all (operator, literal) pairs on `column` make together."""
+    """Return the constraint that all (operator, literal) pairs on `column` make together."""
     if column.type.is_array:
         return _null_test(column, comparisons)
     has_null = has_value = False
@@ -169,7 +169,7 @@ def build_constraint(column: Column, comparisons: Iterable[tuple[str, Any]]) -> 
 
 
 def _null_test(column: Column, comparisons: Iterable[tuple[str, Any]]) -> ColumnConstraint:
-    """The constraint on a column of arrays, which have no order."""
+    """Return the constraint on a column of arrays, which have no order."""
     operators = {op for op, _ in comparisons}
     if unknown := operators - {"is_null", "is_not_null"}:
         raise SchemaError(
@@ -224,12 +224,12 @@ def _prefix_interval(value: Any, column: Column) -> tuple[bytes, bytes | None]:
 
 
 def domain_min(column_type: ColumnType) -> DomainKey:
-    """The smallest key of the type."""
+    """Return the smallest key of the type."""
     return b"" if column_type.is_bytes else _number_range(column_type)[0]
 
 
 def domain_max(column_type: ColumnType) -> int | None:
-    """The greatest key of the type, None for bytes, which have none."""
+    """Return the greatest key of the type, None for bytes, which have none."""
     return None if column_type.is_bytes else _number_range(column_type)[1]
 
 
@@ -247,12 +247,12 @@ def _number_range(column_type: ColumnType) -> tuple[int, int]:
 
 
 def domain_successor(key: DomainKey) -> DomainKey:
-    """The next key: nothing lies between."""
+    """Return the next key: nothing lies between."""
     return key + b"\0" if isinstance(key, bytes) else key + 1
 
 
 def literal_floor(value: Any, column_type: ColumnType, column: str) -> tuple[DomainKey, bool]:
-    """The greatest key ≤ the literal, and whether it is the literal itself.
+    """Return the greatest key ≤ the literal, and whether it is the literal itself.
 
     The key may be outside the type's range. SchemaError names column and literal if they cannot be
     compared."""
@@ -312,7 +312,7 @@ def _float_floor(value: Any) -> tuple[int, bool]:
 
 
 def float_key(value: float) -> int:
-    """The key of a float."""
+    """Return the key of a float."""
     if value != value:
         return NAN_KEY
     bits: int = _BITS.unpack(_DOUBLE.pack(value))[0]
@@ -320,7 +320,7 @@ def float_key(value: float) -> int:
 
 
 def float_of_key(key: int) -> float:
-    """The float with this key."""
+    """Return the float with this key."""
     if key >= NAN_KEY:
         return math.nan
     value: float = _DOUBLE.unpack(_BITS.pack(abs(key)))[0]
@@ -328,7 +328,7 @@ def float_of_key(key: int) -> float:
 
 
 def domain_value(key: DomainKey, column_type: ColumnType) -> Any:
-    """The canonical Python value with this key."""
+    """Return the canonical Python value with this key."""
     if column_type.is_text:
         return key.decode()
     if column_type.is_float:

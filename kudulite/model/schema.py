@@ -41,7 +41,7 @@ _ENCODING_ALIASES = {"bit_shuffle": "bitshuffle", "dictionary": "dict"}
 
 
 def encodings_of(column_type: ColumnType) -> tuple[str, ...]:
-    """The encodings that a column of this type may have."""
+    """Return the encodings that a column of this type may have."""
     if column_type.is_array:
         return ("auto", "plain", "dict")
     if column_type.is_bytes:
@@ -122,11 +122,11 @@ class Column:
         return pa.field(self.name, self.type.arrow, nullable=self.nullable, metadata=field_id)
 
     def equals(self, other: object) -> bool:
-        """Whether `other` is a column like this in all but its id."""
+        """Return whether `other` is a column like this in all but its id."""
         return isinstance(other, Column) and replace(self, id=other.id) == other
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object; `from_json` gives an equal column back."""
+        """Return a JSON object; `from_json` gives an equal column back."""
         return {
             "id": self.id,
             "name": self.name,
@@ -141,7 +141,7 @@ class Column:
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> Column:
-        """The column that `to_json` stored."""
+        """Return the column that `to_json` stored."""
         fields = dict(stored)
         fields["type"] = column_type = parse_type(fields["type"])
         for field in ("read_default", "write_default"):
@@ -216,7 +216,7 @@ class Schema:
         return cls(numbered, key_count=len(primary_key), next_column_id=len(numbered))
 
     def with_column(self, column: Column) -> Schema:
-        """The schema with a new column at the end, under an id that no column ever had."""
+        """Return the schema with a new column at the end, under an id that no column ever had."""
         if column.name in self:
             raise SchemaError(f"the column already exists: {column.name!r}")
         if not column.nullable and column.read_default is None:
@@ -228,7 +228,7 @@ class Schema:
         return Schema((*self.columns, added), self.key_count, self.next_column_id + 1)
 
     def without_column(self, name: str) -> Schema:
-        """The schema without a column; its id is not used again."""
+        """Return the schema without a column; its id is not used again."""
         if name in self.key_names:
             raise SchemaError(f"cannot remove a key column: {name!r}")
         kept = tuple(c for c in self.columns if c is not self.column(name))
@@ -325,7 +325,7 @@ class Schema:
         return self.columns[index]
 
     def equals(self, other: object) -> bool:
-        """Whether `other` has the same columns and key, whatever the ids are."""
+        """Return whether `other` has the same columns and key, whatever the ids are."""
         return (
             isinstance(other, Schema)
             and (self.key_count, len(self)) == (other.key_count, len(other))
@@ -341,7 +341,7 @@ class Schema:
         return list(range(self.key_count))
 
     def new_row(self, record: Any = None) -> PartialRow:
-        """A row with the cells of `record` set (tuple, list, or dict), or with none."""
+        """Return a row with the cells of `record` set (tuple, list, or dict), or with none."""
         return PartialRow(self.columns, record)
 
     def index_of(self, name: str) -> int:
@@ -352,11 +352,11 @@ class Schema:
         return index
 
     def column(self, name: str) -> Column:
-        """The named column; ColumnNotFoundError lists the columns."""
+        """Return the named column; ColumnNotFoundError lists the columns."""
         return self.columns[self.index_of(name)]
 
     def column_by_id(self, column_id: int) -> Column | None:
-        """The column with this id, or None: it was dropped, or is newer than this schema."""
+        """Return the column with this id, or None: it was dropped, or is newer than this schema."""
         return self._column_by_id.get(column_id)
 
     def arrow_schema(self, names: Sequence[str] | None = None) -> pa.Schema:
@@ -365,7 +365,7 @@ class Schema:
         return pa.schema(column.arrow_field for column in columns)
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object; `from_json` gives an equal schema back."""
+        """Return a JSON object; `from_json` gives an equal schema back."""
         return {
             "columns": [column.to_json() for column in self.columns],
             "key_count": self.key_count,
@@ -374,7 +374,7 @@ class Schema:
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> Schema:
-        """The schema that `to_json` stored; CorruptionError if it is not one."""
+        """Return the schema that `to_json` stored; CorruptionError if it is not one."""
         try:
             columns = tuple(Column.from_json(column) for column in stored["columns"])
             return cls(columns, stored["key_count"], stored["next_column_id"])
@@ -391,7 +391,7 @@ def _check_unique(what: str, values: Sequence[Any]) -> None:
 def schema_from_arrow(
     arrow_schema: pa.Schema, primary_key: Sequence[str], table: str = ""
 ) -> Schema:
-    """The schema of a new table for data of `arrow_schema`.
+    """Return the schema of a new table for data of `arrow_schema`.
 
     Key columns move to the front in the order given and become NOT NULL; order and nullability of
     the others stay. SchemaError names `table` and the field that cannot be a column."""

@@ -1,10 +1,10 @@
-"""Column types: the fourteen scalar ones that a table can have, and arrays of them.
+"""Column types: the fourteen scalar types of Kudu, and arrays of them.
 
-A type is a name and, for some, parameters: `int32`, `decimal(10, 2)`, `varchar(20)`,
-`array(int32)`. Each has exactly one Arrow type, in which its values live everywhere above the
-files. An array may be empty and its elements null; it has no order, so it is no part of a key.
+A type is a name, with parameters where needed: `int32`, `decimal(10, 2)`, `varchar(20)`,
+`array(int32)`. Each has exactly one Arrow type, which its values have everywhere above the files.
+An array may be empty and its elements null. Arrays have no order, so a key cannot contain one.
 
-Source: Kudu docs/schema_design.adoc, "Column types"; common/types.h for the physical widths.
+**Source** Kudu docs/schema_design.adoc, "Column types"; common/types.h for the physical widths.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class ColumnType:
         return self.name in ("unixtime_micros", "timestamp_ntz")
 
     def can_widen_to(self, new: ColumnType) -> bool:
-        """Whether every value of this type is one of `new`, with the same meaning and order.
+        """Return whether every value of this type is one of `new`, with the same meaning and order.
 
         int8 to int16 to int32 to int64; float to double; decimal to more digits of the same scale;
         varchar to a longer one or string; and each type to itself.
@@ -175,22 +175,22 @@ binary = ColumnType("binary")
 
 
 def decimal(precision: int, scale: int = 0) -> ColumnType:
-    """The exact number type with `precision` digits, `scale` of them after the point."""
+    """Return the exact number type with `precision` digits, `scale` of them after the point."""
     return ColumnType("decimal", precision=precision, scale=scale)
 
 
 def varchar(length: int) -> ColumnType:
-    """The string type of at most `length` characters (code points, not bytes)."""
+    """Return the string type of at most `length` characters (code points, not bytes)."""
     return ColumnType("varchar", length=length)
 
 
 def array(element: ColumnType | str) -> ColumnType:
-    """The type of lists of `element`, a scalar type; lists may be empty, elements null."""
+    """Return the type of lists of `element`, a scalar type; lists may be empty, elements null."""
     return ColumnType("array", element=parse_type(element) if isinstance(element, str) else element)
 
 
 def parse_type(text: str) -> ColumnType:
-    """The type whose `str` is `text`, in any case and spacing; SchemaError lists the known ones."""
+    """Return the type whose `str` is `text`, in any case and spacing, or raise SchemaError."""
     nested = _ARRAY_TEXT.fullmatch(text.lower())
     if nested is not None:
         return array(nested.group(1))
@@ -206,7 +206,7 @@ def parse_type(text: str) -> ColumnType:
 
 
 def type_from_arrow(arrow_type: pa.DataType) -> ColumnType:
-    """The column type that holds every value of `arrow_type`; SchemaError where there is none."""
+    """Return the column type that holds every value of `arrow_type`, or raise SchemaError."""
     if pa.types.is_dictionary(arrow_type) or pa.types.is_run_end_encoded(arrow_type):
         return type_from_arrow(arrow_type.value_type)
     if pa.types.is_timestamp(arrow_type) and arrow_type.unit != "ns":
@@ -231,24 +231,24 @@ def type_from_arrow(arrow_type: pa.DataType) -> ColumnType:
 
 
 def is_arrow_text(arrow_type: pa.DataType) -> bool:
-    """Whether values are UTF-8 in any layout."""
+    """Return whether values are UTF-8 in any layout."""
     return arrow_type.id in _TEXT_IDS
 
 
 def is_arrow_list(arrow_type: pa.DataType) -> bool:
-    """Whether values are lists in any layout."""
+    """Return whether values are lists in any layout."""
     return arrow_type.id in _LIST_IDS
 
 
 def is_arrow_bytes(arrow_type: pa.DataType) -> bool:
-    """Whether values are bytes in any layout."""
+    """Return whether values are bytes in any layout."""
     return arrow_type.id in _BYTES_IDS
 
 
 def is_widened(stored: pa.DataType, arrow_type: pa.DataType) -> bool:
-    """Whether values of `stored`, as a file has them, may be those of a column of `arrow_type`.
+    """Return whether a file may store `stored` for a column of `arrow_type`.
 
-    They are of this type, or were written before the column's type was widened.
+    The types are equal, or the file was written before the column's type was widened.
     """
     t = pa.types
     if stored == arrow_type:
@@ -261,10 +261,10 @@ def is_widened(stored: pa.DataType, arrow_type: pa.DataType) -> bool:
 
 
 def widened(values: pa.Array, arrow_type: pa.DataType) -> pa.Array:
-    """Return stored values in the type that a column has now; no copy if they have it.
+    """Return stored values in the column's present type; no copy if they have it.
 
-    Raises ConflictError for values of a wider type: the column was widened after the caller looked
-    at the schema.
+    Raises ConflictError for values of a wider type: the column was widened after the caller read
+    the schema.
     """
     if values.type == arrow_type:
         return values
@@ -275,7 +275,14 @@ def widened(values: pa.Array, arrow_type: pa.DataType) -> pa.Array:
     return values.cast(arrow_type)
 
 
+def joined(array: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    """Return the chunks as one array, or as several where they hold more than 2 GiB."""
+    if not isinstance(array, pa.ChunkedArray):
+        return array
+    return array.chunk(0) if array.num_chunks == 1 else array.combine_chunks()
+
+
 def value_text(value: Any) -> str:
-    """A value as messages show it, at most 80 letters."""
+    """Return a value as messages show it, at most 80 letters."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."

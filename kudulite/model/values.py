@@ -58,7 +58,7 @@ def _to_bool(value: Any, _: ColumnType) -> bool:
 
 
 def to_int(value: Any) -> int:
-    """A whole number as int, from int, float or Decimal; a bool is none."""
+    """Return a whole number as int, from int, float or Decimal; a bool is none."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     if isinstance(value, (float, decimal.Decimal)) and value == value and int(value) == value:
@@ -75,7 +75,7 @@ def _to_int(value: Any, column_type: ColumnType) -> int:
 
 
 def to_float(value: Any) -> float:
-    """A number as float, exactly; a bool is none."""
+    """Return a number as float, exactly; a bool is none."""
     if isinstance(value, bool) or not isinstance(value, (int, float, decimal.Decimal)):
         raise TypeError("expected a number")
     number = float(value)
@@ -98,7 +98,7 @@ def _to_float(value: Any, column_type: ColumnType) -> float:
 
 
 def to_decimal(value: Any) -> decimal.Decimal:
-    """A number as Decimal, exactly: int, Decimal; a float or a bool is none."""
+    """Return a number as Decimal, exactly: int, Decimal; a float or a bool is none."""
     if isinstance(value, decimal.Decimal):
         if not value.is_finite():
             raise ValueError("expected a finite number")
@@ -109,12 +109,12 @@ def to_decimal(value: Any) -> decimal.Decimal:
 
 
 def decimal_unscaled(value: decimal.Decimal, scale: int) -> int:
-    """`value` × 10^scale; raises decimal.Inexact where that is no whole number."""
+    """Return `value` × 10^scale; raises decimal.Inexact where that is no whole number."""
     return int(value.scaleb(scale, DECIMAL_CONTEXT).to_integral_exact(context=DECIMAL_CONTEXT))
 
 
 def decimal_from_unscaled(unscaled: int, scale: int) -> decimal.Decimal:
-    """The Decimal with exactly `scale` digits after the point."""
+    """Return the Decimal with exactly `scale` digits after the point."""
     return decimal.Decimal(unscaled).scaleb(-scale, DECIMAL_CONTEXT)
 
 
@@ -130,7 +130,7 @@ def _to_decimal(value: Any, column_type: ColumnType) -> decimal.Decimal:
 
 
 def to_days(value: Any) -> int:
-    """Days since the epoch, from a date or an ISO string."""
+    """Return days since the epoch, from a date or an ISO string."""
     if isinstance(value, str):
         value = datetime.date.fromisoformat(value.strip())
     if isinstance(value, datetime.datetime) or not isinstance(value, datetime.date):
@@ -139,7 +139,7 @@ def to_days(value: Any) -> int:
 
 
 def date_from_days(days: int) -> datetime.date:
-    """The date that is `days` after 1970-01-01; ValueError outside the years 1 to 9999."""
+    """Return the date that is `days` after 1970-01-01; ValueError outside the years 1 to 9999."""
     if not DATE_MIN <= days <= DATE_MAX:
         raise ValueError(f"day {days} is outside 0001-01-01..9999-12-31")
     return datetime.date.fromordinal(days + _EPOCH_DATE)
@@ -150,7 +150,7 @@ def _to_date(value: Any, _: ColumnType) -> datetime.date:
 
 
 def to_micros(value: Any, column_type: ColumnType) -> int:
-    """Microseconds since the epoch, from an int of them, a datetime, or an ISO string.
+    """Return microseconds since the epoch, from an int of them, a datetime, or an ISO string.
 
     Also from (text, format of strptime), as in kudu-python. A naive datetime in a unixtime_micros
     column is UTC; one with a zone in a timestamp_ntz column is an error."""
@@ -176,7 +176,7 @@ def to_micros(value: Any, column_type: ColumnType) -> int:
 
 
 def timestamp_from_micros(micros: int, column_type: ColumnType) -> datetime.datetime | int:
-    """The canonical value of `micros` microseconds since the epoch."""
+    """Return the canonical value of `micros` microseconds since the epoch."""
     epoch = _EPOCH_UTC if column_type.name == "unixtime_micros" else _EPOCH_NAIVE
     try:
         return epoch + datetime.timedelta(microseconds=micros)
@@ -189,7 +189,7 @@ def _to_timestamp(value: Any, column_type: ColumnType) -> datetime.datetime | in
 
 
 def to_text(value: Any) -> str:
-    """A str that has a UTF-8 form."""
+    """Return a str that has a UTF-8 form."""
     if not isinstance(value, str):
         raise TypeError("expected a str")
     value.encode()
@@ -242,7 +242,7 @@ _CONVERTERS: dict[str, Callable[[Any, ColumnType], Any]] = {
 
 
 def value_to_json(value: Any, column_type: ColumnType) -> Any:
-    """A canonical value as something JSON keeps: number, string, bool, list, or None."""
+    """Return a canonical value as something JSON keeps: number, string, bool, list, or None."""
     if value is not None and column_type.element is not None:
         return [value_to_json(item, column_type.element) for item in value]
     if value is None or column_type.name == "bool" or column_type.is_text:
@@ -259,7 +259,7 @@ def value_to_json(value: Any, column_type: ColumnType) -> Any:
 
 
 def value_from_json(stored: Any, column_type: ColumnType, column: str) -> Any:
-    """The canonical value that `value_to_json` stored."""
+    """Return the canonical value that `value_to_json` stored."""
     if stored is not None and column_type.element is not None:
         return [value_from_json(item, column_type.element, column) for item in stored]
     if isinstance(stored, str) and not column_type.is_text:

@@ -139,7 +139,7 @@ def encode_frame(records: Sequence[bytes], *, salt: bytes, offset: int) -> bytes
 
 
 def decode_frame(content: memoryview, position: int, *, salt: bytes, offset: int) -> int:
-    """Return the end of the frame at `position` of `content`, which is byte `offset` of the segment.
+    """Return the end of the frame at `position` of `content`, byte `offset` of the segment.
 
     Its payload begins after FRAME_HEADER_BYTES. CorruptionError for a damaged or torn frame.
     """

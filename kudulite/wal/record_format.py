@@ -56,7 +56,7 @@ def _aligned(length: int) -> int:
 
 
 def encode_record(changes: Record) -> bytes:
-    """The bytes of one record; their number is a multiple of 8.
+    """Return the bytes of one record; their number is a multiple of 8.
 
     Raises ValueError for a value of a RowList that does not fit its column.
     """
@@ -159,7 +159,7 @@ class RecordDecoder:
         return records
 
     def _decode(self, content: pa.Buffer, view: memoryview, begin: int) -> tuple[Record, int]:
-        """(the record at byte `begin`, its length)."""
+        """Return (the record at byte `begin`, its length)."""
         left = len(view) - begin
         if left < _FIXED.size:
             raise CorruptionError(f"{left} bytes, expected at least {_FIXED.size}")
@@ -213,7 +213,7 @@ class RecordDecoder:
 
 
 def _raw_body(body: pa.Buffer, codec: int, raw_length: int) -> pa.Buffer:
-    """The body uncompressed, its length checked."""
+    """Return the body uncompressed, its length checked."""
     if codec == CODEC_NONE:
         if body.size != raw_length:
             raise CorruptionError(f"body of {body.size} bytes, expected {raw_length}")

@@ -325,7 +325,7 @@ def _array_codec(kind: type, pack: Pack, unpack: Unpack) -> tuple[type, Pack, Un
 
 
 def _is_of(value: Any, kind: type) -> bool:
-    """Whether a value is of a column's type; a moment may be an int of microseconds."""
+    """Return whether a value is of a column's type; a moment may be an int of microseconds."""
     return type(value) is kind or (kind is _MOMENT and type(value) is int)
 
 
