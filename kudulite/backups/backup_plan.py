@@ -166,7 +166,7 @@ def new_plan(table: Table, parent: Backup | None, content_hash: bool) -> BackupP
         parent=None if parent is None else parent.id,
         parent_crc32=None if parent is None else parent.crc32,
     )
-    return BackupPlan(head, present.pieces, content_hash)
+    return BackupPlan(head, content_hash, present.pieces)
 
 
 def _present(table: Table, parent: Backup | None, content_hash: bool) -> _Present:

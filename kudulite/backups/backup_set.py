@@ -16,7 +16,7 @@ import os
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -29,14 +29,15 @@ from kudulite.backups.format import (
     DataFile,
     content_crc32,
     decode_body,
-    head_fields,
     moment_of_id,
     readable,
 )
 from kudulite.errors import CorruptionError, NotFoundError, StorageError
-from kudulite.fs.file_system import FileSystem, encode_checked_json, read_file, verify_file
+from kudulite.fs.file_system import FileSystem, read_file, verify_file
+from kudulite.fs.json_form import Stored
 from kudulite.fs.lock import TabletLock, create_lock_file
 from kudulite.model.hybrid_time import format_timestamp, parse_timestamp
+from kudulite.table.partition import placed_schema
 from kudulite.table.table_store import default_environment
 
 
@@ -47,10 +48,10 @@ class Backup(BackupHead):
     `crc32` is that of its manifest.
     """
 
-    path: Path = Path()
-    files: tuple[DataFile, ...] = ()
+    path: Annotated[Path, Stored(is_kept=False)] = Path()
     content_hash: int | None = None
-    crc32: int = 0
+    files: tuple[DataFile, ...] = ()
+    crc32: Annotated[int, Stored(is_kept=False)] = 0
 
     @property
     def byte_count(self) -> int:
@@ -80,17 +81,9 @@ class Backup(BackupHead):
         for file in self.files:
             check_data_file(self.path, file)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return what the manifest holds."""
-        return {
-            **self.head_to_json(),
-            "content_hash": self.content_hash,
-            "files": [file.to_json() for file in self.files],
-        }
-
     def encode(self) -> bytes:
         """Return the content of manifest.json."""
-        return encode_checked_json(self.to_json())
+        return self.encode_head(self.to_json())
 
     @staticmethod
     def decode(content: bytes, path: Path) -> Backup:
@@ -101,13 +94,8 @@ class Backup(BackupHead):
         source = str(path / MANIFEST_NAME)
         body = decode_body(content, source, "a backup's manifest")
         with readable(source, "a backup's manifest"):
-            found = Backup(
-                **head_fields(body),
-                path=path,
-                files=tuple(DataFile.from_json(file) for file in body["files"]),
-                content_hash=body["content_hash"],
-                crc32=content_crc32(content),
-            )
+            crc32 = content_crc32(content)
+            found = Backup.from_json(body, path=path, crc32=crc32, **placed_schema(body))
         if found.id != path.name:
             raise CorruptionError(f"{source}: of backup {found.id}, in a folder of another name")
         return found

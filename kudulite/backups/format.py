@@ -37,20 +37,21 @@ from __future__ import annotations
 import datetime
 import re
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from kudulite.errors import CorruptionError, FormatVersionError, KuduliteError
-from kudulite.fs.file_system import FileRef, checked_name, decode_checked_json, encode_checked_json
+from kudulite.fs.file_system import FileRef, decode_checked_json, encode_checked_json
+from kudulite.fs.json_form import JsonForm, Stored
 from kudulite.model.hybrid_time import LOGICAL_BITS, LOGICAL_MASK, physical_microseconds
 from kudulite.model.key_hash import RaggedBytes
 from kudulite.model.schema import Schema
-from kudulite.table.partition import PartitionSchema
+from kudulite.table.partition import PartitionSchema, placed_schema
 
 FORMAT_VERSION = 1
 MANIFEST_NAME, PLAN_NAME, LOCK_NAME = "manifest.json", "plan.json", "lock"
@@ -97,31 +98,28 @@ class ContentSum(NamedTuple):
             self.row_count + other.row_count, (self.hash + other.hash) & 0xFFFF_FFFF_FFFF_FFFF
         )
 
+    def to_json(self) -> list[int]:
+        """Return the JSON form: row count, hash."""
+        return list(self)
+
+    @staticmethod
+    def from_json(value: Sequence[int]) -> ContentSum:
+        """Build a sum from `to_json`'s form."""
+        return ContentSum(*value)
+
 
 @dataclass(frozen=True)
-class DataFile:
+class DataFile(JsonForm):
     """A Parquet file of a backup; `insert_count` is 0 in one of a full backup."""
 
-    ref: FileRef
+    ref: Annotated[FileRef, Stored(inline=True)]
     row_count: int
     insert_count: int = 0
     delete_count: int = 0
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        counts = (self.row_count, self.insert_count, self.delete_count)
-        names = ("row_count", "insert_count", "delete_count")
-        return {**self.ref.to_json(), **dict(zip(names, counts, strict=True))}
-
-    @staticmethod
-    def from_json(value: Mapping[str, Any]) -> DataFile:
-        """Build a file from `to_json`'s form."""
-        counts = (value["row_count"], value["insert_count"], value["delete_count"])
-        return DataFile(FileRef.from_json(dict(value)), *counts)
-
 
 @dataclass(frozen=True)
-class BackupHead:
+class BackupHead(JsonForm):
     """What is known of a backup before its first row is read.
 
     `start` and `moment` are HybridTimes: an incremental backup holds what changed in
@@ -129,7 +127,7 @@ class BackupHead:
     order of the partition schema's tablets. `row_count` is of the table at `moment`.
     """
 
-    id: str
+    id: Annotated[str, Stored(name="backup id")]
     table_name: str
     table_id: str
     schema: Schema
@@ -140,7 +138,7 @@ class BackupHead:
     start: int
     moment: int
     row_count: int
-    parent: str | None = None
+    parent: Annotated[str | None, Stored(name="parent's backup id")] = None
     parent_crc32: int | None = None
 
     @property
@@ -153,46 +151,14 @@ class BackupHead:
         """`full` or `incremental`."""
         return "full" if self.is_full else "incremental"
 
-    def head_to_json(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return {
-            "format_version": FORMAT_VERSION,
-            "id": self.id,
-            "kind": self.kind,
-            "table_name": self.table_name,
-            "table_id": self.table_id,
-            "schema": self.schema.to_json(),
-            "partition": self.partition.to_json(),
-            "tablet_ids": list(self.tablet_ids),
-            "history_seconds": self.history_seconds,
-            "tags": dict(self.tags),
-            "start": self.start,
-            "moment": self.moment,
-            "row_count": self.row_count,
-            "parent": self.parent,
-            "parent_crc32": self.parent_crc32,
-        }
-
-
-def head_fields(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a BackupHead from `head_to_json`'s form.
-
-    Raises ValueError for an id that cannot be the name of a folder of the backup set.
-    """
-    schema, parent = Schema.from_json(body["schema"]), body["parent"]
-    names = ("table_name", "table_id", "history_seconds", "tags", "start", "moment", "row_count")
-    return {
-        **{name: body[name] for name in (*names, "parent_crc32")},
-        "id": checked_name(body["id"], "backup id"),
-        "parent": None if parent is None else checked_name(parent, "parent's backup id"),
-        "schema": schema,
-        "partition": PartitionSchema.from_json(body["partition"], schema),
-        "tablet_ids": tuple(body["tablet_ids"]),
-    }
+    def encode_head(self, form: dict[str, Any]) -> bytes:
+        """Return the content of a file that begins with this head and holds `form`."""
+        head = {"format_version": FORMAT_VERSION, "id": self.id, "kind": self.kind}
+        return encode_checked_json({**head, **form})
 
 
 @dataclass(frozen=True)
-class PlannedPiece:
+class PlannedPiece(JsonForm):
     """A part of a backup's work: a key range of some tablets, read at one moment or over a window.
 
     `kind` is `rows` (of a full backup), `changes`, or `content`, which only hashes the rows at the
@@ -206,56 +172,30 @@ class PlannedPiece:
     size_bytes: int
     row_count: int
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON form; keys as hexadecimal digits."""
-        return {
-            "kind": self.kind,
-            "tablet_ids": list(self.tablet_ids),
-            "lower": None if self.lower is None else self.lower.hex(),
-            "upper": None if self.upper is None else self.upper.hex(),
-            "size_bytes": self.size_bytes,
-            "row_count": self.row_count,
-        }
-
-    @staticmethod
-    def from_json(value: Mapping[str, Any]) -> PlannedPiece:
-        """Build a piece from `to_json`'s form."""
-        lower, upper = value["lower"], value["upper"]
-        return PlannedPiece(
-            kind=value["kind"],
-            tablet_ids=tuple(value["tablet_ids"]),
-            lower=None if lower is None else bytes.fromhex(lower),
-            upper=None if upper is None else bytes.fromhex(upper),
-            size_bytes=value["size_bytes"],
-            row_count=value["row_count"],
-        )
-
 
 @dataclass(frozen=True)
-class BackupPlan:
+class BackupPlan(JsonForm):
     """A backup that is being made."""
 
-    head: BackupHead
-    pieces: tuple[PlannedPiece, ...]
+    head: Annotated[BackupHead, Stored(inline=True)]
     has_content_hash: bool
+    pieces: tuple[PlannedPiece, ...]
 
     def encode(self) -> bytes:
         """Return the content of plan.json."""
-        pieces = [piece.to_json() for piece in self.pieces]
-        more = {"has_content_hash": self.has_content_hash, "pieces": pieces}
-        return encode_checked_json({**self.head.head_to_json(), **more})
+        return self.head.encode_head(self.to_json())
 
     @staticmethod
     def decode(content: bytes, source: str) -> BackupPlan:
         """Build a plan from the content of `source`. Raises CorruptionError."""
         body = decode_body(content, source, "a backup's plan")
         with readable(source, "a backup's plan"):
-            pieces = tuple(PlannedPiece.from_json(piece) for piece in body["pieces"])
-            return BackupPlan(BackupHead(**head_fields(body)), pieces, body["has_content_hash"])
+            head = BackupHead.from_json(body, **placed_schema(body))
+            return BackupPlan.from_json(body, head=head)
 
 
 @dataclass(frozen=True)
-class PieceResult:
+class PieceResult(JsonForm):
     """What came of a piece: its file, None where it had no row, and the sum of its rows."""
 
     file: DataFile | None
@@ -263,23 +203,14 @@ class PieceResult:
 
     def encode(self) -> bytes:
         """Return the content of piece-….json."""
-        body = {
-            "format_version": FORMAT_VERSION,
-            "file": None if self.file is None else self.file.to_json(),
-            "content": None if self.content is None else list(self.content),
-        }
-        return encode_checked_json(body)
+        return encode_checked_json({"format_version": FORMAT_VERSION, **self.to_json()})
 
     @staticmethod
     def decode(content: bytes, source: str) -> PieceResult:
         """Build a result from the content of `source`. Raises CorruptionError."""
         body = decode_body(content, source, "a piece of a backup")
         with readable(source, "a piece of a backup"):
-            file, found = body["file"], body["content"]
-            return PieceResult(
-                None if file is None else DataFile.from_json(file),
-                None if found is None else ContentSum(*found),
-            )
+            return PieceResult.from_json(body)
 
 
 def decode_body(content: bytes, source: str, what: str) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -43,6 +43,7 @@ import pyarrow.ipc
 from kudulite.basefile.block_cache import is_mapped, open_mapped
 from kudulite.errors import CorruptionError, FormatVersionError
 from kudulite.fs.file_system import FileRef, FileSystem, Sink, check_content
+from kudulite.fs.json_form import JsonForm, Stored
 
 FORMAT_VERSION = 1
 OP_UPDATE, OP_DELETE, OP_REINSERT = 0, 1, 2  # on disk: do not renumber
@@ -107,14 +108,14 @@ class DeltaRows:
 
 
 @dataclass(frozen=True)
-class DeltaFileMeta:
+class DeltaFileMeta(JsonForm):
     """What the superblock says of a DeltaFile, enough to skip it unopened.
 
     `timestamp` is the one of the whole file, or None when each row has its own. `update_counts`
     maps a column id to how many rows set it.
     """
 
-    ref: FileRef
+    ref: Annotated[FileRef, Stored("file")]
     timestamp: int | None
     timestamp_min: int
     timestamp_max: int
@@ -126,33 +127,6 @@ class DeltaFileMeta:
     def stamped(self, timestamp: int) -> DeltaFileMeta:
         """Return the same entry with the commit's timestamp."""
         return replace(self, timestamp=timestamp, timestamp_min=timestamp, timestamp_max=timestamp)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON form that the superblock keeps."""
-        return {
-            "file": self.ref.to_json(),
-            "timestamp": self.timestamp,
-            "timestamp_min": self.timestamp_min,
-            "timestamp_max": self.timestamp_max,
-            "row_count": self.row_count,
-            "delete_count": self.delete_count,
-            "reinsert_count": self.reinsert_count,
-            "update_counts": {str(key): count for key, count in self.update_counts.items()},
-        }
-
-    @staticmethod
-    def from_json(value: dict[str, Any]) -> DeltaFileMeta:
-        """Build an entry from `to_json`'s form."""
-        return DeltaFileMeta(
-            ref=FileRef.from_json(value["file"]),
-            timestamp=value["timestamp"],
-            timestamp_min=value["timestamp_min"],
-            timestamp_max=value["timestamp_max"],
-            row_count=value["row_count"],
-            delete_count=value["delete_count"],
-            reinsert_count=value["reinsert_count"],
-            update_counts={int(key): count for key, count in value["update_counts"].items()},
-        )
 
 
 def create_delta_file(

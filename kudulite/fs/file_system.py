@@ -15,8 +15,8 @@ speaks are durable in the log.
 **Invariants** (1) a `FileRef` exists only for a file whose bytes are fsynced; (2) a published file
 never changes, except that a file of `open_append` grows, and is cut back only to a length that was
 durable before; (3) a name in a directory is durable only after `sync_directory` of that directory;
-(4) a name or id from metadata passes `checked_name` before it becomes part of a path, so no file
-outside the folder of its table or backup set is opened, moved or removed.
+(4) a name or id that metadata gives passes `json_form.checked_name` before it becomes part of a
+path, so no file outside the folder of its table or backup set is opened, moved or removed.
 
 **Threads** a `FileSystem` has no state, so any thread may use it; a `Sink` or an `AppendFile`
 belongs to one thread at a time.
@@ -36,13 +36,12 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from kudulite.errors import CorruptionError, FormatVersionError, StorageError
+from kudulite.fs.json_form import JsonForm, Stored
 
 _READ_BYTES = 1 << 20
-_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
-_NAME_SHOWN_MAX = 60
 
 _ADVICE = {
     errno.EROFS: "the directory is read-only",
@@ -140,40 +139,13 @@ def _raise_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def checked_name(value: Any, field: str) -> str:
-    """Return `value`, the metadata's name or id `field`, if it is a safe path component.
-
-    That is 1 to 200 ASCII letters, digits, `.`, `_` and `-`, without a dot at the beginning. Raises
-    ValueError, which the decoder of the metadata file turns into a CorruptionError of that file.
-    """
-    if isinstance(value, str) and _NAME.fullmatch(value):
-        return value
-    found = ascii(value)
-    if len(found) > _NAME_SHOWN_MAX:
-        found = f"{found[:_NAME_SHOWN_MAX]}... ({len(found)} characters)"
-    raise ValueError(
-        f"{field} {found}, expected 1 to 200 ASCII letters, digits, dots, underscores and hyphens,"
-        " no dot at the beginning"
-    )
-
-
 @dataclass(frozen=True)
-class FileRef:
+class FileRef(JsonForm):
     """The metadata of a file: its name (without folder), length in bytes, and CRC-32."""
 
-    name: str
+    name: Annotated[str, Stored(name="file name")]
     length: int
     crc32: int
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON form: name, length, crc32."""
-        return {"name": self.name, "length": self.length, "crc32": self.crc32}
-
-    @staticmethod
-    def from_json(value: dict[str, Any]) -> FileRef:
-        """Build a reference from `to_json`'s form. Raises ValueError, see `checked_name`."""
-        name = checked_name(value["name"], "file name")
-        return FileRef(name, int(value["length"]), int(value["crc32"]))
 
 
 class Sink:

@@ -9,9 +9,10 @@
 The hash is of the bytes, not of how they are stored. Worked example, seed 0: the key 80 00 00 00
 00 00 00 01 (int64 1) hashes to 0x1579e09ce504374d.
 
-Keys of different lengths are `RaggedBytes`: strings in one buffer, read eight bytes at a time for all
-rows at once. Numpy has no array of such strings, but it can gather an (unaligned) word at any byte
-position, so row i's k-th word is one indexed load. Bytes beyond the end of a string read as zeros.
+Keys of different lengths are `RaggedBytes`: strings in one buffer, read eight bytes at a time for
+all rows at once. Numpy has no array of such strings, but it can gather an (unaligned) word at any
+byte position, so row i's k-th word is one indexed load. Bytes beyond the end of a string read as
+zeros.
 """
 
 from __future__ import annotations

@@ -17,37 +17,30 @@ Nothing is removed here: who publishes a superblock without the files leaves the
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated
 
 from kudulite.delta.delta_file import TIMESTAMP_UNASSIGNED, DeltaFileMeta
-from kudulite.fs.file_system import FileRef, checked_name
+from kudulite.fs.file_system import FileRef
+from kudulite.fs.json_form import JsonForm, Stored
 
 
 @dataclass(frozen=True)
-class BaseFileMeta:
+class BaseFileMeta(JsonForm):
     """One Parquet file of base data and the ids of the columns that it holds."""
 
-    ref: FileRef
+    ref: Annotated[FileRef, Stored("file")]
     column_ids: tuple[int, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON form that the superblock keeps."""
-        return {"file": self.ref.to_json(), "column_ids": list(self.column_ids)}
-
-    @staticmethod
-    def from_json(value: dict[str, Any]) -> BaseFileMeta:
-        """Build an entry from `to_json`'s form."""
-        return BaseFileMeta(FileRef.from_json(value["file"]), tuple(value["column_ids"]))
 
 
 @dataclass(frozen=True)
-class RowSetMeta:
+class RowSetMeta(JsonForm):
     """One DiskRowSet. `key_min` and `key_max` are inclusive encoded keys.
 
-    REDO files are oldest first, UNDO files newest first.
+    REDO files are oldest first, UNDO files newest first. Superblocks of the first format have no
+    UNDO files and do not name them.
     """
 
-    id: str
+    id: Annotated[str, Stored(name="rowset id")]
     row_count: int
     key_min: bytes
     key_max: bytes
@@ -57,7 +50,7 @@ class RowSetMeta:
     insert_timestamp: int = TIMESTAMP_UNASSIGNED
     delete_timestamp: int | None = None
     redo: tuple[DeltaFileMeta, ...] = ()
-    undo: tuple[DeltaFileMeta, ...] = ()
+    undo: Annotated[tuple[DeltaFileMeta, ...], Stored(may_be_absent=True)] = ()
 
     @property
     def live_row_count(self) -> int:
@@ -103,40 +96,6 @@ class RowSetMeta:
     def with_redo(self, deltas: tuple[DeltaFileMeta, ...]) -> RowSetMeta:
         """Return the rowset with newer REDO files appended."""
         return replace(self, redo=self.redo + deltas)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON form that the superblock keeps."""
-        return {
-            "id": self.id,
-            "row_count": self.row_count,
-            "key_min": self.key_min.hex(),
-            "key_max": self.key_max.hex(),
-            "base": [base.to_json() for base in self.base],
-            "key_index": self.key_index.to_json(),
-            "bloom": self.bloom.to_json(),
-            "insert_timestamp": self.insert_timestamp,
-            "delete_timestamp": self.delete_timestamp,
-            "redo": [delta.to_json() for delta in self.redo],
-            "undo": [delta.to_json() for delta in self.undo],
-        }
-
-    @staticmethod
-    def from_json(value: dict[str, Any]) -> RowSetMeta:
-        """Build an entry from `to_json`'s form."""
-        return RowSetMeta(
-            id=checked_name(value["id"], "rowset id"),
-            row_count=value["row_count"],
-            key_min=bytes.fromhex(value["key_min"]),
-            key_max=bytes.fromhex(value["key_max"]),
-            base=tuple(BaseFileMeta.from_json(base) for base in value["base"]),
-            key_index=FileRef.from_json(value["key_index"]),
-            bloom=FileRef.from_json(value["bloom"]),
-            insert_timestamp=value["insert_timestamp"],
-            delete_timestamp=value["delete_timestamp"],
-            redo=tuple(DeltaFileMeta.from_json(delta) for delta in value["redo"]),
-            # Superblocks of the first format have no UNDO files and do not name them.
-            undo=tuple(DeltaFileMeta.from_json(delta) for delta in value.get("undo", ())),
-        )
 
 
 def without_ancient_undo(meta: RowSetMeta, mark: int) -> RowSetMeta:

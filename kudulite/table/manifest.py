@@ -15,19 +15,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Annotated, Any
 
 from kudulite.errors import CorruptionError, FormatVersionError, KuduliteError
 from kudulite.fs.file_system import (
     FileRef,
-    checked_name,
     decode_checked_json,
     encode_checked_json,
     stored_crc32,
 )
+from kudulite.fs.json_form import JsonForm, Stored
 from kudulite.model.schema import Schema
 from kudulite.rowset.rowset_meta import RowSetMeta
-from kudulite.table.partition import PartitionSchema, RangePartition, TabletPartition
+from kudulite.table.partition import (
+    PartitionSchema,
+    RangePartition,
+    TabletPartition,
+    placed_schema,
+)
 
 FORMAT_VERSION = 3
 HISTORY_SECONDS_DEFAULT = 7 * 24 * 3600
@@ -41,11 +46,11 @@ def manifest_name(version: int) -> str:
 
 
 @dataclass(frozen=True)
-class TabletEntry:
+class TabletEntry(JsonForm):
     """One tablet in a manifest. `timestamp` is the newest of any change in it."""
 
-    id: str
-    partition: TabletPartition
+    id: Annotated[str, Stored(name="tablet id")]
+    partition: Annotated[TabletPartition, Stored(inline=True)]
     superblock: FileRef
     timestamp: int = 0
     live_row_count: int = 0
@@ -62,30 +67,6 @@ class TabletEntry:
             timestamp=timestamp,
             live_row_count=sum(meta.live_row_count for meta in metas),
             bytes_on_disk=sum(meta.bytes_on_disk for meta in metas),
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the JSON form that the manifest keeps."""
-        return {
-            "id": self.id,
-            "range_index": self.partition.range_index,
-            "buckets": list(self.partition.buckets),
-            "superblock": self.superblock.to_json(),
-            "timestamp": self.timestamp,
-            "live_row_count": self.live_row_count,
-            "bytes_on_disk": self.bytes_on_disk,
-        }
-
-    @staticmethod
-    def from_json(value: dict[str, Any]) -> TabletEntry:
-        """Build an entry from `to_json`'s form."""
-        return TabletEntry(
-            id=checked_name(value["id"], "tablet id"),
-            partition=TabletPartition(value["range_index"], tuple(value["buckets"])),
-            superblock=FileRef.from_json(value["superblock"]),
-            timestamp=value["timestamp"],
-            live_row_count=value["live_row_count"],
-            bytes_on_disk=value["bytes_on_disk"],
         )
 
 
@@ -106,8 +87,8 @@ class DroppedRange:
 PartitionedTablets = tuple[PartitionSchema, tuple[TabletEntry, ...]]
 
 
-@dataclass(frozen=True)
-class Manifest:
+@dataclass(frozen=True, kw_only=True)
+class Manifest(JsonForm):
     """One version of a table; `tablets` in the partition schema's order.
 
     `applications` maps an application id to the highest version committed for it. `commit_id` is
@@ -123,18 +104,18 @@ class Manifest:
 
     table_id: str
     version: int
+    created: int
+    commit_id: str
+    previous_crc32: Annotated[int | None, Stored(may_be_absent=True)] = None
     schema: Schema
     partition: PartitionSchema
     tablets: tuple[TabletEntry, ...]
-    created: int
-    commit_id: str
     applications: Mapping[str, int] = field(default_factory=dict)
     history_seconds: int = HISTORY_SECONDS_DEFAULT
-    history_start: int = 0
-    tags: Mapping[str, int] = field(default_factory=dict)
-    dropped: tuple[DroppedRange, ...] = ()
-    previous_crc32: int | None = None
-    file_crc32: int | None = field(default=None, compare=False)
+    history_start: Annotated[int, Stored(may_be_absent=True)] = 0
+    tags: Annotated[Mapping[str, int], Stored(may_be_absent=True)] = field(default_factory=dict)
+    dropped: Annotated[tuple[DroppedRange, ...], Stored(is_kept=False)] = ()
+    file_crc32: Annotated[int | None, Stored(is_kept=False)] = field(default=None, compare=False)
 
     def successor(self, commit_id: str, **changes: Any) -> Manifest:
         """Return the version that follows this one, with `changes` of its fields."""
@@ -201,22 +182,8 @@ class Manifest:
 
     def encode(self) -> bytes:
         """Return the file's content."""
-        body = {
-            "format_version": FORMAT_VERSION,
-            "table_id": self.table_id,
-            "version": self.version,
-            "created": self.created,
-            "commit_id": self.commit_id,
-            "previous_crc32": self.previous_crc32,
-            "schema": self.schema.to_json(),
-            "partition": self.partition.to_json(),
-            "tablets": [tablet.to_json() for tablet in self.tablets],
-            "applications": dict(self.applications),
-            "history_seconds": self.history_seconds,
-            "history_start": self.history_start,
-            "tags": dict(self.tags),
-            "dropped": [self._dropped_to_json(dropped) for dropped in self.dropped],
-        }
+        dropped = [self._dropped_to_json(dropped) for dropped in self.dropped]
+        body = {"format_version": FORMAT_VERSION, **self.to_json(), "dropped": dropped}
         return encode_checked_json(body)
 
     def _dropped_to_json(self, dropped: DroppedRange) -> dict[str, Any]:
@@ -252,27 +219,13 @@ def _replaced(entries: tuple[TabletEntry, ...], new: TabletEntry) -> tuple[Table
 
 
 def _from_body(body: dict[str, Any]) -> Manifest:
-    schema = Schema.from_json(body["schema"])
-    partition = PartitionSchema.from_json(body["partition"], schema)
-    return Manifest(
-        table_id=body["table_id"],
-        version=body["version"],
-        schema=schema,
-        partition=partition,
-        tablets=tuple(TabletEntry.from_json(tablet) for tablet in body["tablets"]),
-        created=body["created"],
-        commit_id=body["commit_id"],
-        applications=body["applications"],
-        previous_crc32=body.get("previous_crc32"),  # absent in formats 1 and 2
-        history_seconds=body["history_seconds"],
-        history_start=body.get("history_start", 0),  # absent where it was never altered
-        tags=body.get("tags", {}),  # absent in version 1, as `dropped`
-        dropped=tuple(
-            DroppedRange(
-                partition.range_from_json(dropped["range"]),
-                dropped["timestamp"],
-                tuple(TabletEntry.from_json(tablet) for tablet in dropped["tablets"]),
-            )
-            for dropped in body.get("dropped", ())
-        ),
+    placed = placed_schema(body)
+    dropped = tuple(
+        DroppedRange(
+            placed["partition"].range_from_json(dropped["range"]),
+            dropped["timestamp"],
+            tuple(TabletEntry.from_json(tablet) for tablet in dropped["tablets"]),
+        )
+        for dropped in body.get("dropped", ())  # absent in version 1
     )
+    return Manifest.from_json(body, dropped=dropped, **placed)

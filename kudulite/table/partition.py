@@ -20,7 +20,7 @@ Source: Kudu common/partition_pruner.cc.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -29,6 +29,7 @@ import numpy as np
 import pyarrow as pa
 
 from kudulite.errors import SchemaError
+from kudulite.fs.json_form import JsonForm
 from kudulite.model.encoded_key import KeyEncoder, encode_key, encode_keys
 from kudulite.model.hashing import hash_bucket, hash_buckets
 from kudulite.model.predicate import BoundPredicates
@@ -43,7 +44,7 @@ COMBINATIONS_MAX = 10_000
 
 
 @dataclass(frozen=True)
-class HashDimension:
+class HashDimension(JsonForm):
     """Rows go to `bucket_count` buckets by murmur3 of `columns` with `seed`."""
 
     columns: tuple[str, ...]
@@ -62,7 +63,7 @@ class RangePartition:
 
 
 @dataclass(frozen=True)
-class TabletPartition:
+class TabletPartition(JsonForm):
     """One tablet's place: the number of its range and its bucket in each hash dimension."""
 
     range_index: int
@@ -253,10 +254,7 @@ class PartitionSchema:
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form that the manifest keeps."""
         return {
-            "hash": [
-                {"columns": list(d.columns), "bucket_count": d.bucket_count, "seed": d.seed}
-                for d in self.hash_dimensions
-            ],
+            "hash": [dimension.to_json() for dimension in self.hash_dimensions],
             "range_columns": list(self.range_columns),
             "ranges": [self.range_to_json(given) for given in self.ranges],
         }
@@ -264,9 +262,7 @@ class PartitionSchema:
     @staticmethod
     def from_json(value: dict[str, Any], schema: Schema) -> PartitionSchema:
         """Build a partition schema from `to_json`'s form."""
-        dimensions = tuple(
-            HashDimension(tuple(d["columns"]), d["bucket_count"], d["seed"]) for d in value["hash"]
-        )
+        dimensions = tuple(HashDimension.from_json(dimension) for dimension in value["hash"])
         bare = PartitionSchema(dimensions, tuple(value["range_columns"]), (), schema)
         return replace(bare, ranges=tuple(bare.range_from_json(r) for r in value["ranges"]))
 
@@ -288,6 +284,12 @@ class PartitionSchema:
     def of_range(self, only: RangePartition) -> PartitionSchema:
         """Return the same partitioning with one range, which need not be among those here."""
         return replace(self, ranges=(only,))
+
+
+def placed_schema(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the `schema` and the `partition` that the JSON object of a metadata file holds."""
+    schema = Schema.from_json(body["schema"])
+    return {"schema": schema, "partition": PartitionSchema.from_json(body["partition"], schema)}
 
 
 def _canonical_range(given: RangePartition, columns: Sequence[Column]) -> RangePartition:

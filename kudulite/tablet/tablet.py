@@ -39,7 +39,8 @@ import numpy as np
 from kudulite.basefile.block_cache import BlockCache
 from kudulite.delta.delta_mem_store import DeltaMemSnapshot
 from kudulite.errors import CorruptionError, FormatVersionError
-from kudulite.fs.file_system import FileRef, checked_name
+from kudulite.fs.file_system import FileRef
+from kudulite.fs.json_form import checked_name
 from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.model.key_array import KeyArray
 from kudulite.rowset.disk_rowset import DiskRowSet

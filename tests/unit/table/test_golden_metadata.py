@@ -5,6 +5,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
+from kudulite.wal.format import WalPosition
 
 from kudulite.delta.delta_file import DeltaFileMeta
 from kudulite.fs.file_system import FileRef
@@ -20,7 +21,6 @@ from kudulite.table.partition import (
 )
 from kudulite.tablet.tablet import Superblock
 from kudulite.tablet.tombstones import TombstoneFileMeta
-from kudulite.wal.format import WalPosition
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -100,7 +100,13 @@ FULL_MANIFEST = Manifest(
 )
 BARE = Schema.build([Column(0, "k", parse_type("string"), nullable=False)], ["k"])
 FIRST_MANIFEST = Manifest(
-    "id", 1, BARE, PartitionSchema.build(BARE), (entry("t-0", 0, 0),), 1, "commit"
+    table_id="id",
+    version=1,
+    schema=BARE,
+    partition=PartitionSchema.build(BARE),
+    tablets=(entry("t-0", 0, 0),),
+    created=1,
+    commit_id="commit",
 )
 SMALL_SUPERBLOCK = Superblock("t-0", (SMALL_ROWSET,))
 FULL_SUPERBLOCK = Superblock(

@@ -1,0 +1,190 @@
+"""JSON forms of metadata: frozen dataclasses to and from what `json` writes and reads.
+
+    class BaseFileMeta(JsonForm):
+        ref: Annotated[FileRef, Stored("file")]       {"file": {"name": …, "length": …, "crc32": …},
+        column_ids: tuple[int, ...]                     "column_ids": [0, 1]}
+
+The object has one member per field, in the order of the fields. Bytes are hexadecimal digits,
+tuples are lists, keys of mappings are text, and a class with `to_json` and `from_json` has its own
+form. `Stored` renames a member, or says how it differs.
+
+Invariants: (1) a type without a form is a TypeError when its class is first used, not when a value
+is; (2) a member of the wrong structure raises ValueError, KeyError or TypeError, which the decoder
+of the file turns into a CorruptionError of that file; (3) unknown members are ignored.
+
+The two functions of a class are compiled once from its fields, as `dataclasses` does it: a
+superblock may have thousands of rowsets, and a loop over the fields of each takes a third longer.
+"""
+
+from __future__ import annotations
+
+import re
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, fields
+from functools import cache
+from operator import index
+from typing import Annotated, Any, NamedTuple, Self, cast
+
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
+_NAME_SHOWN_MAX = 60
+
+Converter = Callable[[Any], Any]
+
+
+def checked_name(value: Any, field: str) -> str:
+    """Return `value`, which metadata gives as the name or id `field`, if it is one path component.
+
+    It has 1 to 200 ASCII letters, digits, `.`, `_` and `-`, and no dot at the beginning. Raises
+    ValueError, which the decoder of the metadata file turns into a CorruptionError of that file.
+    """
+    if isinstance(value, str) and _NAME.fullmatch(value):
+        return value
+    found = ascii(value)
+    if len(found) > _NAME_SHOWN_MAX:
+        found = f"{found[:_NAME_SHOWN_MAX]}... ({len(found)} characters)"
+    raise ValueError(
+        f"{field} {found}, expected 1 to 200 ASCII letters, digits, dots, underscores and hyphens,"
+        " no dot at the beginning"
+    )
+
+
+@dataclass(frozen=True)
+class Stored:
+    """How a field is stored: under the name `key`, or, `inline`, as members of this object.
+
+    `name` says which name or id the text is; it must then be a path component. `may_be_absent` is
+    for members that older files do not have: the field gets its default. A field that is not
+    `is_kept` is never stored.
+    """
+
+    key: str | None = None
+    name: str | None = None
+    inline: bool = False
+    may_be_absent: bool = False
+    is_kept: bool = True
+
+
+class JsonForm:
+    """Base of a dataclass that has a JSON form."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        form: dict[str, Any] = _writer(cast(Any, type(self)))(self)
+        return form
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any], **given: Any) -> Self:
+        """Build an object from its form; fields that are `given` are not read from it.
+
+        Raises ValueError, KeyError or TypeError.
+        """
+        built: Self = _reader(cast(Any, cls), *given)(value, **given)
+        return built
+
+
+class _Member(NamedTuple):
+    """One stored field of a class; no converter means: as it is."""
+
+    field: Field[Any]
+    stored: Stored
+    write: Converter | None
+    read: Converter | None
+
+    @property
+    def key(self) -> str:
+        return self.stored.key or self.field.name
+
+
+def _members(owner: type) -> Iterator[_Member]:
+    hints = typing.get_type_hints(owner, include_extras=True)
+    for field in fields(cast(Any, owner)):
+        hint, stored = hints[field.name], Stored()
+        if typing.get_origin(hint) is Annotated:
+            hint, stored = typing.get_args(hint)
+        if stored.is_kept:
+            yield _Member(field, stored, *_converters(hint, stored.name))
+
+
+@cache
+def _writer(owner: type) -> Converter:
+    """Return a function of an object: `lambda value: {"id": value.id, **w1(value.place), …}`."""
+    scope: dict[str, Any] = {}
+    cells = []
+    for number, member in enumerate(_members(owner)):
+        cell = f"value.{member.field.name}"
+        if member.write is not None:
+            scope[f"w{number}"] = member.write
+            cell = f"w{number}({cell})"
+        cells.append(f"**{cell}" if member.stored.inline else f"{member.key!r}: {cell}")
+    return cast(Converter, eval(f"lambda value: {{{', '.join(cells)}}}", scope))
+
+
+@cache
+def _reader(owner: type, *given: str) -> Callable[..., Any]:
+    """Return a function of a form: `lambda form, given: owner(id=form["id"], …, given=given)`."""
+    scope: dict[str, Any] = {"owner": owner}
+    cells = []
+    for number, member in enumerate(_members(owner)):
+        if member.field.name in given:
+            continue
+        cell = "form" if member.stored.inline else f"form[{member.key!r}]"
+        if member.stored.may_be_absent:
+            scope[f"d{number}"] = _default_form(member)
+            cell = f"form.get({member.key!r}, d{number})"
+        if member.read is not None:
+            scope[f"r{number}"] = member.read
+            cell = f"r{number}({cell})"
+        cells.append(f"{member.field.name}={cell}")
+    cells += [f"{name}={name}" for name in given]
+    return cast(
+        Converter, eval(f"lambda {', '.join(('form', *given))}: owner({', '.join(cells)})", scope)
+    )
+
+
+def _default_form(member: _Member) -> Any:
+    default = member.field.default
+    if default is MISSING:
+        default = cast(Any, member.field.default_factory)()
+    return default if member.write is None else member.write(default)
+
+
+def _converters(hint: Any, name: str | None) -> tuple[Converter | None, Converter | None]:
+    """Return how values of a type are written and read; None is as they are."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is types.UnionType and arguments[1] is types.NoneType:
+        write, read = _converters(arguments[0], name)
+        return write and _unless_none(write), read and _unless_none(read)
+    if origin is tuple and arguments[1] is Ellipsis:
+        write, read = _converters(arguments[0], name)
+        return _each(list, write), _each(tuple, read)
+    if origin is Mapping and arguments == (str, int):
+        return dict, dict
+    if origin is Mapping and arguments == (int, int):
+        return _with_keys(str), _with_keys(int)
+    if hint is str and name is not None:
+        return None, lambda value: checked_name(value, name)
+    if hint in (str, bool):
+        return None, None
+    if hint is int:
+        return None, index
+    if hint is bytes:
+        return bytes.hex, bytes.fromhex
+    if isinstance(hint, type) and issubclass(hint, JsonForm):
+        return _writer(cast(Any, hint)), _reader(cast(Any, hint))
+    if hasattr(hint, "to_json") and hasattr(hint, "from_json"):
+        return hint.to_json, hint.from_json
+    raise TypeError(f"{hint} has no JSON form")
+
+
+def _unless_none(convert: Converter) -> Converter:
+    return lambda value: None if value is None else convert(value)
+
+
+def _each(kind: Callable[[Iterable[Any]], Any], convert: Converter | None) -> Converter:
+    return kind if convert is None else lambda values: kind(map(convert, values))
+
+
+def _with_keys(convert: Converter) -> Converter:
+    return lambda counts: {convert(key): count for key, count in dict(counts).items()}
