@@ -1,40 +1,29 @@
-"""Alteration of a table: another schema, other range partitions or another retention, in one new
-version.
+"""Alteration of a table: another schema, range partitions or retention, in one new version.
 
-    1  take the locks of all tablets      no commit is under way, none can begin
-    2  empty the tablets' logs            their records have the schema of their time
-    3  make the new version's parts       schema, partitioning; folders of added tablets
-    4  put-if-absent of the next manifest the alteration
+    1  take the locks of all tablets         no commit is under way, none can begin
+    2  flush the tablets' logs               their records have the old schema
+    3  make the new version's parts          schema, partitioning; folders of added tablets
+    4  put-if-absent of the next manifest    the alteration
 
-No row is rewritten. Files hold columns by id, and an id is never used twice, so a scan reads what
-it finds of its columns, and the read default of a column that a file lacks. Moments of the past are
-read with the newest schema. Writes that were prepared against the old one are refused at their
-commit, unless only columns without defaults were added since: their files just lack these.
+No row is rewritten. Files hold columns by id, and an id is never reused: a scan reads the columns
+that a file has, and the read default of others. The past is read with the newest schema. Writes
+prepared against the old schema are refused at their commit, except where only columns without
+defaults were added: files simply lack these.
 
-A range that is dropped with rows ends at a new timestamp, and its past stays readable; tablets that
-never had a row just go.
+Dropping a range partition at T ends the rowsets of its tablets at T, and the tablets move to the
+manifest's `dropped`, with the bounds of the range. A read at S < T includes them. Once T is at or
+before the ancient history mark, the range leaves the manifest and garbage collection removes the
+folders. Tablets that never had a row are left out at once. T is above every timestamp used and
+every safe timestamp in the table, so no earlier read changes.
 
-Invariants: (1) an added tablet's `last` is at or above that of every other and the timestamp of
-every drop, so that a moment that was settled before holds in it too, and a key is never live in two
-tablets; (2) a range that is dropped and added again in the same alteration is empty.
+**Invariants**: (1) the safe timestamp of an added tablet is at or above that of every other tablet
+and every drop, so that a snapshot chosen before covers it, and a key is live at S in at most one
+tablet; (2) a range that is dropped and added again in the same alteration is empty; (3) a dropped
+tablet never changes: its log is empty, and nothing writes, flushes or compacts it.
 
-Source: Kudu docs/design-docs/schema-change.md.
+**Threads**: any; `ended_range` under the locks of all tablets.
 
-Dropping a range partition that has rows: they end at one moment, and their past stays readable.
-
-    drop at T    every rowset of the range's tablets gets delete_timestamp T; the tablets move to
-                 the manifest's `dropped`, with the bounds of their range
-    read at S    of the newest tablets, and of each dropped range with T > S (partitions_at)
-    T <= mark    the range leaves the manifest, and the sweep removes its tablets' folders
-
-T is above all timestamps used or settled in any tablet, so no moment that was read before shows
-anything else. A range that is added later, with whatever bounds, has new, empty tablets whose
-timestamps are above T.
-
-Invariants: (1) a dropped tablet never changes: its log is empty, and nobody writes, flushes or
-compacts it; (2) a key is live at S in one tablet at most.
-
-Threads: any; `ended_range` under the locks of all tablets.
+**Source**: Kudu docs/design-docs/schema-change.md.
 """
 
 from __future__ import annotations
@@ -57,7 +46,7 @@ from kudulite.table.table_store import TableStore, publish_alone, publish_next
 
 @dataclass(frozen=True)
 class TableDraft:
-    """What may be altered; each method returns another draft. Raises SchemaError."""
+    """Alterable parts of a table; methods return a new draft, or raise SchemaError."""
 
     schema: Schema
     range_columns: tuple[str, ...]
@@ -179,7 +168,7 @@ class _Tablets:
     def of(
         self, partition: PartitionSchema, dropped: Collection[RangePartition]
     ) -> tuple[TabletEntry, ...]:
-        """Return the entries in the order of `partition`; tablets are told apart by place."""
+        """Return the entries in the order of `partition`; a tablet is known by its place."""
         ranges = self.old.partition.ranges
         known = {
             (ranges[e.partition.range_index], e.partition.buckets): e
@@ -207,13 +196,13 @@ class _Tablets:
         self.store.environment.file_system.sync_directory(folder)
 
     def _used(self) -> int:
-        """Return the highest timestamp that is used or settled in the table."""
+        """Return the highest timestamp used in the table, or safe timestamp of a tablet."""
         stamps = [lock.safe_timestamp for lock in self.locks.values()]
         return max(self.old.timestamp, *stamps)
 
     def undo(self) -> None:
-        """Remove what was created, after an alteration that did not come to be."""
-        # What cannot be removed is a tablet of no version, which the sweep removes.
+        """Remove the created tablets, after an alteration that was not published."""
+        # A tablet that cannot be removed is in no version; garbage collection removes it.
         with suppress(KuduliteError):
             listed = {entry.id for entry in self.store.newest().tablets}
             for entry in self._created:
@@ -232,7 +221,7 @@ def _publish(
 ) -> Manifest:
     start = newest.history_start
     if draft.history_seconds > newest.history_seconds:
-        # What was before the mark may be gone already: a longer retention begins here.
+        # History before the mark may be collected already: a longer retention begins here.
         start = ancient_history_mark(store, newest)
     commit_id = uuid.uuid4().hex
 
@@ -260,9 +249,9 @@ def had_rows(store: TableStore, entry: TabletEntry) -> bool:
 def ended_range(
     store: TableStore, given: RangePartition, tablets: Sequence[TabletEntry], timestamp: int
 ) -> DroppedRange:
-    """Write superblocks in which the range's tablets end at `timestamp`; published by nobody yet.
+    """Write superblocks in which the range's tablets end at `timestamp`.
 
-    They are durable. Raises StorageError.
+    They are durable, not yet published. Raises StorageError.
     """
     ended = tuple(_ended(store, entry, timestamp) for entry in tablets)
     return DroppedRange(given, timestamp, ended)
@@ -287,9 +276,9 @@ def without_ancient_ranges(manifest: Manifest, mark: int) -> Manifest:
 
 
 def forget_dropped_ranges(store: TableStore) -> int:
-    """Publish a version without the dropped ranges that are ancient; returns how many went.
+    """Publish a version without the dropped ranges that are ancient; return their number.
 
-    The sweep then removes their tablets, after the grace time. Raises LockTimeoutError,
+    Garbage collection then removes their tablets, after the grace time. Raises LockTimeoutError,
     StorageError.
     """
     newest = store.newest()

@@ -1,18 +1,19 @@
-"""Work that a process does in the background: each piece once, when it is due.
+"""Threads that work for others: scheduled background work, and group commit of row writes.
 
-Threads: any may call. One thread runs while there is something to wait for; it is a daemon, so
-nothing may rely on the work being done before the process ends. A condition's lock protects the
-list of pieces; it is a leaf and is not held while a piece runs. After a fork the child begins with
-an empty list: the parent does what the parent has scheduled.
-
-Group commit within a process: the first thread that gets the turn writes all that wait.
+`BackgroundWork` runs each piece once, when it is due. `RowQueue` lets the first thread that gets
+the turn write the requests of all that wait:
 
     add(mine); with turn: if mine still waits, take_all() and write them together
-    discard(mine) at the end, in case that an error or an interrupt came before the turn
+    discard(mine) at the end, in case an error or an interrupt came before the turn
 
-Threads: any. `turn` is held while writing and is taken before the tablet's lock; the mutex protects
-the list and is a leaf. A queue may be replaced by a new one while threads use it: the threads of
-each queue have a tablet lock of their own, and so take turns as processes do.
+**Threads**: any may call. One daemon thread runs while pieces wait, so nothing may rely on work
+being done before the process ends. The lock of its condition protects the pieces; it is a leaf and
+is not held while a piece runs. After a fork the child begins with no pieces: the parent does what
+the parent has scheduled.
+
+A queue's `turn` is taken before the tablet's lock and held while writing; its mutex protects the
+list and is a leaf. A queue may be replaced while threads use it: the threads of each queue have a
+tablet lock of their own, and so take turns as processes do.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class BackgroundWork:
     """Pieces of work by key; the same key is the same piece, at the earlier of its times."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        """`now` gives seconds; whoever moves it by hand calls `schedule` to have it looked at."""
+        """`now` returns seconds; a test that advances it calls `schedule` to wake the thread."""
         self._now = now
         self._begin()
 
@@ -60,7 +61,7 @@ class BackgroundWork:
     def schedule(self, key: Hashable, work: Callable[[], object], delay_seconds: float) -> None:
         """Have `work` called in `delay_seconds`.
 
-        Where it raises, that is logged and the work is tried again later.
+        An error is logged and the work is tried again later.
         """
         due = self._now() + delay_seconds
         with self._of_this_process():
@@ -72,9 +73,9 @@ class BackgroundWork:
                 self._thread = self._started()
 
     def _started(self) -> threading.Thread | None:
-        """Start the thread, under the lock; where none is to be had the next piece starts it.
+        """Start the thread, under the lock; if it cannot start, the next piece starts it.
 
-        Whoever schedules has done his own work, which must not fail for that.
+        The caller has done its own work, which must not fail because of this.
         """
         thread = threading.Thread(target=self._run, name="kudulite", daemon=True)
         try:
@@ -85,15 +86,15 @@ class BackgroundWork:
         return thread
 
     def is_scheduled(self, key: Hashable) -> bool:
-        """Whether a thread waits for the piece's time, as far as can be told without the lock."""
+        """Whether a thread waits for the piece's time, as far as is known without the lock."""
         is_waited_for = self._thread is not None and key in self._pieces
         return is_waited_for and self._process_id == os.getpid()
 
     def run_now(self, is_wanted: Callable[[Hashable], bool]) -> None:
         """Do the pieces with such keys in the caller's thread; one that runs already is waited for.
 
-        Raises what the first raises that fails; it and those behind it stay scheduled.
-        Not for a piece to call.
+        Raises the error of the first piece that fails; it and those behind it stay scheduled.
+        A piece must not call this.
         """
         with self._of_this_process():
             self._changed.wait_for(lambda: self._running is None or not is_wanted(self._running))
@@ -120,7 +121,7 @@ class BackgroundWork:
             key, piece = found
             try:
                 piece.work()
-            # Whatever it is, the other pieces are still to be done, and by this thread.
+            # Whatever the error is, this thread must still run the other pieces.
             except Exception as error:
                 _log.warning("background work, tried again in %g s: %s", RETRY_SECONDS, error)
                 self.schedule(key, piece.work, RETRY_SECONDS)
@@ -180,7 +181,7 @@ class WriteRequest:
 
 
 class RowQueue:
-    """What the threads of one process want written to one tablet."""
+    """Requests of the threads of one process to write to one tablet."""
 
     def __init__(self) -> None:
         # An RLock knows its owner: a thread may release it after an interrupt without knowing
@@ -192,7 +193,7 @@ class RowQueue:
         self._waiting: list[WriteRequest] = []
 
     def __contains__(self, request: WriteRequest) -> bool:
-        """Whether nobody has taken the request yet."""
+        """Whether the request still waits."""
         with self._mutex:
             return request in self._waiting
 

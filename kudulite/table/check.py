@@ -48,7 +48,7 @@ from kudulite.table.wal_tail import read_tablet
 from kudulite.tablet.tablet import ROWSET_FOLDER, Tablet
 from kudulite.tablet.tombstones import TombstoneFileMeta, read_tombstones
 
-# Holds what one rowset has open; evicted as the check goes on.
+# Holds what one rowset has open; evicted as the check proceeds.
 _CACHE_BYTES = 64 << 20
 _KEYS_AT_ONCE = 1 << 16
 PROBLEMS_SHOWN_MAX = 20
@@ -56,7 +56,7 @@ PROBLEMS_SHOWN_MAX = 20
 
 @dataclass(frozen=True)
 class CheckReport:
-    """What a check has read, and the `problems` it found, each naming its file or tablet.
+    """Counts of what a check read, and its `problems`, each naming its file or tablet.
 
     `row_count` is of live rows; files and bytes are those that version `version` refers to.
     """

@@ -1,25 +1,23 @@
 """Commit of a bulk write: all its tablets at one timestamp, in one version, or nothing.
 
-    1  flush the tablets' logs, fit all parts to the newest version      no lock: files are written
-    2  take the locks of the tablets, in id order; flush what their logs still hold
-    3  fit once more what has moved since 1           usually nothing
-    4  timestamp = max(now, highest `last` + 1)
-    5  adopt files, write superblocks                 invisible
-    6  put-if-absent of the next manifest             the commit; a lost race is tried again
-    7  lift `last` of the tablets, let go
+    1  flush the tablets' logs, check conflicts, rebase all parts     no lock: files are written
+    2  take the tablets' locks in id order; flush the rest of their logs
+    3  check again what has changed since 1                           usually nothing
+    4  timestamp = max(now, highest safe timestamp + 1)
+    5  install: move files into the tablets, write superblocks        invisible
+    6  put-if-absent of the next manifest                             the commit; retried if another
+                                                                      version came first
+    7  advance the safe timestamps, release the locks
 
-A write to other tablets may publish in between; it takes a number but not our tablets, whose
-entries are then simply put into the newer list.
+Writes to other tablets may publish in between. They take a version number but leave the locked
+tablets alone, so the new entries are put into the newer version as they are.
 
-Invariants: (1) a timestamp is above every one used or settled before in each of its tablets; (2)
-`last` is lifted only after the version is published; (3) until 6 nothing is visible, and an error
-before it leaves the table as it was.
+Files are moved and their folders fsynced before the superblock that lists them is written. A crash
+leaves unreferenced files, which garbage collection removes.
 
-Adoption: moves what a write has staged into a tablet and lists it in a new superblock.
-
-Everything here is invisible until a manifest names the new superblock. Order: files and folders to
-their places, their folders fsynced, then the superblock. A crash anywhere leaves files that nobody
-refers to, which the sweep removes.
+**Invariants**: (1) the timestamp is above every timestamp used in, and every safe timestamp of,
+each of the write's tablets; (2) safe timestamps advance only after the version is published; (3)
+before step 6 nothing is visible, and an error leaves the table as it was.
 """
 
 from __future__ import annotations
@@ -41,6 +39,7 @@ from kudulite.table.flush import flush_tablet, flushed_under_locks
 from kudulite.table.manifest import Manifest, TabletEntry
 from kudulite.table.stage import (
     THREAD_COUNT,
+    StagedOperations,
     StagedTask,
     Stager,
     WriteState,
@@ -60,7 +59,7 @@ Parts = dict[str, list[StagedTablet]]
 
 @dataclass(frozen=True)
 class CommitResult:
-    """What a commit did. `is_skipped`: its application version was committed before."""
+    """The outcome of a commit. `is_skipped`: its application version was committed before."""
 
     version: int
     timestamp: int
@@ -87,20 +86,20 @@ class Commit:
         for tablet_id in self._touched(staged):
             flush_tablet(self.store, tablet_id)
         newest = self._checked_newest()
-        parts = self._fit_all(staged, self.base, newest, is_first=True)
+        parts = self._rebased(staged, self.base, newest, is_first=True)
         with ExitStack() as stack:
             locks = self._lock(stack, parts)
             return self._publish(parts, newest, locks)
 
     def _publish(
-        self, parts: Parts, fitted: Manifest, locks: Mapping[str, TabletLock]
+        self, parts: Parts, rebased_to: Manifest, locks: Mapping[str, TabletLock]
     ) -> CommitResult:
         newest = self._checked_newest()
         if is_committed(self.state, newest):
             return _skipped(newest)
         newest = flushed_under_locks(self.store, newest, locks)
-        fit = self._fit_all(parts, fitted, newest, is_first=False)
-        parts = {t: [part.without_no_ops() for part in found] for t, found in fit.items()}
+        current = self._rebased(parts, rebased_to, newest, is_first=False)
+        parts = {t: [part.without_no_ops() for part in found] for t, found in current.items()}
         counts = sum((p.counts for ps in parts.values() for p in ps), WriteCounts())
         is_change = self.state.spec.is_overwrite or any(
             not part.is_empty for tablet_parts in parts.values() for part in tablet_parts
@@ -120,8 +119,8 @@ class Commit:
             if not self._may_be_published(after=newest.version):
                 installer.undo()
             return _skipped(self.store.newest())
-        # The version is published: from here nothing may fail. Who finds `last` too low settles
-        # under the lock.
+        # The version is published: from here nothing may fail. A reader that finds the safe
+        # timestamp too low advances it under the lock.
         with suppress(OSError):
             for lock in locks.values():
                 lock.advance_safe_timestamp(timestamp)
@@ -130,7 +129,7 @@ class Commit:
     def _publish_next(
         self, newest: Manifest, installed: Mapping[str, TabletEntry]
     ) -> Manifest | None:
-        """Publish the next version; None when the application version came in from elsewhere."""
+        """Publish the next version; None if another write committed the application version."""
 
         def build(manifest: Manifest) -> Manifest | None:
             if is_committed(self.state, manifest):
@@ -141,9 +140,9 @@ class Commit:
         return publish_next(self.store, newest, build)
 
     def _may_be_published(self, *, after: int) -> bool:
-        """Whether a version above `after` is this write's, or that cannot be told.
+        """Whether a version above `after` is this write's, or cannot be read.
 
-        Not only the newest: writers of other tablets go on publishing on top of it.
+        All of them count: writers of other tablets keep publishing newer ones.
         """
         try:
             later = range(after + 1, self.store.newest().version + 1)
@@ -164,8 +163,8 @@ class Commit:
         return newest
 
     def _check_same_schema(self, newest: Manifest) -> None:
-        # Files lack columns that were added since, which then show NULL: what a row that was
-        # written before shows, and what this write says of them, too.
+        # Columns added after this write was planned are missing from its files and read as NULL,
+        # like those of any older row.
         base = self.base
         if (
             not newest.schema.only_adds_to(base.schema)
@@ -187,7 +186,7 @@ class Commit:
             applications=applications,
         )
 
-    # -- fitting parts to a version
+    # -- rebasing parts
 
     def _staged_parts(self) -> Parts:
         for task in self.tasks:
@@ -210,33 +209,33 @@ class Commit:
                 parts[operations.tablet_id]  # a tablet of the write, resolved below
         return parts
 
-    def _fit_all(self, parts: Parts, before: Manifest, now: Manifest, *, is_first: bool) -> Parts:
-        """Return the parts fitted to `now`, tablets side by side in threads.
+    def _rebased(self, parts: Parts, before: Manifest, now: Manifest, *, is_first: bool) -> Parts:
+        """Return the parts rebased to `now`, tablets in parallel.
 
-        The first time the parts of a tablet have not been compared with each other yet.
+        The first time, the parts of a tablet have not been compared with each other yet.
         """
         old = {entry.id: entry for entry in before.tablets}
         new = {entry.id: entry for entry in now.tablets}
 
-        def fit(tablet_id: str) -> list[StagedTablet]:
+        def rebased(tablet_id: str) -> list[StagedTablet]:
             is_same = old[tablet_id].superblock == new[tablet_id].superblock
             if is_same and not is_first:
                 return parts[tablet_id]
-            return self._fit(parts[tablet_id], old[tablet_id], new[tablet_id], now)
+            return self._rebased_tablet(parts[tablet_id], old[tablet_id], new[tablet_id], now)
 
         if len(parts) <= 1:
-            return {tablet_id: fit(tablet_id) for tablet_id in parts}
-        with ThreadPoolExecutor(THREAD_COUNT, thread_name_prefix="kudulite-fit") as pool:
-            return dict(zip(parts, pool.map(fit, parts), strict=True))
+            return {tablet_id: rebased(tablet_id) for tablet_id in parts}
+        with ThreadPoolExecutor(THREAD_COUNT, thread_name_prefix="kudulite-rebase") as pool:
+            return dict(zip(parts, pool.map(rebased, parts), strict=True))
 
-    def _fit(
+    def _rebased_tablet(
         self, parts: list[StagedTablet], old: TabletEntry, new: TabletEntry, now: Manifest
     ) -> list[StagedTablet]:
         if self.state.is_resolved_at_commit:
             operations = self._operations(new.id)
             if not operations:
                 return parts
-            # A row that it deletes and inserts again loses what it holds in columns added since.
+            # A row that is deleted and inserted again loses its values of columns added since.
             return Stager(self.store, self.state, now).resolve_operations(operations, new.id)
         stager = Stager(self.store, self.state, self.base)
         if old.superblock == new.superblock and len(parts) == 1:
@@ -247,7 +246,7 @@ class Commit:
             parts, before, current, lambda: new_part_folder(self.store, self.state)
         )
 
-    def _operations(self, tablet_id: str) -> list:
+    def _operations(self, tablet_id: str) -> list[StagedOperations]:
         ordered = sorted(self.tasks, key=lambda task: task.task_index)
         return [o for task in ordered for o in task.operations if o.tablet_id == tablet_id]
 
@@ -256,7 +255,7 @@ class Commit:
     def _lock(self, stack: ExitStack, parts: Parts) -> dict[str, TabletLock]:
         """Lock every tablet that may change.
 
-        A part that is empty stays so, but rows that are resolved at commit may come out otherwise.
+        An empty part stays empty, except that rows resolved at commit may then have an effect.
         """
         locks = {}
         for tablet_id in self._touched(parts):
@@ -292,7 +291,7 @@ class Commit:
 
         if len(entries) <= 1:
             return {entry.id: install(entry) for entry in entries}
-        with ThreadPoolExecutor(THREAD_COUNT, thread_name_prefix="kudulite-adopt") as pool:
+        with ThreadPoolExecutor(THREAD_COUNT, thread_name_prefix="kudulite-install") as pool:
             return {entry.id: entry for entry in pool.map(install, entries)}
 
 
@@ -302,9 +301,9 @@ def _skipped(newest: Manifest) -> CommitResult:
 
 @dataclass(frozen=True)
 class Installer:
-    """Adopts parts of one write at its commit timestamp, under the locks of their tablets.
+    """Moves the parts of one write into their tablets, which are locked, at its timestamp.
 
-    `is_overwrite` also ends every rowset that is there.
+    `is_overwrite` also ends all existing rowsets.
     """
 
     store: TableStore
@@ -314,9 +313,9 @@ class Installer:
     _written: list[Path] = field(default_factory=list)
 
     def undo(self) -> None:
-        """Put everything back where it was staged, after a commit that did not come to be.
+        """Move everything back to the staging folder, after a commit that was not published.
 
-        What cannot be put back is an unreferenced file, which the sweep removes.
+        A file that cannot be moved back is unreferenced; garbage collection removes it.
         """
         file_system = self.store.environment.file_system
         with contextlib.suppress(StorageError):
@@ -339,7 +338,7 @@ class Installer:
         return entry.with_superblock(ref, rowsets, self.timestamp)
 
     def _changed(self, meta: RowSetMeta, parts: Sequence[StagedTablet]) -> RowSetMeta:
-        """Return a rowset that was there with this write's deltas, or ended by it."""
+        """Return an existing rowset with this write's deltas, or ended by it."""
         if self.is_overwrite:
             if meta.delete_timestamp is None:
                 return replace(meta, delete_timestamp=self.timestamp)
@@ -354,7 +353,7 @@ class Installer:
     def _tombstones(
         self, old: Sequence[TombstoneFileMeta], parts: Sequence[StagedTablet]
     ) -> tuple[TombstoneFileMeta, ...]:
-        """Return the tablet's tombstones with those of the parts, each instead of what it joins."""
+        """Return the tablet's tombstones with those of the parts, which replace the merged ones."""
         found = tuple(old)
         for part in parts:
             if part.tombstones is not None:

@@ -1,38 +1,30 @@
 """Runs one maintenance operation on a tablet: built beside readers and writers, then published.
 
-    1  read the newest superblock, the ancient history mark          no lock
-    2  write the new files                                           no lock: takes long
-    3  carry over REDO that arrived meanwhile, until it is little    no lock
-    4  the rest of it, the superblock, put-if-absent of the manifest    the lock of the tablet
-
-Whoever has opened the tablet before goes on with its old files, which stay for the grace time. The
-log needs nothing: its records are logical, and whoever opens the new superblock replays them onto
-its rowsets. So `wal_start` stays where it is, and no flush is needed.
-
-A crash anywhere leaves the old version and files that nobody refers to, which the sweep removes.
-Two operations on one tablet at once do no harm: the second to publish does not fit any more.
-
-Invariant: who publishes without history before a mark raises `history_start` to the mark in the
-same version, and gives up where a tag holds a moment before it.
-
-Source: Kudu tablet.cc, "DoMergeCompactionOrFlush"; here without a DuplicatingRowSet, since what
-arrives is in files or in a log of logical records.
-
-What a maintenance operation puts in the place of rowsets, and whether it still fits.
+    1  read the newest superblock, the ancient history mark               no lock
+    2  write the new files                                                no lock: takes long
+    3  carry over REDO that arrived meanwhile, until little is left       no lock
+    4  carry over the rest; superblock; put-if-absent of the manifest     the tablet's lock
 
     read:   a b c d          at the version that the operation began with
     built:  a [bc] d         one rowset for b and c, say
     now:    a b' c d e       b has got a REDO file meanwhile, e is new
-    fitted: a [bc]' d e      the REDO of b, on the row ids of [bc]
+    result: a [bc]' d e      the REDO of b, on the row ids of [bc]
 
-Deltas that arrived keep their row ids where the rows stay where they were (delta compactions), and
-go through the operation's row id map where rows moved (merging compactions).
+REDO that arrived keeps its row ids where rows did not move (delta compactions); after a merge it is
+mapped by the operation's row id map. The log needs no change: its records are logical and are
+replayed onto the new rowsets, so `wal_start` stays.
 
-Invariants: (1) a replacement fits only where each rowset that it read is still there with all the
-files that it read: REDO may have been appended, nothing else; (2) what arrived is newer than all
-that was read.
+Open readers keep the old files, which stay for the grace time. A crash leaves the old version and
+unreferenced files, which garbage collection removes. If two operations run on one tablet, the
+second to publish finds its inputs changed and gives up.
 
-Source: Kudu tablet.cc, "DoMergeCompactionOrFlush": its second phase.
+**Invariants**: (1) a version without history before a mark has `history_start` at or above the
+mark; publication gives up if a tag holds an older moment; (2) a replacement is valid only while
+each rowset that it read is there with all files that it read: REDO may be appended, nothing else;
+(3) what arrived is newer than all that was read.
+
+**Source**: Kudu tablet.cc, "DoMergeCompactionOrFlush"; without a DuplicatingRowSet, because what
+arrives is in files or in a log of logical records.
 """
 
 from __future__ import annotations
@@ -73,7 +65,7 @@ Hook = Callable[[str], None]
 
 @dataclass(frozen=True)
 class OperationResult:
-    """What an operation did: the version it made, and the tablet's rowsets and bytes around it.
+    """The outcome of an operation: its version, and the tablet's rowsets and bytes around it.
 
     `bytes_written` is the size of the new files.
     """
@@ -92,7 +84,7 @@ def run_operation(
     operation: MaintenanceOperation,
     hook: Hook = lambda gap: None,
 ) -> OperationResult | None:
-    """Run one operation and publish it; None when there was nothing to do, or it did not fit.
+    """Run one operation and publish it; None if it had nothing to do, or its inputs changed.
 
     `hook` is called in each gap: "read", "built", "carried", "locked", "published". Raises
     LockTimeoutError, StorageError, CorruptionError; the table is then as it was.
@@ -109,7 +101,7 @@ def run_operation(
     try:
         replacement = _build(store, base, manifest.schema, operation, mark)
     except StorageError:
-        # A purge, or a sweep without grace, takes superseded files from under whoever reads them.
+        # A purge, or a garbage collection without grace time, removes superseded files in use.
         if _is_superseded(store, base):
             return None
         raise
@@ -122,9 +114,9 @@ def run_operation(
 def publish_replacement(
     store: TableStore, base: Tablet, replacement: Replacement, hook: Hook = lambda gap: None
 ) -> OperationResult | None:
-    """Publish rowsets built from the version `base` of a tablet; None when they do not fit.
+    """Publish rowsets built from the version `base` of a tablet.
 
-    Their files are removed then.
+    None if their inputs have changed; the built files are then removed.
     """
     entry = store.newest().entry(base.id)
     rounds = 0
@@ -150,7 +142,7 @@ def publish_replacement(
 def _build(
     store: TableStore, base: Tablet, schema: Schema, operation: MaintenanceOperation, mark: int
 ) -> Replacement | None:
-    """Write the files of an operation; None where the tablet does not have what it is for."""
+    """Write the files of an operation; None where the tablet lacks one of its rowsets."""
     ids = operation.rowset_ids
     found = [base.rowset(rowset_id) for rowset_id in ids]
     inputs = [rowset for rowset in found if rowset is not None]
@@ -192,7 +184,7 @@ def carry_over(
 ) -> tuple[Replacement, int] | None:
     """Return the replacement with the REDO that has arrived, and how many rows that was.
 
-    None where it does not fit any more.
+    None where its inputs have changed.
     """
     newer = replacement.arrived(now.superblock)
     if newer is None:
@@ -221,21 +213,21 @@ def carry_over(
 
 
 def _publish(store: TableStore, base: Tablet, replacement: Replacement) -> OperationResult | None:
-    """Publish a replacement under the tablet's lock; None where it does not fit."""
+    """Publish a replacement under the tablet's lock; None where its inputs have changed."""
     newest = store.newest()
     entry = newest.entry(base.id)
     if entry is None:
         return None
     now = store.tablet(entry)
     carried = carry_over(store, now, replacement)
-    superblock = None if carried is None else carried[0].fitted(now.superblock)
+    superblock = None if carried is None else carried[0].applied_to(now.superblock)
     if superblock is None or not are_there(superblock.rowsets, base):
         return None
     return publish_superblock(store, newest, superblock, replacement.mark)
 
 
 def _collect(store: TableStore, tablet_id: str, mark: int, hook: Hook) -> OperationResult | None:
-    """Drop the history behind the mark that whole files hold: nothing is written for it."""
+    """Drop the history behind the mark that fills whole files: no data file is written."""
     with store.lock(tablet_id) as lock:
         lock.announce("history collection")
         hook("locked")
@@ -292,7 +284,7 @@ def publish_superblock(
 
 
 def _remove_built(store: TableStore, base: Tablet, replacement: Replacement) -> None:
-    """Remove the files of a replacement that was not published; what fails is left to the sweep."""
+    """Remove the files of an unpublished replacement; garbage collection removes the rest."""
     known = {name for meta in base.superblock.rowsets for name in meta.file_names}
     folder = base.folder / ROWSET_FOLDER
     with suppress(StorageError):
@@ -307,7 +299,7 @@ class Replacement:
     """Rowsets `outputs` for the rowsets `inputs`, as they were when the operation began.
 
     Without a `row_map` the rows stayed where they were: outputs[i] stands for inputs[i], by the
-    same id. `mark` is the ancient history mark behind which the operation has left history out.
+    same id. `mark` is the ancient history mark behind which the operation dropped history.
     """
 
     inputs: tuple[RowSetMeta, ...]
@@ -316,7 +308,7 @@ class Replacement:
     row_map: RowIdMap | None = None
 
     def arrived(self, now: Superblock) -> dict[str, tuple[DeltaFileMeta, ...]] | None:
-        """Return the REDO files that each input, by id, has got since; None: it does not fit."""
+        """Return the newer REDO files of each input, by id; None if an input changed otherwise."""
         found = {meta.id: meta for meta in now.rowsets}
         newer = {}
         for meta in self.inputs:
@@ -331,7 +323,7 @@ class Replacement:
     def with_redo(
         self, newer: dict[str, tuple[DeltaFileMeta, ...]], mapped: Sequence[DeltaFileMeta | None]
     ) -> Replacement:
-        """Return it with REDO that arrived: `newer` was read, `mapped` is that of each output."""
+        """Return it with REDO that arrived: `newer` of each input, `mapped` for each output."""
         inputs = tuple(meta.with_redo(newer.get(meta.id, ())) for meta in self.inputs)
         outputs = tuple(
             meta if redo is None else meta.with_redo((redo,))
@@ -339,8 +331,8 @@ class Replacement:
         )
         return replace(self, inputs=inputs, outputs=outputs)
 
-    def fitted(self, now: Superblock) -> Superblock | None:
-        """Return `now` with the outputs in it; None where something moved that does not fit.
+    def applied_to(self, now: Superblock) -> Superblock | None:
+        """Return `now` with the outputs in it; None where an input has changed.
 
         With a row map all that arrived must have been mapped before.
         """

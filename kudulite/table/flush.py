@@ -1,17 +1,17 @@
-"""Flush: what a tablet's memory holds becomes DiskRowSets and REDO files of a new superblock.
+"""Memory flush of a tablet: what its log holds beyond the rowsets, to the files of a superblock.
 
     MemRowSet          -> new DiskRowSets: newest image, UNDO back to each insert, REDO of deletes
     DeltaMemStore      -> one REDO file of its DiskRowSet
-    superblock'        =  the files above + `wal_start` at the position that memory had reached
+    superblock'        =  these files + `wal_start` at the log position that memory had reached
 
-The files are built without the tablet's lock, while readers and writers go on; the lock is held to
-write the superblock and to publish. Records that were appended meanwhile stay in the log, behind
-the new `wal_start`. A crash anywhere leaves files that nobody refers to, which the sweep removes.
+Files are built without the tablet's lock, while readers and writers continue; the lock is held to
+write the superblock and to publish. Records appended meanwhile stay in the log, behind the new
+`wal_start`. A crash leaves unreferenced files, which garbage collection removes.
 
-A commit that holds the lock anyway has the rest of the log flushed into its own version.
+A commit, which holds the lock, flushes the rest of the log into its own version.
 
-Source: Kudu tablet.cc, "FlushMRS" and "FlushDMS"; here both at once, so that one position of the
-log tells what is on disk.
+**Source**: Kudu tablet.cc, "FlushMRS" and "FlushDMS"; here both at once, so that one log position
+says what is on disk.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from kudulite.tablet.mem_stores import MemStores
 from kudulite.tablet.tablet import ROWSET_FOLDER, Tablet
 from kudulite.wal.log import WalPosition, WalWriter
 
-# Each lost race means that another process published the tablet meanwhile, which flushed it, too.
+# Each lost race means that another process published the tablet, and so flushed it too.
 FLUSH_ATTEMPTS_MAX = 5
 
 
@@ -99,7 +99,7 @@ def flushed_under_locks(
 def _publish(store: TableStore, base: Tablet, flushed: _FlushedTablet, lock: TabletLock) -> bool:
     """Publish a flush, unless the tablet has got another superblock since it was begun.
 
-    Nor if its files are gone: a sweep with a short grace time takes them for abandoned ones.
+    Nor if its files are missing: a garbage collection with a short grace time removes them.
     """
     newest = store.newest()
     now = newest.entry(base.id)
@@ -125,7 +125,7 @@ def _flushed_entry(
 ) -> TabletEntry:
     """Write the superblock of a flush, under the tablet's lock, with `memory` caught up.
 
-    Where nothing was appended meanwhile the log goes on in a new segment, so the old one may go.
+    If nothing was appended meanwhile the log continues in a new segment; the old one is superseded.
     """
     start = flushed.position
     if start == memory.end:

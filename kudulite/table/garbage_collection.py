@@ -1,4 +1,4 @@
-"""Sweep: removes files that nobody can need any more, once they are older than the grace time.
+"""Garbage collection: removes files that no reader or writer can need, after the grace time.
 
     staging folders    of writes that ended without cleaning up, after a day: a job may compute for
                        hours before its first task writes
@@ -7,10 +7,10 @@
     log segments       that all remaining versions have flushed
     tablets            of a creation that was killed, or lost to another one
 
-A version that a staging folder pins stays, with its files. Each tablet is swept under its lock, so
-that no commit is between moving its files in and publishing them.
+A version that a staging folder pins stays, with its files. Each tablet is collected under its lock,
+so that no commit is between moving its files in and publishing them.
 
-Invariant: versions go from the oldest on, without gaps (table_store.py relies on it).
+**Invariant**: versions are removed from the oldest on, without gaps (table_store.py relies on it).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ STAGING_GRACE_SECONDS = 24 * 3600.0
 
 @dataclass(frozen=True)
 class GarbageResult:
-    """What a sweep removed."""
+    """Counts of what a garbage collection removed."""
 
     staging_folder_count: int = 0
     version_count: int = 0
@@ -56,7 +56,7 @@ def collect_staging_garbage(store: TableStore, grace_seconds: float = STAGING_GR
 
 
 def open_writes(store: TableStore) -> list[str]:
-    """Return the ids of the writes that have staged something and are neither committed nor over.
+    """Return the ids of the writes that have a staging folder: neither committed nor aborted.
 
     Each pins the version that it read, with its files.
     """
@@ -78,7 +78,7 @@ def collect_garbage(
     for entry in store.newest().readable_tablets:
         _read_versions(store, manifests)  # most of them, ahead of the lock
         with store.lock(entry.id) as lock:
-            lock.announce("sweep")
+            lock.announce("garbage collection")
             _read_versions(store, manifests)
             kept = _referenced(store, entry.id, manifests)
             for path in _unreferenced(store.tablet_folder(entry.id), kept, grace_seconds):
@@ -94,13 +94,13 @@ def collect_garbage(
 def superseded_bytes(store: TableStore) -> int:
     """Return the size of the files of all tablets that the newest version does not refer to.
 
-    A sweep removes them once they are old enough and no version that is kept needs them.
+    Garbage collection removes them once they are old enough and no version that is kept needs them.
     """
     manifest = store.newest()
     total = 0
     for folder in _entries(store.folder / TABLET_FOLDER):
         kept = _referenced(store, folder.name, {manifest.version: manifest})
-        with contextlib.suppress(FileNotFoundError):  # swept meanwhile
+        with contextlib.suppress(FileNotFoundError):  # removed meanwhile
             files = [path for path in folder.rglob("*") if path not in kept and path.is_file()]
             total += sum(path.stat().st_size for path in files)
     return total
@@ -120,7 +120,7 @@ def _collect_versions(store: TableStore, grace_seconds: float) -> int:
         try:
             is_young = path.stat().st_mtime >= horizon
         except FileNotFoundError:
-            break  # removed by another sweep
+            break  # removed by another process
         if is_pinned or is_young:
             break
         store.environment.file_system.remove(path.with_name(manifest_name(version)))
@@ -129,7 +129,7 @@ def _collect_versions(store: TableStore, grace_seconds: float) -> int:
 
 
 def _read_versions(store: TableStore, manifests: dict[int, Manifest]) -> None:
-    """Add the versions that are new to `manifests`; those that are gone only keep files longer.
+    """Add new versions to `manifests`; a removed version in it only keeps files longer.
 
     They are followed from the newest one down, so that stray files (table_store.py) are left out.
     """
@@ -188,7 +188,7 @@ def _collect_tablets(
     horizon = time.time() - grace_seconds
     if not _unknown_tablets(store, manifests):
         return
-    with store.lock_any("sweep"):
+    with store.lock_any("garbage collection"):
         _read_versions(store, manifests)
         for folder in _unknown_tablets(store, manifests):
             if _is_older(folder, horizon):
@@ -216,10 +216,9 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _is_older(folder: Path, horizon: float) -> bool:
-    """Whether nothing in a tree changed since `horizon`, looking no further than the first that
-    did.
+    """Whether nothing in a tree changed since `horizon`, stopping at the first that did.
 
-    A tree that somebody else removes meanwhile is not older: there is nothing left to do.
+    A tree that is removed meanwhile is not older: there is nothing left to do.
     """
     try:
         if folder.stat().st_mtime >= horizon:
@@ -230,7 +229,7 @@ def _is_older(folder: Path, horizon: float) -> bool:
 
 
 def _collect_temporaries(store: TableStore, grace_seconds: float) -> None:
-    """Remove what a publication that was killed has left beside the versions.
+    """Remove temporary files of killed publications beside the versions.
 
     Never sooner than the usual grace time: one that is under way needs its file.
     """

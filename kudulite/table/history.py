@@ -1,38 +1,30 @@
-"""How far back a table can be read: the ancient history mark, and the tags that hold it.
+"""How far back a table can be read: the ancient history mark, snapshots, and tags.
 
     ancient history mark = max(history_start, min(now - retention, newest commit, oldest tag))
 
-What is older than the mark may be collected, so a read at T is legal while T >= mark. The mark
-rises with the clock alone. `history_start` is what was really collected: whoever publishes files
-without some history raises it to the mark that he used, in the same version.
+History before the mark may be collected, so a read at T is legal while T >= mark. The mark rises
+with the clock. `history_start` says what was collected: a collection up to a mark raises
+`history_start` to that mark in the version that it publishes.
 
-A read checks twice: the mark when it is planned, so that the answer does not depend on what was
-collected already; and `history_start` of the versions that it uses, since a collection may have
-been published in between. All reads find their tablets with `partitions_to_read` and open them with
-`tablet_at`, which check that.
+Every read checks two things. The mark, when the read is planned, so that the answer does not depend
+on what has been collected already. And `history_start` of the versions that it uses, because a
+collection may have been published in between: `partitions_to_read` and `tablet_at` check it.
 
-Invariants: (1) a version in which a tag is below `history_start` is never published: a tag is made
-only at or above the mark of the version before, and a collection asks `is_mark_still_valid` of the
-version before; (2) `history_start` never sinks.
+A snapshot at T needs a safe timestamp of T or above in every tablet. The planner advances lower
+ones, briefly under the tablet's lock. Only a moment near the present needs that, so reading the
+past takes no lock. Where lock files cannot be written (a read-only directory), the present is the
+newest change in the table, found while shared locks keep writers out.
 
-Source: Kudu tablet/tablet.cc, the ancient history mark; reads after it are refused there, too.
+A tag gives a moment a name and holds the mark back. It changes no tablet; it is one entry of the
+next version.
 
-Choosing a snapshot time and settling it: from then on every read at it gives the same rows.
+**Invariants**: (1) no version has a tag below its `history_start`: a tag is made only at or above
+the mark of the version before, and a collection asks `is_mark_still_valid` of the version before;
+(2) `history_start` never falls.
 
-A time T is settled in a tablet if its `last` is T or above: all commits at or before T are
-published, and no later one can get a timestamp ≤ T. If `last` is below T, the planner takes the
-tablet's lock briefly and raises it. Only a time near the present needs that, so reading the past
-takes no lock.
+**Threads**: any.
 
-If `last` cannot be written (a read-only directory), the present is the newest change in the table,
-found while shared locks keep writers out.
-
-Tags: moments with a name that stay readable past the retention, until the tag is deleted.
-
-A tag changes no tablet; it is one entry of the next version. It holds the ancient history mark
-back, so that all moments from the oldest tag on stay readable.
-
-Threads: any.
+**Source**: Kudu tablet/tablet.cc, the ancient history mark; reads before it are refused there, too.
 """
 
 from __future__ import annotations
@@ -59,7 +51,7 @@ from kudulite.tablet.tablet import Tablet
 _NOT_WRITABLE = (errno.EACCES, errno.EROFS, errno.EPERM)
 
 NAME_BYTES_MAX = 200
-# The present becomes ancient at once where there is no retention and somebody else writes.
+# Without a retention, another write makes the present ancient at once.
 _RETRIES_MAX = 100
 
 
@@ -77,8 +69,7 @@ def ancient_history_mark(store: TableStore, manifest: Manifest) -> int:
 def is_mark_still_valid(manifest: Manifest, mark: int) -> bool:
     """Whether history up to `mark`, found on an older version, may still be collected.
 
-    For who builds the next version of `manifest`, each time that a race for it was lost: a tag may
-    have been made meanwhile.
+    Asked for each version on which the next one is built: a tag may have been made meanwhile.
     """
     return all(moment >= mark for moment in manifest.tags.values())
 
@@ -96,7 +87,7 @@ def tablet_at(store: TableStore, entry: TabletEntry, timestamp: int) -> Tablet:
     try:
         tablet = read_tablet(store, entry)
     except StorageError:
-        # A plan that is older than the grace time: the files may have gone with their history.
+        # A plan older than the grace time: the files may have been removed with their history.
         _check_collected(store, timestamp)
         raise
     _check_collected(store, timestamp)
@@ -132,7 +123,7 @@ def _check_not_before(store: TableStore, manifest: Manifest, timestamp: int, mar
 
 
 def choose_snapshot(store: TableStore, at: Any) -> int:
-    """Return the settled HybridTime of `at` (None is now), for all tablets of the table.
+    """Return the HybridTime of `at` (None is now), safe in all tablets of the table.
 
     Raises TimestampError for a time ahead of the clock or before the ancient history mark.
     """
@@ -141,7 +132,7 @@ def choose_snapshot(store: TableStore, at: Any) -> int:
     now = _present(store, manifest, ids)
     timestamp = now if at is None else checked_timestamp(store, manifest, parse_timestamp(at), now)
     try:
-        _settle_all(store, ids, timestamp)
+        _advance_all(store, ids, timestamp)
     except StorageError as error:
         if error.errno not in _NOT_WRITABLE:
             raise
@@ -151,7 +142,7 @@ def choose_snapshot(store: TableStore, at: Any) -> int:
 
 
 def _newest_while_still(store: TableStore, tablet_ids: Iterable[str]) -> int:
-    """Return when the table changed last, found while no write is under way in any tablet."""
+    """Return the time of the newest change, read while no write is under way in any tablet."""
     with ExitStack() as stack:
         for tablet_id in sorted(tablet_ids):
             stack.enter_context(store.lock(tablet_id, is_shared=True))
@@ -159,14 +150,14 @@ def _newest_while_still(store: TableStore, tablet_ids: Iterable[str]) -> int:
 
 
 def newest_change(store: TableStore) -> int:
-    """Return the newest timestamp of what is there now, not settled."""
+    """Return the newest timestamp in the table; it is not made safe."""
     newest = store.newest()
     stamps = [read_tablet(store, entry).timestamp_max for entry in newest.tablets]
     return max(newest.timestamp, *stamps)
 
 
 def _present(store: TableStore, manifest: Manifest, ids: Iterable[str]) -> int:
-    """Return now, or the newest time seen in the table where its writers' clocks are ahead."""
+    """Return now, or the newest time seen in the table if its writers' clocks are ahead."""
     seen = max(store.safe_timestamp(tablet_id) for tablet_id in ids)
     return max(store.environment.clock.now(), seen, manifest.timestamp)
 
@@ -182,20 +173,20 @@ def checked_timestamp(store: TableStore, manifest: Manifest, timestamp: int, now
     return timestamp
 
 
-def _settle_all(store: TableStore, ids: list[str], timestamp: int) -> None:
-    """Settle a time in `ids`, and in the tablets that an alteration added meanwhile.
+def _advance_all(store: TableStore, ids: list[str], timestamp: int) -> None:
+    """Advance the safe timestamps of `ids`, and of tablets that an alteration added meanwhile.
 
-    Tablets that are added later begin with the highest `last` of all others.
+    Tablets that are added later begin with the highest safe timestamp of all others.
     """
-    settled: set[str] = set()
-    while left := [tablet_id for tablet_id in ids if tablet_id not in settled]:
+    advanced: set[str] = set()
+    while left := [tablet_id for tablet_id in ids if tablet_id not in advanced]:
         settle(store, left, timestamp)
-        settled.update(left)
+        advanced.update(left)
         ids = [tablet.id for tablet in store.newest().tablets]
 
 
 def settle(store: TableStore, tablet_ids: Iterable[str], timestamp: int) -> None:
-    """Make `timestamp` settled in the given tablets. Raises LockTimeoutError, StorageError."""
+    """Advance the safe timestamps of tablets. Raises LockTimeoutError, StorageError."""
     for tablet_id in tablet_ids:
         if store.safe_timestamp(tablet_id) < timestamp:
             with store.lock(tablet_id) as lock:
@@ -207,9 +198,9 @@ def settle(store: TableStore, tablet_ids: Iterable[str], timestamp: int) -> None
 
 
 def make_tag(store: TableStore, name: str, at: Any) -> int:
-    """Give the moment `at` (None is now) a name; return it as a settled HybridTime.
+    """Give the moment `at` (None is now) a name; return its HybridTime.
 
-    A tag that has the name already is fine at the same moment. Raises UsageError for another one,
+    An existing tag of this name may have the same moment. Raises UsageError for another moment,
     TimestampError, LockTimeoutError, StorageError.
     """
     if not isinstance(name, str) or not name or len(name.encode()) > NAME_BYTES_MAX:
@@ -241,7 +232,7 @@ def _publish_tag(store: TableStore, name: str, timestamp: int) -> None:
 
 
 def delete_tag(store: TableStore, name: str) -> None:
-    """Delete a tag; its moment stays readable for as long as the retention and other tags say.
+    """Delete a tag; its moment stays readable for as long as the retention and other tags keep it.
 
     Raises NotFoundError listing the tags, LockTimeoutError, StorageError.
     """

@@ -1,48 +1,30 @@
-"""Maintenance manager: one operation after the other, the best of all tablets first.
+"""Maintenance of a table: which operation runs next, when tablets are flushed and maintained.
 
-    flush    what logs hold goes to rowsets, so that it can be looked after
-    pass     score all tablets → lock the best one for maintenance → score it again → run → …
-             until nothing is worth doing, or the budget of bytes is used
-    sweep    versions, files and dropped ranges that nobody can need any more
+    pass       score all tablets → take the best one's maintenance lock → score again → run → …
+               until nothing is worth doing or the byte budget is used
+    whole run  flush → pass → forget ancient dropped ranges → collect garbage
 
-A tablet has one maintainer at a time, of all processes: a lock file of its own, which readers and
-writers do not know. Who finds it locked leaves the tablet to the other one. A process that dies
-loses the lock; what it had built is swept. Nothing breaks without the lock: two operations on the
-same rowsets at once cost the work of one of them.
+    automatic                                               in the background, except the third
+      memory passes a multiple of `flush_bytes`             flush soon
+      first unflushed write is two minutes old              flush
+      memory over 4 × `flush_bytes`                         the writer flushes and so waits for disk
+      5 s after a flush or commit                           maintain the tablets written to
+      the grace time after either                           collect garbage
 
-An operation that could not be published, since a writer was faster, is not tried again in the same
-pass.
+A tablet has at most one maintainer among all processes: a lock file that readers and writers never
+take. A pass skips tablets that another process maintains. Correctness does not depend on the lock:
+two operations on the same rowsets only waste the work of one. An operation that could not be
+published because a writer was faster is not tried again in the same pass.
 
-Threads: any; a pass belongs to one thread.
+If several processes write to one tablet, the one whose write passes the multiple flushes it; the
+others find the new superblock. A process that ends without flushing loses nothing: rows are in the
+log.
 
-Source: Kudu util/maintenance_manager.cc.
+**Threads**: any; a pass belongs to one thread. Flushes and maintenance have a background thread
+each, because a flush must not wait for a long compaction. Nothing waits for the threads: they end
+with the process, and garbage collection removes unpublished files.
 
-When a process looks after its tables by itself: a while after it wrote to them.
-
-    flush or commit ── 5 s ──▶ the tablets written to are maintained, in a thread of its own
-                                  └── grace time ──▶ what that superseded is swept
-
-More writes meanwhile do not put it off, and make it no more than once in that time per tablet. The
-thread is not the one that flushes: a flush must not wait for a long compaction. Nothing waits for
-the thread either, it ends with the process; what it was building is swept by whoever sweeps next.
-
-Threads: any.
-
-When memory is flushed: large, old, or far too large.
-
-    memory passes a multiple of `flush_bytes`    soon, in the background
-    first unflushed write is two minutes old     in the background
-    memory over 4 × `flush_bytes`                by the writer itself, who so waits for the disk
-
-Of several processes that write to one tablet only the one whose write passes the multiple flushes
-it for its size; the others find the new superblock. What no thread comes to flush is in the log.
-
-What a flush supersedes, log segments above all, is swept by the thread when the grace time is over;
-the tablet is maintained soon after.
-
-Statistics of a table: what it holds, and its debt: what reads pay for until it is maintained.
-
-All from metadata, the lengths of files and what logs hold in memory; no data file is opened.
+**Source**: Kudu util/maintenance_manager.cc.
 """
 
 from __future__ import annotations
@@ -85,7 +67,7 @@ from kudulite.tablet.maintenance_policy import (
 )
 from kudulite.tablet.tablet import MAINTENANCE_LOCK_NAME
 
-# A tablet that is written to without end does not keep a pass for ever.
+# A tablet that is written to all the time must not keep a pass from ending.
 OPERATIONS_PER_TABLET_MAX = 100
 _FULL_COMPACTION_ROUNDS_MAX = 8
 
@@ -103,7 +85,7 @@ HARD_LIMIT_FACTOR = 4
 
 @dataclass(frozen=True)
 class PerformedOperation:
-    """One operation on a tablet, and what it made of it."""
+    """One operation on a tablet, and its outcome."""
 
     tablet_id: str
     operation: MaintenanceOperation
@@ -112,10 +94,10 @@ class PerformedOperation:
 
 @dataclass(frozen=True)
 class MaintenanceResult:
-    """What maintenance did: tablets flushed, operations in their order, what the sweep removed.
+    """The outcome of maintenance: flushed tablets, operations in order, collected garbage.
 
-    `busy_tablet_ids` were left to another maintainer, `dropped_range_count` are ranges dropped so
-    long ago that their past is gone now.
+    `busy_tablet_ids` were left to another maintainer, `dropped_range_count` is the number
+    of dropped ranges whose past became ancient and was removed.
     """
 
     flushed_tablet_count: int = 0
@@ -139,13 +121,13 @@ def maintain_table(
     run: Run = run_operation,
     report: Report = lambda tablet_id, operation: None,
 ) -> MaintenanceResult:
-    """Flush, do all that is worth doing within `budget_bytes` of files to rewrite, and sweep.
+    """Flush, do all that is worth doing within `budget_bytes` of files, and collect garbage.
 
-    `report` is told of each operation before it is run. Raises LockTimeoutError, StorageError,
+    `report` is called before each operation. Raises LockTimeoutError, StorageError,
     CorruptionError; what was published until then stays.
     """
     tablet_ids = [entry.id for entry in store.newest().tablets]
-    # One that is dropped meanwhile has nothing to do.
+    # A tablet that is dropped meanwhile is skipped.
     done = _maintained(
         store, tablet_ids, is_flushing=True, budget_bytes=budget_bytes, run=run, report=report
     )
@@ -165,9 +147,9 @@ def maintain_tablets(
     run: Run = run_operation,
     report: Report = lambda tablet_id, operation: None,
 ) -> MaintenanceResult:
-    """Flush some tablets and do all that is worth doing there; nothing is swept.
+    """Flush some tablets and do all that is worth doing there; no garbage is collected.
 
-    What is in memory is left to the flush policy without `is_flushing`. Raises UsageError for an
+    Without `is_flushing`, memory is left to the flush policy. Raises UsageError for an
     unknown tablet, and as `maintain_table`.
     """
     _check_tablet_ids(store, tablet_ids)
@@ -205,7 +187,7 @@ def compact_table(
     run: Run = run_operation,
     report: Report = lambda tablet_id, operation: None,
 ) -> MaintenanceResult:
-    """Flush, and bring each tablet to its best shape, whatever it costs; see `full_compaction`.
+    """Flush, and bring each tablet to its best shape at any cost; see `full_compaction`.
 
     Waits for another maintainer of a tablet as long as for any lock. Raises as `maintain_table`.
     """
@@ -215,8 +197,8 @@ def compact_table(
         with maintenance_lock(store, entry.id, store.environment.lock_timeout_seconds) as is_had:
             if not is_had:
                 raise LockTimeoutError(
-                    f"table {store.name!r}: tablet {entry.id} is being maintained by somebody"
-                    " else; try again later"
+                    f"table {store.name!r}: tablet {entry.id} is being maintained by another"
+                    " process or thread; try again later"
                 )
             flushed_count += flush_tablet(store, entry.id)
             performed += _compact_tablet(store, entry.id, run, report)
@@ -227,7 +209,7 @@ def compact_table(
 def maintenance_lock(
     store: TableStore, tablet_id: str, timeout_seconds: float = 0.0
 ) -> Iterator[bool]:
-    """Be the tablet's only maintainer; False where somebody else is, and stays."""
+    """Be the tablet's only maintainer; False where another one is."""
     path = store.tablet_folder(tablet_id) / MAINTENANCE_LOCK_NAME
     create_lock_file(path)
     with ExitStack() as stack:
@@ -287,13 +269,13 @@ class _Pass:
     _known: dict[str, tuple[tuple[str, int], list[ScoredOperation]]] = field(default_factory=dict)
 
     def run_to_end(self) -> None:
-        """Run one operation after the other until none is left that is worth it."""
+        """Run one operation after the other until none is worth it."""
         while (tablet_id := self._best_tablet()) is not None:
             with maintenance_lock(self.store, tablet_id) as is_had:
                 if not is_had:
                     self.busy.add(tablet_id)
                     continue
-                # Again, now that nobody else maintains it.
+                # Score again: another maintainer may have been at work before the lock was taken.
                 found = self._candidates(tablet_id)
                 if found:
                     self._run_one(tablet_id, found[0])
@@ -342,7 +324,7 @@ class _Pass:
 
 
 def maintain_soon(store: TableStore, tablet_ids: Iterable[str]) -> None:
-    """Arrange that tablets are maintained, where the client wants that to be done."""
+    """Schedule the maintenance of tablets, if the client maintains its tables."""
     if not store.environment.is_maintaining:
         return
     for tablet_id in tablet_ids:
@@ -351,7 +333,7 @@ def maintain_soon(store: TableStore, tablet_ids: Iterable[str]) -> None:
 
 
 def collect_garbage_later(store: TableStore) -> None:
-    """Arrange that what is superseded now is swept when the grace time is over."""
+    """Schedule a garbage collection for when the grace time of superseded files is over."""
     key, work = (store.folder, SWEEP), partial(_sweep_if_there, store)
     store.environment.background.schedule(key, work, GRACE_SECONDS)
 
@@ -363,7 +345,7 @@ def _maintain_if_there(store: TableStore, tablet_id: str) -> None:
     try:
         done = maintain_tablets(store, [tablet_id], is_flushing=False)
     except KuduliteError as error:
-        # Not again before the next write: what fails after much work would fail so for ever.
+        # Not again before the next write: it would fail again after as much work.
         _log.warning("table %r, maintenance of tablet %s: %s", store.name, tablet_id, error)
         return
     if done.operations:
@@ -376,9 +358,9 @@ def _sweep_if_there(store: TableStore) -> None:
 
 
 def flush_when_needed(store: TableStore, tablet_id: str, before: int, after: int) -> None:
-    """Arrange the flush of a tablet whose memory grew from `before` to `after` bytes.
+    """Schedule the flush of a tablet whose memory grew from `before` to `after` bytes.
 
-    A flush that fails is tried again later: what was written is in the log.
+    A failed flush is tried again later: the rows are in the log.
     """
     limit = store.environment.flush_bytes
     is_large = after // limit > before // limit
@@ -420,8 +402,8 @@ def _flush_if_there(store: TableStore, tablet_id: str) -> None:
 class TableStatistics:
     """Figures of one version of a table; bytes are on disk.
 
-    `rowset_height` is how many rowsets cover a key on average, in the tablet where that is most: 1
-    is clean, and what a lookup costs. `redo_bytes` are applied by every read that touches their
+    `rowset_height` is how many rowsets cover a key on average, in the worst tablet; a lookup
+    has to search that many, so 1 is best. `redo_bytes` are applied by every read that touches their
     columns, `undo_bytes` by reads of the past. Of these, `ancient_bytes` (estimated) lie behind the
     ancient history mark and may be collected. `dead_row_count` rows are deleted and still stored,
     for the past. `bytes_to_sweep` are in files that the newest version does not refer to.

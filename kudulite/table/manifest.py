@@ -5,7 +5,7 @@
 The body names the schema, the partitioning, every tablet with its superblock (file, length, CRC),
 the highest commit timestamp, and per application id the highest version committed for it. It also
 has its own version number and the CRC of the version before it, so that a file with another
-version's bytes is found out. Creating the file of number n + 1, if it is absent, is a commit.
+version's bytes is detected. Creating the file of number n + 1, if it is absent, is a commit.
 
 Format version 1 had no tags and no dropped ranges; version 2 did not name the version before.
 """
@@ -75,7 +75,7 @@ class DroppedRange:
     """A range partition that had rows when it was dropped: snapshots before `timestamp` see them.
 
     `tablets` are in the order of their buckets, each at its place in a partitioning that has this
-    range alone. Every rowset of theirs has ended. They go when `timestamp` becomes ancient.
+    range alone. All their rowsets have ended. They are removed when `timestamp` becomes ancient.
     """
 
     range: RangePartition
@@ -92,10 +92,10 @@ class Manifest(JsonForm):
     """One version of a table; `tablets` in the partition schema's order.
 
     `applications` maps an application id to the highest version committed for it. `commit_id` is
-    the id of the write that made this version. `history_start` is a moment before which nothing
-    can be read even if the retention allows it: what was before is collected, or was too old when
-    the history was made longer. `tags` are moments with a name that stay readable. `dropped` are
-    ranges of the past; a key lies in one of `tablets` at most, and may lie in several of these.
+    the id of the write that made this version. Nothing before `history_start` can be read,
+    even if the retention allows it: that history was collected, or was ancient when the retention
+    was raised. `tags` are moments with a name that stay readable. `dropped` are ranges of the past;
+    a key lies in one of `tablets` at most, and may lie in several of these.
 
     `previous_crc32` is the CRC of the version before, None for the first version of a table and in
     files of formats 1 and 2. `file_crc32` is the CRC of the file that this version was read from or
@@ -133,7 +133,9 @@ class Manifest(JsonForm):
         """The highest commit timestamp, or that of the creation."""
         stamps = [tablet.timestamp for tablet in self.tablets]
         stamps += [dropped.timestamp for dropped in self.dropped]
-        return max(self.created, self.history_start, *stamps)  # its commits may be gone
+        return max(
+            self.created, self.history_start, *stamps
+        )  # the tablets of its commits may be dropped
 
     def entry(self, tablet_id: str) -> TabletEntry | None:
         """Return a tablet's entry, None where this version does not have it, or has dropped it."""
@@ -144,7 +146,7 @@ class Manifest(JsonForm):
         return self._entries.get(tablet_id) or self._dropped_entries.get(tablet_id)
 
     def with_entry(self, new: TabletEntry) -> Manifest:
-        """Return the version with another entry of one of its tablets, be its range dropped."""
+        """Return the version with another entry of a tablet of its own or of a dropped range."""
         if new.id in self._entries:
             return replace(self, tablets=_replaced(self.tablets, new))
         dropped = tuple(replace(d, tablets=_replaced(d.tablets, new)) for d in self.dropped)

@@ -1,20 +1,17 @@
-"""Partition schema: which tablet owns a row.
+"""Partition schema: which tablet owns a row, and which tablets a scan can skip.
 
     tablets = range partitions × buckets of each hash dimension, in that order
 
 A hash dimension is murmur3 over the encoded bytes of its columns, with its own seed, modulo its
 bucket count. A range partition is [lower, upper) over the encoded range columns; gaps are allowed,
-and a row in one has no tablet.
+and a row in a gap has no tablet.
 
-Source: Kudu common/partition.cc; docs/schema_design.adoc, "Partitioning".
+Pruning skips a range partition that is outside the bounds that predicates put on the range columns,
+and a hash bucket if every column of its dimension has a list of possible values and none hashes to
+it. Pruning never filters rows: the remaining tablets are scanned with all predicates.
 
-Partition pruning: which tablets may hold a row that matches the predicates.
-
-A range partition is pruned by the bounds that the predicates put on the range columns; a hash
-bucket when every column of its dimension has a list of possible values and none hashes to it.
-Pruning never filters rows: a tablet that stays is still scanned with all predicates.
-
-Source: Kudu common/partition_pruner.cc.
+**Source**: Kudu common/partition.cc, common/partition_pruner.cc; docs/schema_design.adoc,
+"Partitioning".
 """
 
 from __future__ import annotations
@@ -34,6 +31,7 @@ from kudulite.model.encoded_key import KeyEncoder, encode_key, encode_keys
 from kudulite.model.hashing import hash_bucket, hash_buckets
 from kudulite.model.predicate import BoundPredicates
 from kudulite.model.schema import Column, Schema
+from kudulite.model.types import ColumnType
 from kudulite.model.values import canonical_value, value_from_json, value_to_json
 
 BUCKETS_MIN = 2
@@ -41,6 +39,9 @@ TABLETS_MAX = 10_000
 
 # Above this many combinations of values hashing them costs more than scanning a few tablets.
 COMBINATIONS_MAX = 10_000
+
+# Values of the first range columns.
+Bound = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -58,8 +59,8 @@ class RangePartition:
     unbounded.
     """
 
-    lower: tuple | None = None
-    upper: tuple | None = None
+    lower: Bound | None = None
+    upper: Bound | None = None
 
 
 @dataclass(frozen=True)
@@ -198,7 +199,7 @@ class PartitionSchema:
         return index
 
     @property
-    def range_types(self) -> list:
+    def range_types(self) -> list[ColumnType]:
         """Types of the range columns."""
         return [self.schema.column(name).type for name in self.range_columns]
 
@@ -210,7 +211,7 @@ class PartitionSchema:
     def _encoded(self) -> list[tuple[bytes | None, bytes | None]]:
         return [(self._encode(r.lower), self._encode(r.upper)) for r in self.ranges]
 
-    def _encode(self, bound: tuple | None) -> bytes | None:
+    def _encode(self, bound: Bound | None) -> bytes | None:
         # Missing trailing columns are at their minimum, and every encoding of a minimum compares at
         # or above the bare prefix, so the prefix itself is the bound.
         return None if bound is None else self._range_encoder.prefix(bound)
@@ -298,7 +299,7 @@ def _canonical_range(given: RangePartition, columns: Sequence[Column]) -> RangeP
     )
 
 
-def _canonical_bound(bound: tuple | None, columns: Sequence[Column]) -> tuple | None:
+def _canonical_bound(bound: Bound | None, columns: Sequence[Column]) -> Bound | None:
     """Return a bound with values in canonical form; an empty one is unbounded."""
     if not bound:
         return None
@@ -311,19 +312,19 @@ def _canonical_bound(bound: tuple | None, columns: Sequence[Column]) -> tuple | 
     return tuple(canonical_value(value, column.type, column.name) for value, column in pairs)
 
 
-def _bound_to_json(bound: tuple | None, columns: Sequence[Column]) -> list | None:
+def _bound_to_json(bound: Bound | None, columns: Sequence[Column]) -> list[Any] | None:
     if bound is None:
         return None
     return [value_to_json(v, c.type) for v, c in zip(bound, columns, strict=False)]
 
 
-def _bound_from_json(stored: list | None, columns: Sequence[Column]) -> tuple | None:
+def _bound_from_json(stored: list[Any] | None, columns: Sequence[Column]) -> Bound | None:
     if stored is None:
         return None
     return tuple(value_from_json(v, c.type, c.name) for v, c in zip(stored, columns, strict=False))
 
 
-def _show(bound: tuple | None, unbounded: str) -> str:
+def _show(bound: Bound | None, unbounded: str) -> str:
     if bound is None:
         return unbounded
     return str(bound[0]) if len(bound) == 1 else str(bound)

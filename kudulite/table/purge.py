@@ -1,17 +1,17 @@
 """Purge: erases rows for good, from base data, every delta, the log and the past.
 
-    1  flush the tablet; write its rowsets that hold any of the keys again, without them     no lock
-    2  the tablet's lock: what came since goes the same way; publish
-    3  remove what is superseded at once: old files, log segments, versions
+    1  flush the tablet; rewrite its rowsets that hold any of the keys, without them     no lock
+    2  the tablet's lock: rewrite rowsets that arrived meanwhile; publish
+    3  remove superseded files, log segments and versions at once
 
-A key may stand in many rowsets, mostly as a dead row: all of them are written again, also those
-that ended with an overwrite or a dropped range, and so are tombstones. Other rows keep their past.
-Whoever was reading an older version when its files went gets a StorageError, and reads again.
+A key may be in many rowsets, mostly as a dead row. All of them are rewritten, also those ended by
+an overwrite or a dropped range, and tombstones too. Other rows keep their past. A reader of an
+older version whose files are removed gets a StorageError, and reads again.
 
-A write that is staged and not committed pins the version that it read, and with it old files; the
-report names it. Rows that are written while a purge runs may come before or after it.
+A write that is staged and not committed pins the version that it read, and its files; the report
+names it. Rows written while a purge runs may be ordered before or after it.
 
-Invariant: no grace time holds what was purged; a crash before 3 leaves it to be purged again.
+**Invariant**: no grace time holds purged rows; after a crash before 3 they are purged again.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from kudulite.table.manifest import Manifest
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.tablet import Tablet
 
-# Each lost race means that the tablet was compacted meanwhile.
+# Each lost race means that another process compacted the tablet.
 _ATTEMPTS_MAX = 5
 
 
 @dataclass(frozen=True)
 class PurgeReport:
-    """What a purge erased.
+    """Counts of what a purge erased.
 
     `row_count` counts rows of rowsets, so a key that was deleted and inserted again counts more
     than once; `rowset_count` is how many were written again. Files and bytes are those removed.
@@ -131,10 +131,10 @@ class _TabletPurge:
     def _rewrite(self, rowset: DiskRowSet, keys: KeyArray) -> Replacement:
         meta, folder = rowset.meta, rowset.folder.parent
         # An ended rowset is rewritten as if it had not ended, then ended at its moment.
-        going = DiskRowSet(replace(meta, delete_timestamp=None), rowset.folder, self.store.cache)
+        ongoing = DiskRowSet(replace(meta, delete_timestamp=None), rowset.folder, self.store.cache)
         file_system = self.store.environment.file_system
         merged = merge_rowsets(
-            file_system, folder, self.manifest.schema, [going], self.mark, without=keys
+            file_system, folder, self.manifest.schema, [ongoing], self.mark, without=keys
         )
         file_system.sync_directory(folder)
         outputs = [replace(m, delete_timestamp=meta.delete_timestamp) for m in merged.rowsets]
@@ -143,19 +143,19 @@ class _TabletPurge:
     def publish(
         self, newest: Manifest, before: Tablet, built: Sequence[tuple[Replacement, int]]
     ) -> tuple[int, int] | None:
-        """Publish under the tablet's lock, also for rowsets that came after `before`."""
+        """Publish under the tablet's lock, also for rowsets newer than `before`."""
         entry = newest.readable_entry(before.id)
         assert entry is not None
         now = self.store.tablet(entry)
-        came = [rowset for rowset in now.disk_rowsets if before.rowset(rowset.meta.id) is None]
-        built = [*built, *self.build(came)]
+        arrived = [rowset for rowset in now.disk_rowsets if before.rowset(rowset.meta.id) is None]
+        built = [*built, *self.build(arrived)]
         superblock = now.superblock
         for replacement, _ in built:
             carried = carry_over(self.store, now, replacement)
-            fitted = None if carried is None else carried[0].fitted(superblock)
-            if fitted is None:
+            superseding = None if carried is None else carried[0].applied_to(superblock)
+            if superseding is None:
                 return None
-            superblock = fitted
+            superblock = superseding
         tombstones = now.tombstones.without(self.store.environment.file_system, self.keys)
         superblock = replace(superblock, tombstones=tombstones)
         if superblock != now.superblock:

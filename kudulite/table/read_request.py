@@ -103,7 +103,7 @@ class ReadPlan(ABC, Generic[Spec]):
     @property
     def timestamp(self) -> int:
         """The HybridTime of the rows, or of the end of the window; inclusive."""
-        assert isinstance(self.request.at, int), "a plan is settled"
+        assert isinstance(self.request.at, int), "a plan has fixed moments"
         return self.request.at
 
     @property
@@ -156,7 +156,7 @@ class ChangePlan(ReadPlan[DiffSpec]):
     @property
     def oldest(self) -> int:
         """The HybridTime after which the window begins."""
-        assert isinstance(self.request.start, int), "a plan is settled"
+        assert isinstance(self.request.start, int), "a plan has fixed moments"
         return self.request.start
 
     def bind(self, table: str, schema: Schema, now: Schema) -> DiffSpec:

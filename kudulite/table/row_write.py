@@ -1,24 +1,19 @@
-"""Row writes: the operations of a session's flush, through the write-ahead log of each tablet.
+"""Row writes: the operations of a session flush, through the write-ahead log of each tablet.
 
-    1  take the tablet's lock, catch up on what other processes appended
+    1  take the tablet's lock, catch up on records that other processes appended
     2  look the keys up in memory and on disk; apply the operations: one change per key
-    3  timestamp = max(now, `last` + 1), one for the whole flush in this tablet
-    4  append one frame, fsync                             durable
-    5  advance the durable end and `last`, apply to memory  visible
+    3  timestamp = max(now, safe timestamp + 1), one for the whole flush in this tablet
+    4  append one record, fsync                                      durable
+    5  advance the durable end and the safe timestamp, apply to memory   visible
 
-A refused row leaves the others applied. Each tablet is written for itself: there is no atomicity
-over tablets here, bulk writes have it (commit.py).
+A refused row leaves the others applied. Each tablet is written on its own: only bulk writes
+(commit.py) are atomic across tablets.
 
-Threads: any number may use one `RowWriter`. Threads that wait for the same tablet are written
-together by the first of them that gets the turn, in the order of their arrival: one timestamp, one
-frame, one fsync (background.py).
+**Threads**: any number may use one `RowWriter`. Group commit: among threads that wait for the same
+tablet, the first to get the turn writes all their requests, in the order of arrival, with one
+timestamp, one record, one fsync (background.py).
 
-Source: Kudu ops/write_op.cc; for group commit, its log's append thread (consensus/log.cc).
-
-One append to one tablet's log: the requests of one or several threads, as one record.
-
-Runs under the tablet's lock. Brings memory up to the end of the log, looks the keys up, applies the
-operations, appends the changes to the log, and applies them to memory.
+**Source**: Kudu ops/write_op.cc; for group commit, the append thread of its log (consensus/log.cc).
 """
 
 from __future__ import annotations
@@ -147,7 +142,7 @@ class RowWriter:
         except KuduliteError as error:
             for each in taken or [request]:
                 each.error = each.error if each.is_done else error
-            # Without a lock file the tablet is gone: its range was dropped, or the table.
+            # Without a lock file the tablet does not exist: its range or the table was dropped.
             is_gone = isinstance(error, StorageError) and error.errno == errno.ENOENT
             request.is_stale = request.is_stale or (is_gone and not taken)
         finally:

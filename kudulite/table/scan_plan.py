@@ -1,24 +1,17 @@
-"""Planning a scan: snapshot, tablets that may match, and key ranges of similar size.
+"""Planning of scans and diff scans: tablets that may match, and key ranges of similar size.
 
-A piece of a plan is logical (tablet, key range, time), not a list of files. To read it, the newest
-superblock of the tablet is opened and read at the plan's time, so pieces outlive compactions and
-sweeps. Key ranges are cut at the first keys of row groups, where base data is cut too.
+A piece of a plan is logical (tablets, key range, moment or window), not a list of files. Reading
+it opens the newest superblocks of the tablets, so pieces outlive compactions and garbage
+collection. Key ranges are cut at the first keys of row groups, where base data is cut too.
 
-Planning a diff scan: the window, the tablets that may hold a change in it, and their pieces.
+The window (start, end] of a diff scan is legal when both moments can be read: neither is before the
+ancient history mark or ahead of the clock. The safe timestamps advance to `end`, so the same window
+gives the same changes until the mark passes `start`.
 
-A window (start, end] is legal when both moments can be read: neither is before the ancient history
-mark or ahead of the clock. `end` is settled, and with it `start`, so the same window gives the same
-changes until the mark passes `start`.
-
-A piece is logical, as that of a scan: a tablet, a key range and the window.
-
-Columns of a scan that was planned before the table was altered.
-
-A plan names columns, and keeps their ids. Between plan and read a column may be renamed, dropped,
-or dropped and added again under its name. A renamed column is read under the name that it had; a
-dropped one is an error; another column's values are never read in its place. A column whose type
-was widened is read in the wider type, because files may have it, and returned in the type that it
-had: at the plan's moment every value fitted that type.
+A plan names columns and keeps their ids, because a column may be renamed, dropped or widened before
+the plan is read. A renamed column is read under its old name. A dropped one is an error, even if
+another column has its name now. A widened one is read in the wider type, which files may have, and
+returned in the planned type: at the plan's moment every value had it.
 """
 
 from __future__ import annotations
@@ -109,9 +102,9 @@ def unpruned(
     partition: PartitionSchema,
     tablets: Sequence[TabletEntry],
 ) -> Sequence[TabletEntry]:
-    """Return the tablets of a partitioning that predicates, bound to `schema`, leave.
+    """Return the tablets of a partitioning that may match predicates bound to `schema`.
 
-    After a rename they leave all: partitions have the columns' new names, predicates the old ones.
+    After a rename these are all: partitions have the columns' new names, predicates the old ones.
     """
     if schema is not manifest.schema:
         return tablets
@@ -147,7 +140,7 @@ def cut_pieces(
     share: float,
     split_bytes: int,
 ) -> list[ScanPiece]:
-    """Sweep the first keys of all row groups in key order; cut where a piece is large enough.
+    """Walk the first keys of all row groups in key order; cut where a piece is large enough.
 
     `share` is the part of base data that is read.
     """
@@ -199,7 +192,7 @@ def tightest(choose: Callable[[list[bytes]], bytes], *bounds: bytes | None) -> b
 
 
 def choose_window(store: TableStore, start: Any, end: Any) -> tuple[int, int]:
-    """Return the settled HybridTimes of a window; `end` None is now.
+    """Return the HybridTimes of a window, safe in all tablets; `end` None is now.
 
     Raises TimestampError for a moment ahead of the clock or before the ancient history mark, and
     when the window ends before it starts.
@@ -226,7 +219,7 @@ def diff_spec(
 ) -> DiffSpec:
     """Return the diff scan that begins at `start` and ends with `scan`; `table` is for errors.
 
-    Raises SchemaError for a column with the name of one that changes have themselves.
+    Raises SchemaError for a column that is named like a column of changes.
     """
     for name in scan.names:
         if name in CHANGE_COLUMNS:
@@ -345,7 +338,7 @@ def plan_diff_pieces(
 
 
 class PlannedColumn(NamedTuple):
-    """What a name meant when the scan was planned."""
+    """The column that a name meant when the scan was planned."""
 
     name: str
     id: int
@@ -390,7 +383,7 @@ def schema_as_planned(table: str, columns: ColumnIds, now: Schema) -> Schema:
 def with_planned_types(now: Schema, columns: ColumnIds) -> Schema:
     """Return the schema with the types that planned columns had; the others stay as they are.
 
-    It is for reading: a default of what is written may not fit the narrower type by now.
+    For reading only: a write default may not be valid in the narrower type.
     """
     planned = {column.id: column.type for column in columns}
     found = tuple(_with_type(column, planned.get(column.id)) for column in now.columns)

@@ -1,18 +1,18 @@
-"""Staging on a worker: checks a batch, splits it by tablet, and has each tablet resolve its rows.
+"""Staging of a bulk write: what its tasks share, its folder, and the work of each task.
 
-Whole columns throughout: one hash and one encoding pass over all rows, one stable sort by tablet,
-and one gather per column and tablet. Tablets are resolved in threads, which numpy and Arrow leave
-the interpreter lock for. Batches are collected up to `STAGE_BYTES_MAX`, so memory does not grow
-with the size of the write; each collected chunk becomes one part per tablet.
+    staging/<write id>/write.json        {"base_version": V, "owner": "…" or null}: pins version V
+                                         and its files; a new write of an owner ends the old ones
+    staging/<write id>/<part id>/…       one folder per part of each attempt of each task
 
-A bulk write before its commit: what all its tasks share, and its staging folder.
+A task checks a batch, splits it by tablet, and resolves the rows of each tablet. All steps work on
+whole columns: one hash and one encoding of all rows, one stable sort by tablet, one gather per
+column and tablet. Batches are collected up to `STAGE_BYTES_MAX`, so memory does not grow with the
+size of the write; each collected chunk becomes one part per tablet.
 
-    staging/<write id>/write.json        {"base_version": V, "owner": "…" or null}: pins version V's
-                                         files for the write; a new write of an owner ends the old
-    staging/<write id>/<part id>/…       one folder for each part of each attempt of each task
+Tasks never create the folder of the write itself: after an abort, a task that is still running
+fails at its next file and leaves nothing behind.
 
-Tasks never make the folder of the write itself: after an abort a task that is still running fails
-at its next file, and nothing of it stays.
+**Threads**: tablets are resolved in parallel; numpy and Arrow release the interpreter lock.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -55,7 +55,7 @@ WRITE_FILE = "write.json"
 
 @dataclass(frozen=True)
 class Stager:
-    """Stages batches of one write; `manifest` is the version that its rows are to fit."""
+    """Stages batches of one write against the version `manifest`."""
 
     store: TableStore
     state: WriteState
@@ -134,7 +134,8 @@ class Stager:
             raise OptionError(
                 f"table {self.store.name!r}: operation column {name!r}: {error}, I, U, D"
             ) from error
-        return np.array(codes, dtype=np.uint8)[encoded.indices.to_numpy()]
+        indices: np.ndarray = encoded.indices.to_numpy()
+        return np.array(codes, dtype=np.uint8)[indices]
 
     def check_nulls(self, rows: pa.Table, codes: np.ndarray) -> None:
         """Refuse nulls in key columns, and in NOT NULL columns of rows that would store them."""
@@ -278,11 +279,10 @@ def _chunks(batches: Iterable[Batch]) -> Iterator[pa.Table]:
 
 @dataclass(frozen=True)
 class WriteState:
-    """What every task and the commit of one write agree on; picklable.
+    """Parameters shared by all tasks and the commit of one write; picklable.
 
     `base_version` is the version that all rows are resolved against, whose file ends with
-    `base_crc32`. `operation_column` names the
-    batch's column of operations in a mixed write.
+    `base_crc32`. `operation_column` names the batch's column of operations in a mixed write.
     """
 
     table_id: str
@@ -302,8 +302,10 @@ class WriteState:
 
     @property
     def is_resolved_at_commit(self) -> bool:
-        """Whether tasks only split rows by tablet, since what a staged row meant could not be told
-        from what it left: in mixed and ordered writes, and where a null may become a default.
+        """Whether operations are resolved at commit; tasks then only split rows by tablet.
+
+        Needed when a staged row cannot be undone from its result: mixed and ordered writes, and
+        nulls that may become defaults.
         """
         spec = self.spec
         return spec.operation is None or spec.ordering_column is not None or spec.hides_nulls
@@ -319,7 +321,7 @@ class StagedOperations:
 
 @dataclass(frozen=True)
 class StagedTask:
-    """What one attempt of one task of write `write_id` has staged; small and picklable."""
+    """The staged parts of one attempt of one task of a write; small and picklable."""
 
     write_id: str
     task_index: int
@@ -359,7 +361,7 @@ def begin_write(store: TableStore, state: WriteState) -> bool:
 def base_of(store: TableStore, state: WriteState) -> Manifest:
     """Return the version that a write is resolved against.
 
-    Raises ConflictError where the write is over or that version is gone, StorageError.
+    Raises ConflictError where the write is over or that version was removed, StorageError.
     """
     try:
         base = store.at_version(state.base_version)
@@ -391,7 +393,7 @@ def is_committed(state: WriteState, manifest: Manifest) -> bool:
 def new_part_folder(store: TableStore, state: WriteState) -> str:
     """Make a folder for one part of a write; returns it relative to the table's folder.
 
-    Raises ConflictError when the write was aborted, or swept as abandoned.
+    Raises ConflictError when the write was aborted, or removed as abandoned.
     """
     check_write_is_open(store, state)
     part = f"{state.folder}/{uuid.uuid4().hex}"
@@ -403,7 +405,7 @@ def check_write_is_open(store: TableStore, state: WriteState) -> None:
     """Raise ConflictError unless the staging folder of a write is there."""
     if not (store.folder / state.folder / WRITE_FILE).exists():
         raise ConflictError(
-            f"table {store.name!r}: write {state.write_id} was aborted, or swept as abandoned;"
+            f"table {store.name!r}: write {state.write_id} was aborted, or removed as abandoned;"
             " write again"
         )
 
@@ -411,7 +413,7 @@ def check_write_is_open(store: TableStore, state: WriteState) -> None:
 def end_write(store: TableStore, state: WriteState) -> None:
     """Remove what a write has staged and not yet moved into the table.
 
-    The folder is renamed first, so that a task which is still running fails at its next file
+    The folder is renamed first, so that a task that is still running fails at its next file
     instead of leaving one behind.
     """
     _end(store, store.folder / state.folder)
@@ -427,7 +429,7 @@ def end_writes_of(store: TableStore, owner: str) -> None:
 def _end(store: TableStore, folder: Path) -> None:
     ended = folder.with_name(f".ended-{folder.name}")
     file_system = store.environment.file_system
-    with contextlib.suppress(StorageError):  # it is gone already
+    with contextlib.suppress(StorageError):  # it does not exist any more
         file_system.rename(folder, ended)
     file_system.remove_tree(ended)
 
@@ -438,8 +440,8 @@ def read_pinned_version(folder: Path) -> int | None:
     return version if isinstance(version, int) else None
 
 
-def _read_pin(folder: Path) -> dict:
-    """Return what a staging folder says of its write, empty where it cannot be read."""
+def _read_pin(folder: Path) -> dict[str, Any]:
+    """Return the content of a write's pin file, empty where it cannot be read."""
     try:
         pin = json.loads((folder / WRITE_FILE).read_bytes())
     except (OSError, ValueError):

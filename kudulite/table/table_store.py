@@ -2,10 +2,10 @@
 
     <table>/manifest/<n>.json    versions; `hint` holds the number of one that was published
     <table>/tablet/<id>/         superblock-….json, lock, rowset/
-    <table>/staging/<write id>/  what uncommitted writes have prepared
+    <table>/staging/<write id>/  files of uncommitted writes
 
-Invariants: (1) versions are numbered without gaps and removed from the oldest on, so version n + 1
-has never been removed while version n is there; (2) a manifest refers only to durable files.
+**Invariants**: (1) versions are numbered without gaps and removed from the oldest on, so version
+n + 1 has never been removed while version n is there; (2) a manifest refers only to durable files.
 
 A name of a removed version can be created again: by a publication that was built on version n,
 stood still, and went on after n and n + 1 were removed. Such a stray file is not a version. Three
@@ -19,11 +19,10 @@ rules follow from invariant 1:
                  compared; the hint names a version that was published, so the newest version is
                  never below it
 
-Threads: any. `_seen` is replaced, never changed; two threads that find the same version agree.
+`publish_next` repeats a publication after each lost race. `Environment` holds the parts that all
+tables of a process share: file system, clock, block cache.
 
-Publishing the next version of a table: put-if-absent, again after each lost race.
-
-The parts that every table of a process shares: file system, clock, block cache.
+**Threads**: any. `_seen` is replaced, never changed; two threads that find the same version agree.
 """
 
 from __future__ import annotations
@@ -64,18 +63,18 @@ MANIFEST_FOLDER, TABLET_FOLDER, STAGING_FOLDER = "manifest", "tablet", "staging"
 HINT_NAME = "hint"
 SMALL_WRITE_ROWS_MAX = 1000
 FLUSH_BYTES = 64 << 20
-# What an opened tablet costs in the cache per rowset, beside the files that count for themselves.
+# Cache cost of an opened tablet per rowset, beside its files, which are counted on their own.
 _ROWSET_BYTES = 2048
-# An opened tablet keeps its folded deltas: this many times their size in lz4 files, by experience.
+# An opened tablet keeps its merged deltas: about this many times their size in lz4 files.
 _FOLD_FACTOR = 4
 
 TabletKey = tuple[str, str, int]
 
-# Each lost race is another writer's success; this many in a row mean that something else is wrong.
+# Each lost race is another writer's success; so many in a row mean that something is wrong.
 PUBLISH_ATTEMPTS_MAX = 1000
 
-# Decoded blocks of point reads, key indexes, bloom filters and folded deltas. Lookups all over a
-# table whose decoded columns do not fit decode a row group at almost every one.
+# Decoded blocks of point reads, key indexes, bloom filters and merged deltas. If the decoded
+# columns exceed the cache, random lookups decode a row group almost every time.
 BLOCK_CACHE_MEMORY_FRACTION = 8
 BLOCK_CACHE_BYTES_MAX = 2 << 30
 
@@ -92,8 +91,8 @@ class Environment:
     small_write_rows_max: int = SMALL_WRITE_ROWS_MAX
     # Memory of a tablet's unflushed rows from which on it is flushed.
     flush_bytes: int = FLUSH_BYTES
-    # By `TableStore.tablet_key`: the newest memory with its superblock's name, and who waits to
-    # write rows. Both go when the superblock is superseded, see `TableStore.forget`.
+    # By `TableStore.tablet_key`: the newest memory with its superblock's name, and the threads
+    # that wait to write rows. `TableStore.forget` removes both with the superblock.
     memories: dict[TabletKey, tuple[str, MemStores | None]] = field(default_factory=dict)
     row_queues: dict[TabletKey, RowQueue] = field(default_factory=dict)
     background: BackgroundWork = field(default_factory=BackgroundWork)
@@ -103,7 +102,7 @@ class Environment:
 
 
 class _Seen(NamedTuple):
-    """The newest version that was found: its file, what tells that from any other, the next."""
+    """The newest version that was found, its file with its identity, and the next file."""
 
     manifest: Manifest
     identity: tuple[int, int]
@@ -262,7 +261,7 @@ class TableStore:
 
     @staticmethod
     def _identity(path: str) -> tuple[int, int] | None:
-        """Return what tells a version's file from any other, None when it does not exist."""
+        """Return the identity of a version's file, None when it does not exist."""
         try:
             found = os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -318,7 +317,9 @@ class TableStore:
             redo_bytes = sum(d.ref.length for meta in superblock.rowsets for d in meta.redo)
             return tablet, _ROWSET_BYTES * (1 + len(tablet.rowsets)) + _FOLD_FACTOR * redo_bytes
 
-        return self.cache.get_or_load((self._manifest_folder, entry.superblock.name), load)
+        key = self._manifest_folder, entry.superblock.name
+        opened: Tablet = self.cache.get_or_load(key, load)
+        return opened
 
     def tablet_folder(self, tablet_id: str) -> Path:
         """Return a tablet's folder."""
@@ -331,7 +332,7 @@ class TableStore:
     def tablet_key(self, tablet_id: str) -> TabletKey:
         """Return the key of what this process has in memory of a tablet.
 
-        It has the process: a fork may come while a thread of the parent changes that.
+        It names the process: a fork may happen while a thread of the parent changes that memory.
         """
         return self._tablet_folder, tablet_id, os.getpid()
 
@@ -342,14 +343,14 @@ class TableStore:
     def lock(
         self, tablet_id: str, *, is_shared: bool = False, stays_open: bool = False
     ) -> TabletLock:
-        """Return a tablet's lock, for a `with`; it waits for as long as the client is told to."""
+        """Return a tablet's lock, for a `with`; it waits up to the client's lock timeout."""
         path, timeout_seconds = self.lock_path(tablet_id), self.environment.lock_timeout_seconds
         return TabletLock(path, timeout_seconds, is_shared=is_shared, stays_open=stays_open)
 
     def lock_all(self, stack: ExitStack, work: str) -> dict[str, TabletLock]:
         """Take the locks of all tablets into `stack`; return them by tablet id.
 
-        While they are held no commit is under way, and nobody alters the table.
+        While they are held no commit or alteration is under way.
         """
         while True:
             ids = sorted(entry.id for entry in self.newest().tablets)
@@ -366,7 +367,7 @@ class TableStore:
     def lock_any(self, work: str) -> Iterator[tuple[Manifest, TabletLock]]:
         """Hold the lock of one tablet, any of them; give the newest version under it.
 
-        Meanwhile nobody alters the table, deletes it, or creates it again. Raises LockTimeoutError,
+        Meanwhile the table is not altered, deleted, or created again. Raises LockTimeoutError,
         TableNotFoundError, StorageError.
         """
         while True:
@@ -380,7 +381,7 @@ class TableStore:
                     return
 
     def safe_timestamp(self, tablet_id: str) -> int:
-        """Return the highest timestamp used or settled in a tablet, read without its lock."""
+        """Return the highest safe timestamp of a tablet, read without its lock."""
         return read_safe_timestamp(self.lock_path(tablet_id))
 
     def next_timestamp(self, used: int) -> int:
@@ -398,21 +399,21 @@ class TableStore:
     def forget(self, tablet_id: str) -> None:
         """Give up what this process has in memory of a tablet, with its open log and lock file.
 
-        Always right, as it is in the log: who is using it goes on, the next one reads it again.
+        Always correct, because the log has it: current users keep it, the next one reads the log.
         """
         key = self.tablet_key(tablet_id)
         self.environment.memories.pop(key, None)
         self.environment.row_queues.pop(key, None)
 
     def forget_all(self) -> None:
-        """Give up what this process has in memory of the table, whose folder has gone."""
+        """Give up what this process has in memory of the table, whose folder was removed."""
         if self._seen is not None:
             for entry in self._seen.manifest.readable_tablets:
                 self.forget(entry.id)
         self.cache.remove_below(f"{self.folder}{os.sep}")
 
     def _forget_superseded(self, newest: Manifest, before: Manifest) -> None:
-        """Forget tablets that have another superblock now, and those `before` that are gone."""
+        """Forget tablets that have another superblock now, and those that only `before` has."""
         entries = newest.readable_tablets
         for entry in entries:
             known = self.environment.memories.get(self.tablet_key(entry.id))
@@ -453,7 +454,7 @@ class TableStore:
         return published
 
     def create_tablet(self, place: TabletPartition) -> TabletEntry:
-        """Make an empty tablet, durable but for its folder's name; seen by nobody yet."""
+        """Make an empty tablet, durable but for its folder's name; in no version yet."""
         tablet_id = uuid.uuid4().hex
         folder = self.tablet_folder(tablet_id)
         file_system = self.environment.file_system
@@ -495,7 +496,7 @@ class TableStore:
         before = self._crc32_of(manifest.version - 1)
         if before is not None:
             return before == manifest.previous_crc32
-        # The version before is gone: removed after this one was created, or long before that.
+        # The version before was removed: after this one was created, or long before that.
         try:
             return self.at_version(manifest.version + 1).previous_crc32 == manifest.file_crc32
         except StorageError:
@@ -552,7 +553,7 @@ def with_tablet(manifest: Manifest, new: TabletEntry, commit_id: str) -> Manifes
 def are_there(rowsets: Sequence[RowSetMeta], base: Tablet) -> bool:
     """Whether all files are on disk that `rowsets` have and the tablet `base` does not.
 
-    Files that are built without the lock look abandoned to a sweep with a short grace time.
+    A garbage collection with a short grace time removes files that are built without the lock.
     """
     known = {ref.name for rowset in base.disk_rowsets for ref in rowset.meta.file_refs}
     new = [(meta.id, ref.name) for meta in rowsets for ref in meta.file_refs]

@@ -1,17 +1,17 @@
 """The tail of a tablet's log, which its superblock does not cover: read into memory, and recovered.
 
     superblock.wal_start ──── memory's `end` ──── durable end (lock file) ──── end of the file
-         in rowsets | in memory, catches up    | an append under way, or one whose writer died
+         in rowsets | in memory, catches up    | an append under way, or of a writer that died
 
-A reader goes up to the durable end and needs no lock. Who has the lock knows that no append is
-under way: whole frames beyond the durable end are then of a writer that died before it could say
-that they are durable. They are fsynced and count as written; a torn frame is cut off by the next
-append. So any process, after any crash, finds the same rows, and there is no owner.
+A reader reads up to the durable end and needs no lock. While the tablet's lock is held no append is
+under way, so whole frames beyond the durable end are of a writer that died before it recorded them
+as durable. They are fsynced and count as written; the next append cuts a torn frame off. So any
+process, after any crash, finds the same rows.
 
-Invariants: (1) the durable end is lifted after the fsync and before `last`, so at a settled time T
-all records up to T lie before it; (2) memory is never ahead of the durable end.
+**Invariants**: (1) the durable end advances after the fsync and before the safe timestamp, so all
+records up to a safe timestamp lie before it; (2) memory is never ahead of the durable end.
 
-Threads: any.
+**Threads**: any.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from kudulite.wal.log import FRAME_HEADER_BYTES, WalPosition, read_wal, segment_
 
 
 def read_tablet(store: TableStore, entry: TabletEntry) -> Tablet:
-    """Return a tablet with the rows of its log that are durable now; takes no lock as a rule.
+    """Return a tablet with the durable rows of its log; usually takes no lock.
 
-    It may be that of a newer version: at a settled time both show the same rows. Raises
+    It may be of a newer version: up to the safe timestamp both show the same rows. Raises
     CorruptionError for a damaged log.
     """
     entry, memory = caught_up_memory(store, entry)
@@ -41,10 +41,10 @@ def read_tablet(store: TableStore, entry: TabletEntry) -> Tablet:
 
 
 def caught_up_memory(store: TableStore, entry: TabletEntry) -> tuple[TabletEntry, MemStores | None]:
-    """Return the tablet's newest entry, and its memory up to the durable end; None: nothing is.
+    """Return the tablet's newest entry, and its memory up to the durable end, or None if empty.
 
-    Whoever else changes a tablet's rowsets or schema flushes its log. So what lies between the
-    newest `wal_start` and an end that was read before it fits this version.
+    Every change of a tablet's rowsets or schema flushes its log. So the records between the newest
+    `wal_start` and an end that was read before it belong to this version.
     """
     found = _durable_end(store, entry)
     manifest = store.newest()
@@ -69,8 +69,8 @@ def caught_up_memory(store: TableStore, entry: TabletEntry) -> tuple[TabletEntry
 def make_durable(store: TableStore, entry: TabletEntry, lock: TabletLock) -> WalPosition:
     """Return where the tablet's log ends, everything before it durable; under the tablet's lock.
 
-    Lifts the durable end and `last` over what a writer that died has left. Raises CorruptionError,
-    StorageError.
+    Advances the durable end and the safe timestamp over records of a writer that died.
+    Raises CorruptionError, StorageError.
     """
     base = store.tablet(entry)
     folder = base.wal_folder
@@ -79,7 +79,9 @@ def make_durable(store: TableStore, entry: TabletEntry, lock: TabletLock) -> Wal
     if not _is_longer(folder, end):
         return end
     tail = read_wal(folder, end, None, store.last_seen().schema, durable_end=end)
-    if tail.end > end:  # without records, too: who rolled the log may have died right after it
+    if (
+        tail.end > end
+    ):  # without records, too: a process may have died right after it rolled the log
         file_system = store.environment.file_system
         for segment in range(max(end.segment, 1), tail.end.segment + 1):
             with file_system.open_append(segment_path(folder, segment)) as file:
@@ -101,7 +103,7 @@ def recover(store: TableStore, entry: TabletEntry, lock: TabletLock) -> MemStore
     known = _known_memory(store, entry, schema)[1]
     if known is not None and known.log is not None and known.end == known.log.end:
         if lock.wal_end == known.end and known.log.is_current:
-            return known  # nobody else has appended since this process did
+            return known  # no other process has appended since
     end = make_durable(store, entry, lock)
     memory = _known_memory(store, entry, schema)[1] or _new_memory(store, entry, schema)
     _catch_up(store, memory, end)
@@ -109,7 +111,7 @@ def recover(store: TableStore, entry: TabletEntry, lock: TabletLock) -> MemStore
 
 
 def _recovered_by_reader(store: TableStore, entry: TabletEntry) -> tuple[TabletEntry, MemStores]:
-    """Recover under the lock, or read what is there where the lock cannot be had for writing."""
+    """Recover under the lock, or read the log where the lock file is not writable."""
     try:
         with store.lock(entry.id) as lock:
             lock.announce("recovery")
@@ -139,7 +141,7 @@ def _is_longer(folder: Path, end: WalPosition) -> bool:
 
 
 def _durable_end(store: TableStore, entry: TabletEntry) -> WalPosition | None:
-    """Return the durable end that the lock file names, None where it cannot be told."""
+    """Return the durable end that the lock file names, None where it has none."""
     _, found = read_lock_file(store.lock_path(entry.id))
     return None if found is None else WalPosition(*found)
 
