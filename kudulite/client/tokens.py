@@ -39,6 +39,7 @@ from kudulite.model.types import parse_type
 from kudulite.rowset.rowset import DiffSpec, ScanSpec
 from kudulite.table.history import check_not_ancient, tablet_at
 from kudulite.table.manifest import Manifest, TabletEntry
+from kudulite.table.partition import KeyBounds
 from kudulite.table.read_request import (
     Read,
     ReadPlan,
@@ -49,7 +50,6 @@ from kudulite.table.read_request import (
     read_of,
 )
 from kudulite.table.scan_plan import (
-    KeyBounds,
     PlannedColumn,
     ScanPiece,
     Spec,

@@ -22,10 +22,8 @@ before step 6 nothing is visible, and an error leaves the table as it was.
 
 from __future__ import annotations
 
-import contextlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -38,12 +36,12 @@ from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.table.flush import flush_tablet, flushed_under_locks
 from kudulite.table.manifest import Manifest, TabletEntry
 from kudulite.table.stage import (
-    THREAD_COUNT,
     StagedOperations,
     StagedTask,
     Stager,
     WriteState,
     check_write_is_open,
+    in_threads,
     is_committed,
     new_part_folder,
 )
@@ -223,10 +221,7 @@ class Commit:
                 return parts[tablet_id]
             return self._rebased_tablet(parts[tablet_id], old[tablet_id], new[tablet_id], now)
 
-        if len(parts) <= 1:
-            return {tablet_id: rebased(tablet_id) for tablet_id in parts}
-        with ThreadPoolExecutor(THREAD_COUNT, thread_name_prefix="kudulite-rebase") as pool:
-            return dict(zip(parts, pool.map(rebased, parts), strict=True))
+        return dict(zip(parts, in_threads("rebase", rebased, parts), strict=True))
 
     def _rebased_tablet(
         self, parts: list[StagedTablet], old: TabletEntry, new: TabletEntry, now: Manifest
@@ -289,10 +284,7 @@ class Commit:
         def install(entry: TabletEntry) -> TabletEntry:
             return installer.install(entry, parts.get(entry.id, []))
 
-        if len(entries) <= 1:
-            return {entry.id: install(entry) for entry in entries}
-        with ThreadPoolExecutor(THREAD_COUNT, thread_name_prefix="kudulite-install") as pool:
-            return {entry.id: entry for entry in pool.map(install, entries)}
+        return {entry.id: entry for entry in in_threads("install", install, entries)}
 
 
 def _skipped(newest: Manifest) -> CommitResult:
@@ -318,7 +310,7 @@ class Installer:
         A file that cannot be moved back is unreferenced; garbage collection removes it.
         """
         file_system = self.store.environment.file_system
-        with contextlib.suppress(StorageError):
+        with suppress(StorageError):
             for source, target in reversed(self._moved):
                 file_system.rename(target, source)
             for path in self._written:

@@ -45,7 +45,7 @@ from kudulite.rowset.merge_compaction import RowIdMap, merge_rowsets
 from kudulite.rowset.rowset_meta import RowSetMeta, is_dead_for_ever, without_ancient_undo
 from kudulite.table.history import ancient_history_mark, is_mark_still_valid
 from kudulite.table.manifest import Manifest
-from kudulite.table.table_store import TableStore, are_there, publish_next, with_tablet
+from kudulite.table.table_store import TableStore, are_there, publish_next
 from kudulite.tablet.maintenance_policy import (
     CollectHistory,
     CompactColumns,
@@ -102,7 +102,8 @@ def run_operation(
         replacement = _build(store, base, manifest.schema, operation, mark)
     except StorageError:
         # A purge, or a garbage collection without grace time, removes superseded files in use.
-        if _is_superseded(store, base):
+        newest = store.newest().entry(base.id)
+        if newest is None or store.tablet(newest).superblock != base.superblock:
             return None
         raise
     if replacement is None:
@@ -172,11 +173,6 @@ def _joined_deltas(
     if operation.is_undo:
         return merge_undo_files(file_system, rowset.folder, meta, start, stop, mark=mark)
     return merge_redo_files(file_system, rowset.folder, meta, start, stop)
-
-
-def _is_superseded(store: TableStore, base: Tablet) -> bool:
-    entry = store.newest().entry(base.id)
-    return entry is None or store.tablet(entry).superblock != base.superblock
 
 
 def carry_over(
@@ -266,7 +262,7 @@ def publish_superblock(
         if not is_mark_still_valid(manifest, mark):
             return None
         start = max(manifest.history_start, mark)
-        return replace(with_tablet(manifest, new, commit_id), history_start=start)
+        return manifest.with_entry(new).successor(commit_id, history_start=start)
 
     published = publish_next(store, newest, build)
     if published is None:

@@ -28,7 +28,7 @@ from kudulite.rowset.row_versions import flush_image
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.rowset.rowset_writer import write_rowsets
 from kudulite.table.manifest import Manifest, TabletEntry
-from kudulite.table.table_store import TableStore, are_there, publish_next, with_tablet
+from kudulite.table.table_store import TableStore, are_there, publish_next
 from kudulite.table.wal_tail import caught_up_memory, make_durable, recover
 from kudulite.tablet.mem_stores import MemStores
 from kudulite.tablet.tablet import ROWSET_FOLDER, Tablet
@@ -111,7 +111,7 @@ def _publish(store: TableStore, base: Tablet, flushed: _FlushedTablet, lock: Tab
     commit_id = uuid.uuid4().hex
 
     def build(manifest: Manifest) -> Manifest:
-        return with_tablet(manifest, new, commit_id)
+        return manifest.with_entry(new).successor(commit_id)
 
     return publish_next(store, newest, build) is not None
 

@@ -128,9 +128,7 @@ def maintain_table(
     """
     tablet_ids = [entry.id for entry in store.newest().tablets]
     # A tablet that is dropped meanwhile is skipped.
-    done = _maintained(
-        store, tablet_ids, is_flushing=True, budget_bytes=budget_bytes, run=run, report=report
-    )
+    done = _Pass(store, tablet_ids, budget_bytes, run, report).run_to_end(is_flushing=True)
     range_count = forget_dropped_ranges(store)
     swept = collect_garbage(store, grace_seconds, staging_grace_seconds)
     return MaintenanceResult(
@@ -153,32 +151,8 @@ def maintain_tablets(
     unknown tablet, and as `maintain_table`.
     """
     _check_tablet_ids(store, tablet_ids)
-    return _maintained(
-        store,
-        tablet_ids,
-        is_flushing=is_flushing,
-        budget_bytes=budget_bytes,
-        run=run,
-        report=report,
-    )
-
-
-def _maintained(
-    store: TableStore,
-    tablet_ids: Collection[str],
-    *,
-    is_flushing: bool,
-    budget_bytes: int | None,
-    run: Run,
-    report: Report,
-) -> MaintenanceResult:
-    flushed_count = 0
-    if is_flushing:
-        flushed_count = sum(flush_tablet(store, tablet_id) for tablet_id in tablet_ids)
     maintenance = _Pass(store, list(tablet_ids), budget_bytes, run, report)
-    maintenance.run_to_end()
-    busy = tuple(sorted(maintenance.busy))
-    return MaintenanceResult(flushed_count, tuple(maintenance.performed), busy)
+    return maintenance.run_to_end(is_flushing=is_flushing)
 
 
 def compact_table(
@@ -268,8 +242,13 @@ class _Pass:
     # By tablet: for which superblock and budget they were found, and what was worth doing.
     _known: dict[str, tuple[tuple[str, int], list[ScoredOperation]]] = field(default_factory=dict)
 
-    def run_to_end(self) -> None:
-        """Run one operation after the other until none is worth it."""
+    def run_to_end(self, *, is_flushing: bool) -> MaintenanceResult:
+        """Flush if asked to, then run one operation after the other until none is worth it."""
+        flushed_count = 0
+        if is_flushing:
+            flushed_count = sum(
+                flush_tablet(self.store, tablet_id) for tablet_id in self.tablet_ids
+            )
         while (tablet_id := self._best_tablet()) is not None:
             with maintenance_lock(self.store, tablet_id) as is_had:
                 if not is_had:
@@ -279,6 +258,8 @@ class _Pass:
                 found = self._candidates(tablet_id)
                 if found:
                     self._run_one(tablet_id, found[0])
+        busy = tuple(sorted(self.busy))
+        return MaintenanceResult(flushed_count, tuple(self.performed), busy)
 
     def _best_tablet(self) -> str | None:
         best, best_rank = None, (0, 0.0)
@@ -296,7 +277,8 @@ class _Pass:
         entry = manifest.entry(tablet_id)
         if entry is None:
             return []
-        key = (entry.superblock.name, min(BUDGET_BYTES, self._budget_left()))
+        budget = BUDGET_BYTES if self.budget_bytes is None else max(0, self.budget_bytes)
+        key = (entry.superblock.name, min(BUDGET_BYTES, budget))
         known = self._known.get(tablet_id)
         if known is None or known[0] != key:
             mark = ancient_history_mark(self.store, manifest)
@@ -305,11 +287,6 @@ class _Pass:
             known = key, scored_operations(superblock, mark, column_ids, key[1])
             self._known[tablet_id] = known
         return [s for s in known[1] if (tablet_id, s.operation) not in self._refused]
-
-    def _budget_left(self) -> int:
-        if self.budget_bytes is None:
-            return BUDGET_BYTES
-        return max(0, self.budget_bytes)
 
     def _run_one(self, tablet_id: str, scored: ScoredOperation) -> None:
         self._tried[tablet_id] += 1

@@ -42,6 +42,8 @@ COMBINATIONS_MAX = 10_000
 
 # Values of the first range columns.
 Bound = tuple[Any, ...]
+# [lower, upper) as encoded keys; None is unbounded.
+KeyBounds = tuple[bytes | None, bytes | None]
 
 
 @dataclass(frozen=True)
@@ -95,12 +97,8 @@ class PartitionSchema:
         columns = [schema.column(name) for name in range_columns]
         found = tuple(_canonical_range(r, columns) for r in ranges) or (RangePartition(),)
         partition = PartitionSchema(tuple(hash_dimensions), tuple(range_columns), found, schema)
-        partition = PartitionSchema(
-            partition.hash_dimensions,
-            partition.range_columns,
-            tuple(found[i] for i in partition._checked_order()),
-            schema,
-        )
+        ordered = tuple(found[number] for number in partition._checked_order())
+        partition = replace(partition, ranges=ordered)
         if partition.tablet_count > TABLETS_MAX:
             raise SchemaError(
                 f"{partition.tablet_count} tablets; at most {TABLETS_MAX} are possible"
@@ -181,7 +179,7 @@ class PartitionSchema:
         ]
 
     def _is_in_range(self, key: bytes, number: int) -> bool:
-        lower, upper = self._encoded[number]
+        lower, upper = self.encoded_ranges[number]
         return (lower is None or lower <= key) and (upper is None or key < upper)
 
     def _range_index(self, columns: dict[str, pa.Array], count: int) -> np.ndarray:
@@ -191,8 +189,7 @@ class PartitionSchema:
         order = keys.sort_order()
         ascending = keys.take(order)
         index = np.full(count, -1, dtype=np.int32)
-        for number in range(len(self.ranges)):
-            lower, upper = self.encoded_range(number)
+        for number, (lower, upper) in enumerate(self.encoded_ranges):
             start = 0 if lower is None else ascending.locate(lower, "left")
             stop = count if upper is None else ascending.locate(upper, "left")
             index[order[start:stop]] = number
@@ -203,12 +200,9 @@ class PartitionSchema:
         """Types of the range columns."""
         return [self.schema.column(name).type for name in self.range_columns]
 
-    def encoded_range(self, number: int) -> tuple[bytes | None, bytes | None]:
-        """Return [lower, upper) of a range as encoded range columns; None is unbounded."""
-        return self._encoded[number]
-
     @cached_property
-    def _encoded(self) -> list[tuple[bytes | None, bytes | None]]:
+    def encoded_ranges(self) -> list[KeyBounds]:
+        """[lower, upper) of each range as encoded range columns; None is unbounded."""
         return [(self._encode(r.lower), self._encode(r.upper)) for r in self.ranges]
 
     def _encode(self, bound: Bound | None) -> bytes | None:
@@ -217,17 +211,17 @@ class PartitionSchema:
         return None if bound is None else self._range_encoder.prefix(bound)
 
     def _checked_order(self) -> list[int]:
-        order = sorted(range(len(self.ranges)), key=lambda i: self._encoded[i][0] or b"")
+        order = sorted(range(len(self.ranges)), key=lambda i: self.encoded_ranges[i][0] or b"")
         previous: int | None = None
         for number in order:
-            lower, upper = self._encoded[number]
+            lower, upper = self.encoded_ranges[number]
             if lower is not None and upper is not None and lower >= upper:
                 raise SchemaError(
                     f"range partition {self.describe_range(number)}: the lower bound must be below"
                     " the upper bound"
                 )
             if previous is not None:
-                end = self._encoded[previous][1]
+                end = self.encoded_ranges[previous][1]
                 if end is None or lower is None or lower < end:
                     raise SchemaError(
                         f"range partitions {self.describe_range(previous)} and"
@@ -361,6 +355,14 @@ def _check_hash(schema: Schema, dimensions: Sequence[HashDimension]) -> None:
         used |= set(dimension.columns)
 
 
+def overlap(first: KeyBounds, second: KeyBounds) -> bool:
+    """Whether a key may be in both of two ranges [lower, upper)."""
+    (first_lower, first_upper), (second_lower, second_upper) = first, second
+    is_below = first_upper is not None and second_lower is not None and first_upper <= second_lower
+    is_above = first_lower is not None and second_upper is not None and first_lower >= second_upper
+    return not is_below and not is_above
+
+
 def tablets_to_scan(partition: PartitionSchema, predicates: BoundPredicates) -> list[int]:
     """Return the indexes of the tablets that may hold a matching row, ascending."""
     if predicates.is_empty:
@@ -379,15 +381,9 @@ def tablets_to_scan(partition: PartitionSchema, predicates: BoundPredicates) -> 
 def _ranges_to_scan(partition: PartitionSchema, predicates: BoundPredicates) -> list[int]:
     if not partition.range_columns:
         return [0]
-    lower, upper = predicates.range_bounds(partition.range_columns)
-    kept = []
-    for number in range(len(partition.ranges)):
-        start, stop = partition.encoded_range(number)
-        below = upper is not None and start is not None and start >= upper
-        above = lower is not None and stop is not None and stop <= lower
-        if not below and not above:
-            kept.append(number)
-    return kept
+    bounds = predicates.range_bounds(partition.range_columns)
+    ranges = enumerate(partition.encoded_ranges)
+    return [number for number, encoded in ranges if overlap(encoded, bounds)]
 
 
 def _buckets_to_scan(

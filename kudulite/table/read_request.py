@@ -32,9 +32,9 @@ from kudulite.model.schema import Column, Schema
 from kudulite.rowset.rowset import DiffSpec, ScanSpec
 from kudulite.table.history import choose_snapshot
 from kudulite.table.manifest import Manifest
+from kudulite.table.partition import KeyBounds
 from kudulite.table.scan_plan import (
     ColumnIds,
-    KeyBounds,
     Spec,
     choose_window,
     diff_spec,

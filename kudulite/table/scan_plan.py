@@ -33,15 +33,12 @@ from kudulite.rowset.rowset import DiffSpec, RowSet, ScanSpec
 from kudulite.rowset.rowset_diff import may_have_changed
 from kudulite.table.history import check_not_ancient, choose_snapshot, partitions_to_read, tablet_at
 from kudulite.table.manifest import Manifest, TabletEntry
-from kudulite.table.partition import PartitionSchema, tablets_to_scan
+from kudulite.table.partition import KeyBounds, PartitionSchema, overlap, tablets_to_scan
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.tablet import Tablet
 from kudulite.tablet.tablet_scan import CHANGE_COLUMNS
 
 Spec = TypeVar("Spec", ScanSpec, DiffSpec)
-
-# [lower, upper) as encoded keys; None is unbounded.
-KeyBounds = tuple[bytes | None, bytes | None]
 
 # The estimated size on disk of a row that is in a MemRowSet.
 MEMORY_ROW_BYTES = 64
@@ -118,19 +115,13 @@ def plan_pieces(
 
     A tablet that a snapshot sees no rowset of gives no piece.
     """
+    share = max(1, len(set(spec.names) | set(spec.predicates.columns))) / len(spec.schema.columns)
     pieces: list[ScanPiece] = []
     for entry in entries_to_scan(store, manifest, spec):
-        pieces += _tablet_pieces(store, entry, spec, split_bytes)
+        tablet = tablet_at(store, entry, spec.timestamp)
+        rowsets = tablet.visible(spec.timestamp).overlapping(spec.lower, spec.upper)
+        pieces += cut_pieces((entry.id,), rowsets, spec, share, split_bytes)
     return pieces
-
-
-def _tablet_pieces(
-    store: TableStore, entry: TabletEntry, spec: ScanSpec, split_bytes: int
-) -> list[ScanPiece]:
-    tablet = tablet_at(store, entry, spec.timestamp)
-    share = max(1, len(set(spec.names) | set(spec.predicates.columns))) / len(spec.schema.columns)
-    rowsets = tablet.visible(spec.timestamp).overlapping(spec.lower, spec.upper)
-    return cut_pieces((entry.id,), rowsets, spec, share, split_bytes)
 
 
 def cut_pieces(
@@ -169,13 +160,8 @@ def cut_pieces(
         if pieces:
             pieces[-1] = replace(pieces[-1], upper=key)
         pieces.append(ScanPiece(tablet_ids, key if pieces else None, None, size, rows))
-    return [piece for piece in pieces if _overlaps(piece, spec)]
-
-
-def _overlaps(piece: ScanPiece, spec: ScanSpec) -> bool:
-    below = spec.upper is not None and piece.lower is not None and piece.lower >= spec.upper
-    above = spec.lower is not None and piece.upper is not None and piece.upper <= spec.lower
-    return not below and not above
+    bounds = spec.lower, spec.upper
+    return [piece for piece in pieces if overlap((piece.lower, piece.upper), bounds)]
 
 
 def narrowed(spec: Spec, lower: bytes | None, upper: bytes | None) -> Spec:
@@ -258,25 +244,21 @@ def entries_to_diff(
 
 
 class _Place(NamedTuple):
-    """A tablet and the encoded range columns of its rows, [lower, upper)."""
+    """A tablet and the bounds of its rows as encoded range columns."""
 
     entry: TabletEntry
-    lower: bytes | None
-    upper: bytes | None
+    bounds: KeyBounds
 
     def may_share_a_key_with(self, other: _Place) -> bool:
         """Whether a key of one may be, or have been, in the other."""
-        if self.entry.partition.buckets != other.entry.partition.buckets:
-            return False
-        is_below = self.upper is not None and other.lower is not None and self.upper <= other.lower
-        is_above = self.lower is not None and other.upper is not None and self.lower >= other.upper
-        return not is_below and not is_above
+        is_same_bucket = self.entry.partition.buckets == other.entry.partition.buckets
+        return is_same_bucket and overlap(self.bounds, other.bounds)
 
 
 def _place_of(partition: PartitionSchema, entry: TabletEntry) -> _Place:
     if not partition.range_columns:
-        return _Place(entry, None, None)
-    return _Place(entry, *partition.encoded_range(entry.partition.range_index))
+        return _Place(entry, (None, None))
+    return _Place(entry, partition.encoded_ranges[entry.partition.range_index])
 
 
 def _overlapping(places: Sequence[_Place]) -> list[list[_Place]]:

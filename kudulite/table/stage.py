@@ -22,11 +22,11 @@ import errno
 import json
 import os
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -49,6 +49,8 @@ STAGED_OPERATION_NAME = "\0operation"  # no column of a table can bear a NUL
 THREAD_COUNT = min(4, os.cpu_count() or 1)
 
 Batch: TypeAlias = pa.RecordBatch | pa.Table
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 WRITE_FILE = "write.json"
 
@@ -134,8 +136,8 @@ class Stager:
             raise OptionError(
                 f"table {self.store.name!r}: operation column {name!r}: {error}, I, U, D"
             ) from error
-        indices: np.ndarray = encoded.indices.to_numpy()
-        return np.array(codes, dtype=np.uint8)[indices]
+        operations: np.ndarray = np.array(codes, np.uint8)[encoded.indices.to_numpy()]
+        return operations
 
     def check_nulls(self, rows: pa.Table, codes: np.ndarray) -> None:
         """Refuse nulls in key columns, and in NOT NULL columns of rows that would store them."""
@@ -204,11 +206,7 @@ class Stager:
             tablet = self.store.tablet(self.manifest.tablets[number])
             return resolver.resolve(batch, tablet, staging)
 
-        splits = list(self._split(rows))
-        if len(splits) == 1:
-            return [resolve(splits[0])]
-        with ThreadPoolExecutor(THREAD_COUNT, thread_name_prefix="kudulite-stage") as pool:
-            return list(pool.map(resolve, splits))
+        return in_threads("stage", resolve, list(self._split(rows)))
 
     def _keys(self, rows: pa.Table) -> KeyArray:
         schema = self.manifest.schema
@@ -253,6 +251,16 @@ class Stager:
         entry = next(tablet for tablet in self.manifest.tablets if tablet.id == tablet_id)
         staging = new_part_folder(self.store, self.state)
         return [self.resolver.resolve(batch, self.store.tablet(entry), staging)]
+
+
+def in_threads(
+    purpose: str, work: Callable[[Item], Result], items: Collection[Item]
+) -> list[Result]:
+    """Return `work` of each item, in order; several run in parallel."""
+    if len(items) <= 1:
+        return [work(item) for item in items]
+    with ThreadPoolExecutor(THREAD_COUNT, thread_name_prefix=f"kudulite-{purpose}") as pool:
+        return list(pool.map(work, items))
 
 
 def _pieces(batches: Iterable[Batch]) -> Iterator[pa.Table]:

@@ -545,11 +545,6 @@ def publish_alone(
         return publish_next(store, newest, build)
 
 
-def with_tablet(manifest: Manifest, new: TabletEntry, commit_id: str) -> Manifest:
-    """Return the version after `manifest`, with another entry of one of its tablets."""
-    return manifest.with_entry(new).successor(commit_id)
-
-
 def are_there(rowsets: Sequence[RowSetMeta], base: Tablet) -> bool:
     """Whether all files are on disk that `rowsets` have and the tablet `base` does not.
 

@@ -46,7 +46,8 @@ def caught_up_memory(store: TableStore, entry: TabletEntry) -> tuple[TabletEntry
     Every change of a tablet's rowsets or schema flushes its log. So the records between the newest
     `wal_start` and an end that was read before it belong to this version.
     """
-    found = _durable_end(store, entry)
+    _, wal_end = read_lock_file(store.lock_path(entry.id))
+    found = None if wal_end is None else WalPosition(*wal_end)
     manifest = store.newest()
     entry = manifest.readable_entry(entry.id) or entry
     is_known, memory = _known_memory(store, entry, manifest.schema)
@@ -138,12 +139,6 @@ def _is_longer(folder: Path, end: WalPosition) -> bool:
         return False
     _, (behind,) = read_ranges(path, [(end.first_frame.offset, FRAME_HEADER_BYTES)])
     return any(behind)
-
-
-def _durable_end(store: TableStore, entry: TabletEntry) -> WalPosition | None:
-    """Return the durable end that the lock file names, None where it has none."""
-    _, found = read_lock_file(store.lock_path(entry.id))
-    return None if found is None else WalPosition(*found)
 
 
 def _known_memory(
