@@ -21,7 +21,14 @@ DOCUMENTS = [
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 # Folders of sources that are checked; `kudulite` is the files that stand in it directly.
-CHECKED_FOLDERS = ("benchmarks", "examples", "kudulite_spark")
+CHECKED_FOLDERS = (
+    "benchmarks",
+    "examples",
+    "kudulite/basefile",
+    "kudulite/fs",
+    "kudulite/table",
+    "kudulite_spark",
+)
 
 # "It is told", "whoever reads", "what goes": each has an exact verb or noun in its place.
 BANNED_WORD = re.compile(
