@@ -1,18 +1,17 @@
-"""HybridTime: one integer that is both wall time and order.
+"""HybridTime: timestamps that are wall time and order in one integer.
 
     timestamp := physical microseconds since 1970 << 12 | logical
 
 A timestamp fits 64 bits, without a sign, until the year 2112. A wall time stands for its whole
 microsecond, so a snapshot at a wall time (inclusive) sees every commit of that microsecond.
 
-Source: Kudu, "hybrid clock"; there a snapshot is exclusive, here it is inclusive.
+**Source** Kudu, "hybrid clock"; a snapshot is exclusive there, and inclusive here.
 """
 
 from __future__ import annotations
 
 import time
 from datetime import UTC, date, datetime, timedelta
-from typing import Any
 
 from kudulite.errors import TimestampError
 
@@ -26,7 +25,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Clock:
-    """Reads the wall clock; a test hands in one that it moves by hand."""
+    """Reads the wall clock; a test replaces it with a clock that it controls."""
 
     def now(self) -> int:
         """Return the present as a HybridTime with logical part 0."""
@@ -39,7 +38,7 @@ def physical_microseconds(timestamp: int) -> int:
 
 
 def format_timestamp(timestamp: int) -> str:
-    """Return `2026-11-21T10:00:00.000000Z (HybridTime 7…)`, as error messages show it."""
+    """Return `2026-11-21T10:00:00.000000Z (HybridTime 7…)`, the form in error messages."""
     try:
         moment = _EPOCH + timedelta(microseconds=physical_microseconds(timestamp))
     except OverflowError:
@@ -47,8 +46,8 @@ def format_timestamp(timestamp: int) -> str:
     return f"{moment.strftime('%Y-%m-%dT%H:%M:%S.%fZ')} (HybridTime {timestamp})"
 
 
-def parse_timestamp(value: Any) -> int:
-    """Turn what a person gives as a moment into a HybridTime.
+def parse_timestamp(value: object) -> int:
+    """Turn a user's moment into a HybridTime.
 
     Accepts a datetime or ISO 8601 text (UTC where no zone is given), and an integer (or its text):
     a HybridTime as in `WriteResult.timestamp`, or microseconds since 1970 when below 2**52.

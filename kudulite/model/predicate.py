@@ -7,22 +7,22 @@ Meaning, for every type: NULL matches IS NULL only; NaN equals NaN and is above 
 -0.0 equals 0.0; strings and binary compare as unsigned bytes. Literals are compared by value: one
 that the column cannot hold is legal, and `x < 2**40` is true for every int32.
 
-**Threads**: everything here is immutable. All of it can be pickled.
+A constraint is evaluated on a column's array by whole-array comparisons: one bool per row.
 
-From constraints on key columns to bounds on encoded keys.
+Bounds on encoded keys follow from the constraints on the key columns, in key order, as long as each
+column is bounded. The lower bound is the smallest allowed value of each column; a prefix sorts
+before all keys that start with it, so the columns after it need no value. The upper bound is the
+greatest allowed value of each column and includes all keys that start with these values. It ends at
+a column without a greatest value below its bound.
 
-The walk goes along the key columns as long as each is bounded. Lower bound: the smallest allowed
-value of each column; a shorter prefix is smaller than what starts with it, so the rest needs no
-filling. Upper bound: the greatest allowed value of each; whatever starts with those is included. It
-ends at a column whose bound is open and has no greatest value below it.
+**Threads** any; everything here is immutable and can be pickled.
 
-Source: Kudu common/key_util.cc, scan_spec.cc.
-
-Evaluating a constraint on a column's array: one bool per row, by whole-array comparisons.
+**Source** Kudu common/key_util.cc, scan_spec.cc.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -43,7 +43,7 @@ from kudulite.model.predicate_constraint import (
     float_of_key,
 )
 from kudulite.model.schema import Schema
-from kudulite.model.types import ColumnType, value_text
+from kudulite.model.types import ColumnType, joined, value_text
 
 OPERATORS = ("=", "<", "<=", ">", ">=", "in", "is_null", "is_not_null", "starts_with")
 _NULL_OPERATORS = ("is_null", "is_not_null")
@@ -85,15 +85,15 @@ class Predicate:
 
 
 def conjunction(where: Sequence[Predicate] | Predicate) -> list[Predicate]:
-    """Return what a user gives as a condition as a list: one predicate or several.
+    """Return a user's condition, one predicate or several, as a list.
 
-    Text is none, and is refused as a whole when predicates are bound.
+    Text is not a condition; `bind_predicates` refuses it as a whole.
     """
     return [where] if isinstance(where, Predicate | str) else list(where)
 
 
 class ColumnExpression:
-    """A column to compare: `==`, `<`, `<=`, `>`, `>=` and the methods give a Predicate."""
+    """A column to compare: `==`, `<`, `<=`, `>`, `>=` and the methods return a Predicate."""
 
     __slots__ = ("name",)
 
@@ -126,19 +126,19 @@ class ColumnExpression:
         return Predicate(self.name, ">=", value)
 
     def in_list(self, values: Iterable[Any]) -> Predicate:
-        """Equal to one of `values`; none of them means no row."""
+        """Return the predicate "equal to one of `values`"; no row matches an empty list."""
         return Predicate(self.name, "in", values)
 
     def is_null(self) -> Predicate:
-        """Return the cell is NULL."""
+        """Return the predicate "the cell is NULL"."""
         return Predicate(self.name, "is_null")
 
     def is_not_null(self) -> Predicate:
-        """Return the cell has a value."""
+        """Return the predicate "the cell has a value"."""
         return Predicate(self.name, "is_not_null")
 
     def starts_with(self, prefix: str | bytes) -> Predicate:
-        """Return the string or binary value begins with `prefix`."""
+        """Return the predicate "the string or binary value begins with `prefix`"."""
         return Predicate(self.name, "starts_with", prefix)
 
 
@@ -166,7 +166,7 @@ class BoundPredicates:
         )
 
     def evaluate(self, batch: pa.RecordBatch | pa.Table) -> np.ndarray:
-        """bool[n]: which rows match; `batch` has at least `columns`, of exactly their types."""
+        """Return bool[n], which rows match; `batch` has `columns`, of exactly their types."""
         if self.is_empty:
             return np.zeros(batch.num_rows, bool)
         result: np.ndarray | None = None
@@ -185,18 +185,18 @@ class BoundPredicates:
         null_count: int | None,
         row_count: int | None,
     ) -> bool:
-        """False only if these statistics of `column` prove that no row matches; None is unknown."""
+        """Return False only if statistics of `column` (None: unknown) prove that no row matches."""
         constraint = self.constraints.get(column)
         if constraint is None:
             return True
         return constraint.may_match(minimum, maximum, null_count, row_count)
 
     def key_bounds(self) -> tuple[bytes | None, bytes | None]:
-        """(lower inclusive, upper exclusive) on the encoded primary key; None is no bound."""
+        """Return (lower inclusive, upper exclusive) on the encoded key; None is no bound."""
         return self.range_bounds(self.schema.key_names)
 
     def range_bounds(self, columns: Sequence[str]) -> tuple[bytes | None, bytes | None]:
-        """Return the same over any list of key columns, encoded with the last of them as last."""
+        """Return the bounds over any list of key columns, the last of them encoded as last."""
         if self.is_empty:
             return b"", b""
         return encoded_bounds(
@@ -221,7 +221,8 @@ def bind_predicates(
 
     ColumnNotFoundError for an unknown column; SchemaError, naming column and value, for a literal
     that cannot be compared with it. Ints, floats and Decimals compare with every number; ISO
-    strings with dates and timestamps; a naive datetime with unixtime_micros as UTC."""
+    strings with dates and timestamps; a naive datetime with unixtime_micros as UTC.
+    """
     if isinstance(predicates, Predicate):
         predicates = (predicates,)
     given: tuple[Predicate, ...] = tuple(predicates or ())
@@ -241,9 +242,10 @@ def bind_predicates(
 def encoded_bounds(
     constraints: Sequence[ColumnConstraint | None], types: Sequence[ColumnType]
 ) -> tuple[bytes | None, bytes | None]:
-    """(lower inclusive, upper exclusive) encoded keys of rows that can match; None is no bound.
+    """Return (lower inclusive, upper exclusive) encoded keys of matching rows; None is no bound.
 
-    One constraint or None per column of `types`, which is a whole list of key columns."""
+    There is one constraint or None per column of `types`, a whole list of key columns.
+    """
     if any(c is not None and (c.is_empty or c.is_null) for c in constraints):
         return b"", b""  # key columns are NOT NULL: nothing matches
     return _lower_bound(constraints, types), _upper_bound(constraints, types)
@@ -298,8 +300,7 @@ def evaluate_constraint(
     constraint: ColumnConstraint, array: pa.Array | pa.ChunkedArray
 ) -> np.ndarray:
     """Return bool[n], which values match. `array` has exactly the column's Arrow type."""
-    if isinstance(array, pa.ChunkedArray):
-        array = array.chunk(0) if array.num_chunks == 1 else array.combine_chunks()
+    array = joined(array)
     if isinstance(array, pa.ChunkedArray):  # over 2 GiB of strings
         parts = [evaluate_constraint(constraint, chunk) for chunk in array.chunks]
         return np.concatenate(parts)
@@ -358,7 +359,7 @@ def _match_integers(constraint: ColumnConstraint, values: np.ndarray) -> np.ndar
 
 
 def _match_floats(constraint: ColumnConstraint, values: np.ndarray) -> np.ndarray:
-    """NaN is the greatest key and equal to itself; bounds are doubles, also for a float column."""
+    """Match floats: NaN is the greatest key and equals itself; bounds are always doubles."""
     keys = constraint.keys
     if keys is not None:
         wanted = [float_of_key(key) for key in keys if key != NAN_KEY]
@@ -381,7 +382,7 @@ def _match_floats(constraint: ColumnConstraint, values: np.ndarray) -> np.ndarra
 
 
 def _match_arrow(constraint: ColumnConstraint, array: pa.Array) -> np.ndarray:
-    """For bytes, compared unsigned, and decimals: Arrow's comparisons with scalars."""
+    """Match bytes, compared unsigned, and decimals by Arrow's comparisons with scalars."""
     column_type = constraint.column.type
     is_bytes = column_type.is_bytes
     if is_bytes:
@@ -392,25 +393,20 @@ def _match_arrow(constraint: ColumnConstraint, array: pa.Array) -> np.ndarray:
         """Return the key as a scalar of the array's type."""
         return pa.scalar(key if is_bytes else domain_value(key, column_type), array.type)
 
-    if constraint.keys is not None:
-        if len(constraint.keys) == 1:
-            match = pc.equal(array, scalar(constraint.keys[0]))
-        else:
-            wanted = pa.array([scalar(key).as_py() for key in constraint.keys], array.type)
-            match = pc.is_in(array, value_set=wanted)
-    elif constraint.lower is None:
-        match = _below(array, constraint.upper, scalar, is_bytes)
-    else:
-        match = pc.greater_equal(array, scalar(constraint.lower))
-        if constraint.upper is not None:
-            match = pc.and_(match, _below(array, constraint.upper, scalar, is_bytes))
+    conditions = []
+    if constraint.keys is not None and len(constraint.keys) > 1:
+        wanted = pa.array([scalar(key).as_py() for key in constraint.keys], array.type)
+        conditions.append(pc.is_in(array, value_set=wanted))
+    elif constraint.keys is not None:
+        conditions.append(pc.equal(array, scalar(constraint.keys[0])))
+    if constraint.lower is not None:
+        conditions.append(pc.greater_equal(array, scalar(constraint.lower)))
+    if constraint.upper is not None and is_bytes:
+        conditions.append(pc.less(array, scalar(constraint.upper)))
+    elif constraint.upper is not None:
+        # The greatest allowed number, because the bound itself may have one digit too many.
+        conditions.append(pc.less_equal(array, scalar(constraint.upper - 1)))
+    match = functools.reduce(pc.and_, conditions)
     if match.null_count:
         match = pc.fill_null(match, False)
     return _as_numpy(match)
-
-
-def _below(array: pa.Array, upper: Any, scalar: Any, is_bytes: bool) -> pa.Array:
-    # Of integers the greatest allowed is used: the bound itself may have one digit too many.
-    if is_bytes:
-        return pc.less(array, scalar(upper))
-    return pc.less_equal(array, scalar(upper - 1))

@@ -1,19 +1,19 @@
-"""All predicates on one column, merged: what a value must be for the row to match.
+"""All predicates on one column, merged into one constraint on its values.
 
 A constraint is IS NULL, or NOT NULL together with a half-open interval of domain keys or a list of
-keys. Merging is exact: a contradiction shows as an empty constraint, `a >= 5 and a <= 5` as an
+keys. Merging is exact: a contradiction becomes an empty constraint, `a >= 5 and a <= 5` an
 equality.
 
-Source: Kudu common/column_predicate.h, "Simplify" and "Merge".
-
-The ordered domain of a column type: every value as an int or as bytes that compare as it does.
+A domain key is a value as an int or as bytes that compare as the value does:
 
     bytes    string, varchar (their UTF-8), binary
     int      whole numbers, days, microseconds, unscaled decimals, 0 and 1 for bool; for floats a
              number that rises with the value: -inf .. -0.0 = 0.0 .. inf < NaN
 
-In both a key has a next one, so every comparison becomes a half-open interval, and a literal that
-is no value of the column (5.5 for an int32, 2^40 too) still has its place between two keys.
+Every key has a successor, so every comparison becomes a half-open interval. A literal that is no
+value of the column (5.5 or 2^40 for an int32) still has a place between two keys.
+
+**Source** Kudu common/column_predicate.h, "Simplify" and "Merge".
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-import numpy as np
-
 from kudulite.errors import SchemaError
+from kudulite.model.encoded_key import prefix_successor
 from kudulite.model.schema import Column
 from kudulite.model.types import DATE_MAX, DATE_MIN, ColumnType, value_text
 from kudulite.model.values import (
     INT_RANGES,
     date_from_days,
     decimal_from_unscaled,
+    python_value,
     timestamp_from_micros,
     to_bytes,
     to_days,
@@ -54,10 +54,11 @@ _BITS, _DOUBLE = struct.Struct("<q"), struct.Struct("<d")
 
 @dataclass(frozen=True)
 class ColumnConstraint:
-    """What the predicates on one column allow.
+    """The allowed values of one column.
 
-    `keys`, ascending, are all that is allowed if given; otherwise lower ≤ key < upper, None
-    being no bound. Neither is given for IS NULL (`is_null`) and IS NOT NULL."""
+    `keys`, if given, are the allowed keys, ascending. Otherwise lower ≤ key < upper, where None is
+    no bound. IS NULL (`is_null`) and IS NOT NULL have neither.
+    """
 
     column: Column
     is_null: bool = False
@@ -68,7 +69,7 @@ class ColumnConstraint:
 
     @property
     def rank(self) -> int:
-        """Order of evaluation: what rejects most goes first."""
+        """The order of evaluation, from the constraint that rejects most."""
         if self.is_empty:
             return RANK_EMPTY
         if self.is_null:
@@ -108,7 +109,8 @@ class ColumnConstraint:
     ) -> bool:
         """Return False only if no row can match, given statistics of which each may be None.
 
-        Parquet leaves NaN out of minimum and maximum."""
+        Parquet's minimum and maximum ignore NaN.
+        """
         if self.is_empty:
             return False
         if self.is_null:
@@ -183,7 +185,7 @@ def _null_test(column: Column, comparisons: Iterable[tuple[str, Any]]) -> Column
 
 
 def _keys_of(values: Iterable[Any], column: Column) -> set[DomainKey]:
-    """Keys of an IN list; NULL in it matches nothing, nor does a value the column cannot hold."""
+    """Return the keys of an IN list without NULL and values that the column cannot hold."""
     floors = [
         literal_floor(value, column.type, column.name) for value in values if value is not None
     ]
@@ -191,7 +193,7 @@ def _keys_of(values: Iterable[Any], column: Column) -> set[DomainKey]:
 
 
 def _interval(op: str, value: Any, column: Column) -> tuple[DomainKey, DomainKey]:
-    """lower ≤ key < upper for one comparison; None is no bound."""
+    """Return (lower, upper) of one comparison, lower ≤ key < upper; None is no bound."""
     if op == "is_not_null":
         return None, None
     if op == "starts_with":
@@ -214,13 +216,12 @@ def _prefix_interval(value: Any, column: Column) -> tuple[bytes, bytes | None]:
             f"not for {column.type}"
         )
     try:
-        prefix = to_bytes(value) if column.type.name == "binary" else to_text(value).encode()
+        prefix = _bytes_literal(value, column.type)
     except (TypeError, ValueError) as error:
         raise SchemaError(
             f"predicate on column {column.name!r}: starts_with {value!r}: {error}"
         ) from error
-    stem = prefix.rstrip(b"\xff")
-    return prefix, stem[:-1] + bytes([stem[-1] + 1]) if stem else None
+    return prefix, prefix_successor(prefix)
 
 
 def domain_min(column_type: ColumnType) -> DomainKey:
@@ -247,7 +248,7 @@ def _number_range(column_type: ColumnType) -> tuple[int, int]:
 
 
 def domain_successor(key: DomainKey) -> DomainKey:
-    """Return the next key: nothing lies between."""
+    """Return the smallest key above `key`."""
     return key + b"\0" if isinstance(key, bytes) else key + 1
 
 
@@ -255,12 +256,12 @@ def literal_floor(value: Any, column_type: ColumnType, column: str) -> tuple[Dom
     """Return the greatest key ≤ the literal, and whether it is the literal itself.
 
     The key may be outside the type's range. SchemaError names column and literal if they cannot be
-    compared."""
-    if isinstance(value, np.generic):
-        value = value.item() if not isinstance(value, np.datetime64) else value.astype(object)
+    compared.
+    """
+    value = python_value(value, column_type)
     try:
         if column_type.is_bytes:
-            return (to_bytes(value) if column_type.name == "binary" else _text(value)), True
+            return _bytes_literal(value, column_type), True
         if column_type.name == "bool":
             if not isinstance(value, bool):
                 raise TypeError("expected a bool")
@@ -280,12 +281,12 @@ def literal_floor(value: Any, column_type: ColumnType, column: str) -> tuple[Dom
         ) from error
 
 
-def _text(value: Any) -> bytes:
-    return to_text(value).encode()
+def _bytes_literal(value: Any, column_type: ColumnType) -> bytes:
+    return to_bytes(value) if column_type.name == "binary" else to_text(value).encode()
 
 
 def _exact_floor(value: Any, column_type: ColumnType) -> tuple[int, bool]:
-    """For whole numbers and decimals. A float means the number it prints as: 0.1 is a tenth."""
+    """Return the floor for integers and decimals; a float stands for the number it prints as."""
     if isinstance(value, bool) or not isinstance(value, (int, float, decimal.Decimal)):
         raise TypeError("expected a number")
     if not isinstance(value, int) and not math.isfinite(value):
@@ -297,7 +298,7 @@ def _exact_floor(value: Any, column_type: ColumnType) -> tuple[int, bool]:
 
 
 def _float_floor(value: Any) -> tuple[int, bool]:
-    """For floats: ints are compared exactly, a Decimal means the nearest double."""
+    """Return the floor for floats: an int compares exactly, a Decimal as the nearest double."""
     if isinstance(value, bool) or not isinstance(value, (int, float, decimal.Decimal)):
         raise TypeError("expected a number")
     if not isinstance(value, int):

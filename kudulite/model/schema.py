@@ -1,19 +1,18 @@
-"""Columns and schemas: names, types, ids, defaults, and which columns are the primary key.
+"""Columns and schemas: names, types, ids, defaults, and the primary key.
 
-Invariants of a Schema: (1) the key columns come first, in key order; (2) they are NOT NULL and of
-key types; (3) names and ids are unique; (4) an id is never used twice in the life of a table, so
-`next_column_id` is above all that ever were; (5) nothing changes after construction: an altered
-table has another Schema.
+A column has two defaults. The read default is the value of rows written before the column was
+added; it never changes. The write default fills cells that an insert leaves unset; it may change.
 
-A column has two defaults. The read default is what rows from before the column show, and is frozen
-when the column is made; the write default fills cells that an insert leaves unset, and may change.
+A PartialRow has only some of its cells set. It serves as a bound of scans and range partitions, as
+in kudu-python. A cell that is not set is not null: in a bound it is the least value of its column.
 
-Source: Kudu common/schema.cc; docs/schema_design.adoc, "Column encoding" for which fits which type.
+**Invariants** of a Schema: (1) the key columns are the first, in key order; (2) they are NOT NULL
+and of key types; (3) names and ids are unique; (4) no id is used twice in the lifetime of a table,
+so `next_column_id` is above all ids that ever existed; (5) nothing changes after construction: an
+altered table has another Schema.
 
-PartialRow: a row of which only some cells are set, by column name or number.
-
-What a scan's bound or a range partition's bound is in kudu-python. A cell that is not set is not
-null: in a bound it is the least value of its column.
+**Source** Kudu common/schema.cc; docs/schema_design.adoc, "Column encoding", for the encodings of
+each type.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ class Column:
             set_field(self, field, canonical_value(getattr(self, field), self.type, self.name))
 
     def __repr__(self) -> str:
-        """As in Kudu, `int64 "id" NOT NULL`, then what differs from the defaults."""
+        """Return `int64 "id" NOT NULL`, as in Kudu, then the attributes that are not default."""
         name = self.name.replace('"', '""')
         parts = [f'{self.type} "{name}"']
         parts += [] if self.nullable else ["NOT NULL"]
@@ -112,7 +111,7 @@ class Column:
 
     @property
     def type_attributes(self) -> ColumnType:
-        """What has `precision`, `scale` and `length`: the type itself."""
+        """The object with `precision`, `scale` and `length`: the type itself."""
         return self.type
 
     @property
@@ -199,8 +198,10 @@ class Schema:
 
     @classmethod
     def build(cls, columns: Sequence[Column], primary_key: Sequence[str]) -> Schema:
-        """A new table's schema: key columns moved to the front in the order of `primary_key`, ids
-        given out from 0 in the resulting order. Ids that the columns carry are ignored."""
+        """Return a new table's schema, with key columns in front in the order of `primary_key`.
+
+        Ids are assigned from 0 in the resulting order; the ids of `columns` are ignored.
+        """
         by_name = {column.name: column for column in columns}
         _check_unique("name", [column.name for column in columns])
         _check_unique("primary key column", list(primary_key))
@@ -235,7 +236,7 @@ class Schema:
         return replace(self, columns=kept)
 
     def only_adds_to(self, older: Schema) -> bool:
-        """Whether this is `older`, or that with more columns, all nullable and without defaults."""
+        """Return whether this is `older` with nullable columns without defaults added, or none."""
         count = len(older)
         added = self.columns[count:]
         has_defaults = any(c.read_default is not None or c.write_default is not None for c in added)
@@ -246,10 +247,11 @@ class Schema:
         )
 
     def with_changed(self, name: str, fields: Mapping[str, Any]) -> Schema:
-        """The schema with other `fields` of a column: name, type, write default, storage, comment.
+        """Return the schema with changed `fields` of a column.
 
-        A type can only be widened, and not in the key, whose encoding depends on it. Neither
-        nullability nor the read default can change: files rely on them.
+        These are name, type, write default, encoding, compression and comment. A type can only be
+        widened, and not in the key, whose encoding depends on it. Neither nullability nor the read
+        default can change, because files rely on them.
         """
         old = self.column(name)
         if not old.type.can_widen_to(new_type := fields.get("type", old.type)):
@@ -294,7 +296,7 @@ class Schema:
 
     @cached_property
     def key_encoder(self) -> KeyEncoder:
-        """What encodes primary keys one by one."""
+        """The encoder of single primary keys."""
         return KeyEncoder(self.key_types)
 
     @cached_property
@@ -315,11 +317,11 @@ class Schema:
         return iter(self.columns)
 
     def __getitem__(self, key: str | int) -> Column:
-        """A column by name, or by number as in a list; ColumnNotFoundError lists the columns."""
+        """Return a column by name, or by number as in a list, or raise ColumnNotFoundError."""
         return self.column(key) if isinstance(key, str) else self.at(key)
 
     def at(self, index: int) -> Column:
-        """A column by number, from the end if negative; ColumnNotFoundError lists the columns."""
+        """Return a column by number, from the end if negative, or raise ColumnNotFoundError."""
         if not -len(self.columns) <= index < len(self.columns):
             raise ColumnNotFoundError(f"no column {index}; columns: {', '.join(self.names)}")
         return self.columns[index]
@@ -333,11 +335,11 @@ class Schema:
         )
 
     def primary_keys(self) -> list[str]:
-        """Names of the primary key columns, in key order."""
+        """Return the names of the primary key columns, in key order."""
         return list(self.key_names)
 
     def primary_key_indices(self) -> list[int]:
-        """Positions of the primary key columns, in key order."""
+        """Return the positions of the primary key columns, in key order."""
         return list(range(self.key_count))
 
     def new_row(self, record: Any = None) -> PartialRow:
@@ -345,7 +347,7 @@ class Schema:
         return PartialRow(self.columns, record)
 
     def index_of(self, name: str) -> int:
-        """Position of the named column; ColumnNotFoundError lists the columns."""
+        """Return the position of the named column; ColumnNotFoundError lists the columns."""
         index = self._index_by_name.get(name)
         if index is None:
             raise ColumnNotFoundError(f"no column {name!r}; columns: {', '.join(self.names)}")
@@ -360,7 +362,7 @@ class Schema:
         return self._column_by_id.get(column_id)
 
     def arrow_schema(self, names: Sequence[str] | None = None) -> pa.Schema:
-        """Arrow fields of the named columns (default: all), with their ids as Parquet field ids."""
+        """Return the Arrow fields of the named columns (default: all) as a schema."""
         columns = self.columns if names is None else [self.column(name) for name in names]
         return pa.schema(column.arrow_field for column in columns)
 
@@ -408,7 +410,7 @@ def schema_from_arrow(
 
 
 class RowColumn(Protocol):
-    """What a row has to know of a column."""
+    """The properties of a column that a row needs."""
 
     @property
     def name(self) -> str:

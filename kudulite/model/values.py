@@ -1,9 +1,10 @@
-"""Single Python values of columns: what is accepted, its canonical form, and its form in JSON.
+"""Single Python values of columns: accepted values, their canonical form, and their form in JSON.
 
 Canonical: bool, int, float (one NaN object, so that `==` on tuples holds), Decimal with exactly the
 column's scale, `datetime.date`, `datetime.datetime` (UTC for unixtime_micros, naive for
 timestamp_ntz, an int of microseconds where Python has no such year), str, bytes, and for arrays a
-list of these and None."""
+list of these and None.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +32,10 @@ DECIMAL_CONTEXT = decimal.Context(prec=200, Emax=10_000, Emin=-10_000, traps=[de
 
 
 def canonical_value(value: Any, column_type: ColumnType, column: str) -> Any:
-    """`value` in its canonical form; None stays None. SchemaError names column, value and type."""
+    """Return `value` in its canonical form, None for None. SchemaError names column and value."""
     if value is None:
         return None
-    if isinstance(value, np.generic):
-        value = value.item() if not isinstance(value, np.datetime64) else _from_numpy_time(value)
+    value = python_value(value, column_type)
     convert = _CONVERTERS[column_type.name]
     try:
         return convert(value, column_type)
@@ -47,8 +47,13 @@ def canonical_value(value: Any, column_type: ColumnType, column: str) -> Any:
         raise SchemaError(f"column {column!r}: {value_text(value)}: {error}") from error
 
 
-def _from_numpy_time(value: np.datetime64) -> Any:
-    return value.astype("datetime64[us]").item()
+def python_value(value: Any, column_type: ColumnType) -> Any:
+    """Return the Python value of a numpy scalar, or any other value unchanged."""
+    if not isinstance(value, np.generic):
+        return value
+    if value.dtype.kind == "M" and (column_type.name != "date" or value.dtype != "datetime64[D]"):
+        value = value.astype("datetime64[us]")
+    return value.item()
 
 
 def _to_bool(value: Any, _: ColumnType) -> bool:
@@ -90,7 +95,7 @@ def _to_float(value: Any, column_type: ColumnType) -> float:
         with np.errstate(over="ignore"):
             rounded = float(np.float32(number))
         if rounded != number:
-            # A default of 0.1 means the nearest float, as it does in every language.
+            # A value of 0.1 means the nearest float, as in every language.
             if math.isinf(rounded):
                 raise ValueError("outside the range of float")
             return rounded
@@ -153,8 +158,9 @@ def to_micros(value: Any, column_type: ColumnType) -> int:
     """Return microseconds since the epoch, from an int of them, a datetime, or an ISO string.
 
     Also from (text, format of strptime), as in kudu-python. A naive datetime in a unixtime_micros
-    column is UTC; one with a zone in a timestamp_ntz column is an error."""
-    if type(value) is datetime.datetime and value.tzinfo is datetime.UTC:  # as mostly
+    column is UTC; one with a zone in a timestamp_ntz column is an error.
+    """
+    if type(value) is datetime.datetime and value.tzinfo is datetime.UTC:  # the usual case
         if column_type.name == "unixtime_micros":
             return (value - _EPOCH_UTC) // _MICROSECOND
     if isinstance(value, int) and not isinstance(value, bool):
@@ -204,7 +210,7 @@ def _to_text(value: Any, column_type: ColumnType) -> str:
 
 
 def to_bytes(value: Any) -> bytes:
-    """bytes, from any bytes-like object or the UTF-8 of a str."""
+    """Return bytes, from any bytes-like object or the UTF-8 of a str."""
     if isinstance(value, str):
         return value.encode()
     if not isinstance(value, (bytes, bytearray, memoryview)):

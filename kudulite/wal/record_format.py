@@ -10,7 +10,7 @@
     mask   := bit[row_count], first row in the lowest bit, which rows set the column; pad
 
 `message` is an Arrow IPC RecordBatch message, uncompressed, without its schema: one array per
-column in the order of the layout, of the types that the table's schema gives to their ids. `pad` is
+column, in the order of the layout and of the types of these ids in the table's schema. `pad` is
 zero bytes up to a multiple of 8. A column without a mask is set by every row.
 
 Worked example: timestamp 5, DELETE (2) of one row; one column, id 0, without a mask; a body of 160
@@ -19,8 +19,8 @@ bytes, of which the message is 152, from Arrow's continuation marker ffffffff to
     0500000000000000 01000000 0100 00 00 a0000000 a0000000 00000000 00000000
     0200000000000000 ffffffff 88000000 … 0700000000000000
 
-Invariant: what `encode_record` makes, RecordDecoder gives back; bytes that it did not make are
-refused with CorruptionError, or give RowChanges whose arrays are valid.
+**Invariants** RecordDecoder returns the changes that `encode_record` encoded. For other bytes it
+raises CorruptionError or returns RowChanges with valid arrays.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ ALIGNMENT_BYTES = 8
 PAYLOAD_BYTES_MAX = 1 << 30  # of a frame, and so of a record
 CODEC_NONE, CODEC_LZ4, CODEC_ROWS = 0, 1, 2  # on disk: do not renumber
 COMPRESSED_FROM_BYTES = 4096  # not part of the format: below, LZ4 costs more than it saves
-_LZ4_RATIO_MAX = 255  # no LZ4 block holds more: bounds what a bad length can ask for
+_LZ4_RATIO_MAX = 255  # no LZ4 block holds more; bounds the memory that a bad length requests
 _FIXED = struct.Struct("<QIHBBII")
 _COLUMN_BYTES = 4
 _TIMESTAMP_MAX = (1 << 64) - 1
@@ -120,7 +120,7 @@ def _encode_masks(masks: Sequence[np.ndarray]) -> bytes:
 
 @functools.cache
 def _names(count: int) -> list[str]:
-    """Field names for `count` arrays; a message without a schema does not hold them."""
+    """Return field names for `count` arrays; a message without a schema omits them."""
     return [str(index) for index in range(count)]
 
 
@@ -134,9 +134,9 @@ class _Layout:
 
 
 class RecordDecoder:
-    """Decodes the records of one table, in any thread; keeps the layouts that it met.
+    """Decodes the records of one table, in any thread; remembers decoded layouts.
 
-    Arrays of an uncompressed record are views of the buffer that it was decoded from.
+    Arrays of an uncompressed record are views of its buffer.
     """
 
     def __init__(self, schema: Schema) -> None:
@@ -145,7 +145,7 @@ class RecordDecoder:
         self._layouts: dict[bytes, _Layout] = {}
 
     def decode_all(self, content: pa.Buffer) -> list[Record]:
-        """The records that fill `content`; CorruptionError says at which byte of it one is bad."""
+        """Return the records that fill `content`; CorruptionError names the byte of a bad one."""
         records: list[Record] = []
         position = 0
         view = memoryview(content)
@@ -178,7 +178,7 @@ class RecordDecoder:
             )
         layout = self._layout(bytes(view[begin + _FIXED.size : begin + layout_end]))
         if codec == CODEC_ROWS:
-            if layout.column_ids != self._codec.column_ids or layout.mask_ids or zero:
+            if layout.column_ids != self._codec.column_ids or layout.mask_ids:
                 raise CorruptionError(
                     f"rows of columns {list(layout.column_ids)}, expected those of the table"
                 )
@@ -241,7 +241,7 @@ def _decode_raw(raw: pa.Buffer, layout: _Layout, *, timestamp: int, row_count: i
             f" expected at least {message_begin}"
         )
     ops = np.frombuffer(raw, np.uint8, row_count)
-    # bytes: for the few rows that are usual, their max() is a tenth of numpy's.
+    # For the usual few rows, max() of bytes takes a tenth of numpy's time.
     if max(ops.tobytes()) > CHANGE_DELETE:
         raise CorruptionError(f"change {ops.max()}, expected 0 to {CHANGE_DELETE}")
     is_set: dict[int, np.ndarray] = {}

@@ -1,4 +1,4 @@
-"""Rows as bytes and as columns, for records of few rows: Arrow costs more to start than they do.
+"""Rows as bytes and as columns, for records of few rows, which Arrow would encode more slowly.
 
     rows := row*      row := op:u8 set:bits null:bits cell*
     bits := one bit for each column of the table, the first in the lowest bit, in whole bytes
@@ -12,10 +12,11 @@ Worked example: table (k int8, v string); UPDATE (1) of k = 7 to v = "a", then D
 
     01 03 00 07 01000000 61  02 01 00 08
 
-Values are in canonical form (model/values.py); any other is refused with ValueError, so that what
-is in the log always fits the columns.
+Values are in canonical form (model/values.py). Any other value raises ValueError, so all values in
+the log fit their columns.
 
-What one flush did to rows of a tablet: one effect per key, all at one timestamp.
+`RowChanges` and `RowList` are the changes of one session flush in a tablet: one change per key, all
+at one timestamp, by column or by row.
 """
 
 from __future__ import annotations
@@ -47,11 +48,11 @@ from kudulite.model.values import (
 
 # Takes a value of the column's only type; raises ValueError, struct.error or OverflowError.
 Pack = Callable[[Any], bytes]
-# Gives (value, where the next cell begins).
+# Returns (value, position of the next cell).
 Unpack = Callable[[memoryview, int], tuple[Any, int]]
 Row = tuple[int, Mapping[str, Any]]
 
-# What gets a step's values out of a row, what packs them, whether they are several.
+# (getter of the values from a row, packer of the values, whether there are several).
 _Step = tuple[Callable[[Mapping[str, Any]], Any], Callable[..., bytes], bool]
 
 _NUMBERS: dict[str, tuple[str, type]] = {
@@ -76,10 +77,10 @@ _PLANS_MAX = 256
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _RowPlan:
-    """How rows of certain columns are encoded: `kinds` as the names come, `steps` as in the table.
+    """The encoding of rows with certain names: `kinds` in their order, `steps` in the table's.
 
-    A step packs the values of the columns that it gets from a row: one, or numbers that stand side
-    by side. A name that the table does not have, has no kind: such rows are none of the plan's.
+    A step packs one value, or the numbers of adjacent columns. A name that is not in the table has
+    no kind, so no row with it follows the plan.
     """
 
     masks: bytes
@@ -120,7 +121,7 @@ class RowCodec:
     def _add_planned(self, parts: list[bytes], cells: Mapping[str, Any]) -> bool:
         """Add a row without nulls whose values have their columns' types; else False.
 
-        Programs write rows of few kinds, so what depends only on a row's names is prepared.
+        Programs write rows of few kinds, so the parts that depend only on the names are prepared.
         """
         names = tuple(cells)
         plan = self._plans.get(names)
@@ -219,7 +220,7 @@ class RowCodec:
     def columns(
         self, cells: Sequence[Mapping[str, Any]]
     ) -> tuple[dict[int, pa.Array], dict[int, np.ndarray]]:
-        """Return rows as columns and masks by column id, as RowChanges has them.
+        """Return rows as the columns and masks of RowChanges, by column id.
 
         Raises pa.ArrowException for a value that does not fit its column.
         """
@@ -238,9 +239,9 @@ class RowCodec:
 
 @dataclass(eq=False)
 class RowList:
-    """What RowChanges is, row by row: (CHANGE_ constant, cells by column name).
+    """RowChanges row by row: (CHANGE_ constant, cells by column name).
 
-    Nobody changes it; that it cannot be changed would cost as much as to encode a row.
+    Never changed after construction. A frozen dataclass would cost as much as encoding a row.
     """
 
     timestamp: int
@@ -254,17 +255,17 @@ class RowList:
 
     @cached_property
     def ops(self) -> np.ndarray:
-        """uint8[n]."""
+        """The CHANGE_ constants, uint8[n]."""
         return np.array([op for op, _ in self.rows], dtype=np.uint8)
 
     @property
     def columns(self) -> dict[int, pa.Array]:
-        """As those of RowChanges."""
+        """The columns, as in RowChanges."""
         return self._columns[0]
 
     @property
     def is_set(self) -> dict[int, np.ndarray]:
-        """As that of RowChanges."""
+        """The masks, as in RowChanges."""
         return self._columns[1]
 
     @cached_property
@@ -273,7 +274,7 @@ class RowList:
 
 
 def _cell_codec(column_type: ColumnType) -> tuple[type, Pack, Unpack]:
-    """The type that values must have (moments: or int), and how they become bytes and back."""
+    """Return (type of a column's values, packer, unpacker); a moment may also be an int."""
     name = column_type.name
     if column_type.element is not None:
         return _array_codec(*_cell_codec(column_type.element))
@@ -400,10 +401,9 @@ def _text_codec(column_type: ColumnType) -> tuple[type, Pack, Unpack]:
 class RowChanges:
     """n changes at `timestamp`: `ops` uint8[n] of CHANGE_ constants, each key at most once.
 
-    `columns` has, by column id, n cells each, null where a row does not set the column; the key
-    columns are always there, and an INSERT sets all columns of the table. `is_set` has bool[n] for
-    the columns that not every row sets; a column without it is set by all rows. The arrays are of
-    the columns' exact Arrow types and are never changed.
+    `columns` has n cells by column id, null where a row does not set the column. It always has the
+    key columns, and an INSERT sets all columns of the table. `is_set` has bool[n] for each column
+    that not every row sets. The arrays are of the columns' exact Arrow types and are never changed.
     """
 
     timestamp: int
