@@ -384,7 +384,7 @@ def _read_segment(path: Path, number: int, offset: int, limit: int | None) -> _S
     except StorageError as error:
         if error.errno != errno.ENOENT:
             raise
-        raise _missing(path, "but the log goes on there") from error
+        raise _missing(path, "but the log continues in it") from error
     try:
         header = decode_segment_header(head, number)
     except CorruptionError as error:
