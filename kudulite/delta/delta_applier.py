@@ -1,30 +1,31 @@
-"""What deltas make of the base data of one rowset at one snapshot.
+"""Delta applier: the deltas of one rowset that a snapshot at T sees, merged and applied to blocks.
 
     base ──UNDO files, newest first, changes after T──REDO files, oldest first, up to T──┐ files
          └──────────────────────────── then the DeltaMemStore, up to T ──────────────────┘ memory
 
-All visible changes of a layer are folded into at most one new value per (row, column) and one last
-word on whether a row is there. Folding costs O(changes) once; bringing a block of base data to the
-snapshot is then one array operation per changed column, whatever number of files there are. Memory
-is a layer of its own, so that a new change in it does not fold the files again.
+All visible changes of a layer are merged into at most one new value per (row, column) and one last
+operation per row that is deleted or reinserted. Merging costs O(changes), once. Bringing a block of
+base data to the snapshot is then one array operation per changed column, however many files there
+are. Memory is a layer of its own, so that a new change in memory does not merge the files again.
 
-Invariants: (1) the last change in this order that sets a cell, or deletes or reinserts a row, wins;
-an UNDO DELETE says that the row was not there before, a REINSERT sets every column; (2) row ids of
-a fold are strictly ascending; (3) an UNDO file with no change after the snapshot, and a REDO file
-with none up to it, are never opened.
-
-Threads: any; a fold done twice gives the same.
-
-Source: Kudu tablet.md, "Delta tracking"; delta_applier.cc.
-
-Replaces and selects cells of a column block in as few passes over the bytes as there can be.
+`scatter` and `select` apply the merged values in as few passes over the bytes as possible:
 
     result = (base with values[i] at positions[i])[selected]
 
-Fixed-width columns are copied once and written in place through numpy, nulls as a separate bool
-array. Text is chosen row by row between base and the new values, which are spread over as many rows
-without a copy of their bytes; with a selection, and in lists, it is gathered once from both
-together. That is two to four times faster than a masked replace and a filter one after the other.
+Fixed-width columns are copied once and written in place through numpy, with nulls as a separate
+bool array. Text without a selection is chosen row by row between the base and the new values, which
+are spread over the rows without copying their bytes. Text with a selection, and lists, are gathered
+once from both together. This is two to four times faster than a masked replace followed by a
+filter.
+
+**Invariants** (1) the last change, in the order drawn above, that sets a cell or that deletes or
+reinserts a row decides; an UNDO DELETE means that the row did not exist before, and a REINSERT sets
+every column; (2) row ids of merged deltas are strictly ascending; (3) an UNDO file without a change
+after the snapshot, and a REDO file without one up to it, are never opened.
+
+**Threads** any. Threads that merge the same deltas at once get equal results.
+
+**Source** Kudu tablet.md, "Delta tracking"; delta_applier.cc.
 """
 
 from __future__ import annotations
@@ -42,23 +43,23 @@ from kudulite.delta.delta_file import OP_DELETE, OP_UPDATE, DeltaColumn, concat_
 from kudulite.delta.delta_mem_store import DeltaMemSnapshot
 from kudulite.model.types import widened
 
-# A table over so many row ids per change is cheaper than sorting, even of a few sorted runs.
+# With up to so many row ids per change a table over all ids is cheaper than sorting.
 _DENSE_FACTOR = 2
 
-# numpy types that move 1, 2, 4, 8 and 16 bytes at once; what the bytes mean does not matter.
+# numpy types that move 1, 2, 4, 8 and 16 bytes at once; the meaning of the bytes does not matter.
 _CARRIERS = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64, 128: np.complex128}
 
 
 class SourceStatistics(Protocol):
-    """What is known of a source of deltas before it is opened."""
+    """Statistics of a source of deltas, known before it is opened."""
 
     @property
     def timestamp_min(self) -> int:
-        """The oldest change."""
+        """The timestamp of the oldest change."""
 
     @property
     def timestamp_max(self) -> int:
-        """The newest change."""
+        """The timestamp of the newest change."""
 
     @property
     def delete_count(self) -> int:
@@ -78,7 +79,7 @@ class DeltaSource(Protocol):
 
     @property
     def meta(self) -> SourceStatistics:
-        """What it holds."""
+        """The statistics of the source."""
 
     @property
     def rowids(self) -> np.ndarray:
@@ -89,7 +90,7 @@ class DeltaSource(Protocol):
         """uint8[n]."""
 
     def timestamps(self) -> np.ndarray | None:
-        """uint64[n], or None when all have that of `meta`."""
+        """Return uint64[n], or None if all changes have the timestamp of `meta`."""
 
     def column(self, column_id: int) -> DeltaColumn | None:
         """Return a column's new values."""
@@ -97,7 +98,7 @@ class DeltaSource(Protocol):
 
 @dataclass(frozen=True)
 class ColumnApplier:
-    """The newest visible values of one column: `rowids` int64[m] strictly ascending, m values."""
+    """The newest visible values of one column: m values, `rowids` int64[m] strictly ascending."""
 
     rowids: np.ndarray
     values: pa.Array
@@ -109,7 +110,7 @@ class ColumnApplier:
         return nbytes
 
     def places(self, rowids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return int64[n] places of row ids in any order, and bool[n] whether they are right."""
+        """Return int64[n] places of row ids in any order, and bool[n]: which row ids are here."""
         first, count = int(self.rowids[0]), len(self.rowids)
         if int(self.rowids[-1]) - first + 1 == count:  # no gaps: nothing to search
             at = rowids - first
@@ -118,13 +119,13 @@ class ColumnApplier:
         return places_in(self.rowids, rowids)
 
     def find(self, rowid: int) -> pa.Scalar | None:
-        """Return one row's value, or None when it has none here."""
+        """Return one row's value, or None if it has none here."""
         at = _place_of(self.rowids, rowid)
         return None if at < 0 else self.values[at]
 
 
 class _Visible:
-    """A source and which of its changes a snapshot takes."""
+    """A source, and which of its changes a snapshot sees (REDO) or undoes (UNDO)."""
 
     def __init__(self, source: DeltaSource, timestamp: int, is_undo: bool) -> None:
         self.source = source
@@ -133,7 +134,7 @@ class _Visible:
 
     @cached_property
     def mask(self) -> np.ndarray | None:
-        """bool[n], or None when all are taken; timestamps are read only if it takes them."""
+        """bool[n], or None for all changes; timestamps are read only if `meta` does not decide."""
         meta = self.source.meta
         if self._is_undo:
             if meta.timestamp_min > self._timestamp:
@@ -147,12 +148,12 @@ class _Visible:
         return None if taken.all() else taken
 
     def positions(self, chosen: np.ndarray) -> np.ndarray:
-        """Return bool[n]: which of the `chosen` changes are taken."""
+        """Return bool[n]: which of the `chosen` changes are in the mask."""
         return chosen if self.mask is None else chosen & self.mask
 
 
 class DeltaApplier:
-    """The fold of the deltas of one rowset that a snapshot sees."""
+    """The deltas of one rowset that a snapshot sees, merged at first use."""
 
     def __init__(
         self,
@@ -170,7 +171,7 @@ class DeltaApplier:
         self._sources = [_Visible(f, snapshot_timestamp, True) for f in before]
         self._sources += [_Visible(f, snapshot_timestamp, False) for f in after]
         self._columns: dict[int, ColumnApplier | None] = {}
-        # Of columns whose type was widened since; readers from before may still be under way.
+        # Columns whose type was widened later; readers of the older type may still be running.
         self._widened: dict[tuple[int, pa.DataType], ColumnApplier] = {}
         if memory is not None and len(memory) and memory.meta.timestamp_min <= snapshot_timestamp:
             if self._sources:
@@ -179,11 +180,11 @@ class DeltaApplier:
             self._sources = [_Visible(memory, snapshot_timestamp, False)]
 
     def with_memory(self, memory: DeltaMemSnapshot, snapshot_timestamp: int) -> DeltaApplier:
-        """Return this overlay of files with a DeltaMemStore on top; folds of files are shared.
+        """Return this applier of files with a DeltaMemStore on top; merged files are shared.
 
-        The files may have been folded for another moment at which they look the same.
+        This applier may be of another timestamp at which the same changes of the files are visible.
         """
-        assert self._memory is None, "there is one DeltaMemStore to a rowset"
+        assert self._memory is None, "a rowset has one DeltaMemStore"
         applier = DeltaApplier((), snapshot_timestamp, memory=memory)
         if applier.is_empty:
             return self
@@ -192,21 +193,21 @@ class DeltaApplier:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the snapshot sees base data as it is."""
+        """Whether the snapshot sees base data unchanged."""
         return not self._sources
 
     def changes_column(self, column_id: int) -> bool:
-        """Whether any visible source sets the column; statistics of base data then do not hold."""
+        """Whether any visible source sets the column; base data statistics are then invalid."""
         if any(column_id in visible.source.meta.update_counts for visible in self._sources):
             return True
         return self._below is not None and self._below.changes_column(column_id)
 
-    # -- which rows are there
+    # -- live rows
 
     @cached_property
     def deleted(self) -> np.ndarray:
-        """int64[d]: the row ids that are not there, strictly ascending."""
-        rowids, is_dead = self._fold_liveness()
+        """int64[d]: the row ids of rows that are not live, strictly ascending."""
+        rowids, is_dead = self._merge_liveness()
         dead = rowids if is_dead is None else rowids[is_dead]
         if self._below is None:
             return dead
@@ -215,10 +216,10 @@ class DeltaApplier:
             below = np.setdiff1d(below, rowids[~is_dead], assume_unique=True)
         return np.union1d(below, dead) if len(dead) else below
 
-    def _fold_liveness(self) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return the rows that this layer decides on and which of them are dead; None: all."""
+    def _merge_liveness(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return the rows that this layer deletes or reinserts, and which are dead; None is all."""
         if self._below is None and not any(v.source.meta.delete_count for v in self._sources):
-            return np.empty(0, np.int64), None  # nothing is dead that a REINSERT could revive
+            return np.empty(0, np.int64), None  # no DELETE, so no row for a REINSERT to revive
         parts = []
         for visible in self._sources:
             source = visible.source
@@ -250,20 +251,20 @@ class DeltaApplier:
         return places_in(self.deleted, rowids)[1]
 
     def is_row_deleted(self, rowid: int) -> bool:
-        """Whether one row is not there; changes in memory are not folded for it."""
+        """Return whether one row is not live, without merging the changes in memory."""
         if self._memory is not None:
             op = self._memory.newest_op(rowid, self._timestamp)
             if op is not None:
-                # Whatever changes a row is there: only a DELETE as the last word says otherwise.
+                # A row with changes is live unless its last change is a DELETE.
                 return op == OP_DELETE
             return self._below is not None and self._below.is_row_deleted(rowid)
         return _place_of(self.deleted, rowid) >= 0
 
     @cached_property
     def changed(self) -> np.ndarray:
-        """int64[m]: the row ids that any visible change touches, strictly ascending.
+        """int64[m]: the row ids with any visible change, strictly ascending.
 
-        All other rows are there, and as base data has them.
+        All other rows are live, with the values of base data.
         """
         parts = [] if self._below is None else [self._below.changed]
         for visible in self._sources:
@@ -307,7 +308,7 @@ class DeltaApplier:
         return scatter(base, positions, applier.values.take(pa.array(at[positions])))
 
     def changes_row(self, rowid: int) -> bool:
-        """Whether any visible source changes the row."""
+        """Return whether the row has any visible change."""
         if self._memory is None:
             return _place_of(self.changed, rowid) >= 0
         if self._memory.newest_op(rowid, self._timestamp) is not None:
@@ -315,34 +316,34 @@ class DeltaApplier:
         return self._below is not None and self._below.changes_row(rowid)
 
     def cell(self, rowid: int, column_id: int) -> pa.Scalar | None:
-        """Return one cell's newest visible value, or None when base data holds it."""
+        """Return one cell's newest visible value, or None if base data has it."""
         if self._memory is not None:
-            found = self._memory.newest_cell(rowid, column_id, self._timestamp)
+            value = self._memory.newest_cell(rowid, column_id, self._timestamp)
         else:
             applier = self._column(column_id)
-            found = None if applier is None else applier.find(rowid)
-        if found is None and self._below is not None:
+            value = None if applier is None else applier.find(rowid)
+        if value is None and self._below is not None:
             return self._below.cell(rowid, column_id)
-        return found
+        return value
 
     def _column(
         self, column_id: int, arrow_type: pa.DataType | None = None
     ) -> ColumnApplier | None:
-        """Return this layer's newest visible values of a column, or None when it has none.
+        """Return this layer's newest visible values of a column, or None if it has none.
 
-        They are in the widest type that the sources have, or in `arrow_type`.
+        Their type is `arrow_type`, or else the widest type of the sources.
         """
         if column_id not in self._columns:
-            self._columns[column_id] = self._fold(column_id)
-        found = self._columns[column_id]
-        if found is None or arrow_type is None or found.values.type.equals(arrow_type):
-            return found
+            self._columns[column_id] = self._merge_column(column_id)
+        applier = self._columns[column_id]
+        if applier is None or arrow_type is None or applier.values.type.equals(arrow_type):
+            return applier
         key = column_id, arrow_type
         if key not in self._widened:
-            self._widened[key] = replace(found, values=widened(found.values, arrow_type))
+            self._widened[key] = replace(applier, values=widened(applier.values, arrow_type))
         return self._widened[key]
 
-    def _fold(self, column_id: int) -> ColumnApplier | None:
+    def _merge_column(self, column_id: int) -> ColumnApplier | None:
         rowid_parts, value_parts = [], []
         for visible in self._sources:
             column = visible.source.column(column_id)
@@ -380,7 +381,7 @@ def _last_of_each_row(rowids: np.ndarray) -> np.ndarray:
     first, last = int(rowids.min()), int(rowids.max())
     if last - first < _DENSE_FACTOR * len(rowids):
         newest = np.full(last - first + 1, -1)
-        newest[rowids - first] = np.arange(len(rowids))  # of a repeated index the last one stays
+        newest[rowids - first] = np.arange(len(rowids))  # a repeated index keeps its last value
         return newest[newest >= 0]
     order = np.argsort(rowids, kind="stable")
     ordered = rowids[order]
@@ -388,9 +389,9 @@ def _last_of_each_row(rowids: np.ndarray) -> np.ndarray:
 
 
 def places_in(ascending: np.ndarray, probes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return int64[n] places of n probes in m ≥ 1 ascending numbers, and bool[n]: which are there.
+    """Return int64[n] places of n probes in m ≥ 1 ascending numbers, and bool[n]: which were found.
 
-    The place of a probe that is not there is any valid index.
+    The place of a missing probe is any valid index.
     """
     at = np.searchsorted(ascending, probes)
     at[at == len(ascending)] = 0
@@ -424,7 +425,7 @@ def scatter(
         is_new = pa.array(_flags(positions, len(base)))
         return select(pc.replace_with_mask(base, is_new, values), selected)
     if selected is None and (pa.types.is_string(base.type) or pa.types.is_binary(base.type)):
-        # Quicker than `pa.array`.
+        # Faster than `pa.array`.
         bits = _bitmap(_flags(positions, len(base)))
         is_new = pa.Array.from_buffers(pa.bool_(), len(base), [None, bits])
         return pc.if_else(is_new, _spread(values, positions, len(base)), base)
@@ -451,7 +452,7 @@ def _scatter_fixed(
 
 
 def _spread(values: pa.Array, positions: np.ndarray, count: int) -> pa.Array:
-    """Return `count` texts with `values[i]` at `positions[i]`; what the others are, is open."""
+    """Return `count` texts with `values[i]` at `positions[i]`; the other texts are undefined."""
     _, offsets, data = values.buffers()
     ends = np.frombuffer(offsets, np.int32, values.offset + len(values) + 1)[values.offset :]
     spread = np.zeros(count + 1, np.int32)
@@ -474,12 +475,12 @@ def _flags(positions: np.ndarray, count: int) -> np.ndarray:
 
 
 def _bitmap(flags: np.ndarray | None) -> pa.Buffer | None:
-    """Return bool[n] as Arrow packs it; None stays None."""
+    """Return bool[n] packed into bits like Arrow does; None stays None."""
     return None if flags is None else pa.py_buffer(np.packbits(flags, bitorder="little"))
 
 
 def _carrier(array: pa.Array) -> type | None:
-    """Return the numpy type that moves the array's cells, None for bool and variable width."""
+    """Return the numpy type that moves the array's cells; None for bool and variable width."""
     if pa.types.is_boolean(array.type):
         return None
     try:

@@ -6,25 +6,25 @@
                 vN: the new values   [sN: bool, which rows set it]
     metadata := {"format_version": "1"} on the schema
 
-`timestamp` is left out where the whole file has one, which then stands in its `DeltaFileMeta` (it
-is known only at commit, after the file is written). `sN` is left out where every row sets the
-column.
+A file whose changes share one timestamp has no `timestamp` column: the timestamp is in the file's
+`DeltaFileMeta`, because it is known only at commit, after the file is written. `sN` is left out
+where every row sets the column.
 
-REDO takes base data forward. UNDO takes it back: of the changes after a moment, from newest to
-oldest, an UPDATE sets the values from before, a DELETE says that the row was not there before, and
-a REINSERT carries the whole row that a delete took away.
+REDO takes base data forward. UNDO takes it back, from the newest change to the oldest: an UPDATE
+sets the values from before the change, a DELETE means that the row did not exist before, and a
+REINSERT has the whole row that a delete removed.
 
-Invariants: (1) a file is never changed; (2) without `timestamp` a rowid stands at most once;
-(3) a DELETE row sets no column.
+In memory the changes are `DeltaRows`, which the functions below cut, join and order with a few
+array operations each. After a join, a column that a part does not set is null there, with `is_set`
+false.
 
-Threads: a `DeltaFile` may be read by many; what it loads is immutable and loading twice is
-harmless.
+**Invariants** (1) a file is never changed; (2) a file without `timestamp` has each rowid at most
+once; (3) a DELETE sets no column.
 
-Source: Kudu tablet.md, "Delta tracking".
+**Threads** any number may read one `DeltaFile`; loaded parts are immutable, and loading one twice
+does no harm.
 
-Cuts, joins and orders the rows of deltas, each as a few array operations.
-
-A column that a part does not set at all is null there, with `is_set` false.
+**Source** Kudu tablet.md, "Delta tracking".
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ FORMAT_VERSION = 1
 OP_UPDATE, OP_DELETE, OP_REINSERT = 0, 1, 2  # on disk: do not renumber
 TIMESTAMP_UNASSIGNED = 0
 
-# What an Arrow array takes beside its cells: the Python and C++ objects around the buffers.
+# The memory of an Arrow array beside its cells: the Python and C++ objects around the buffers.
 _ARRAY_OVERHEAD_BYTES = 300
 
 
 class DeltaColumn(NamedTuple):
-    """New values of one column; `is_set` (bool[n]) says which rows have one, None means all."""
+    """New values of one column; `is_set` (bool[n]) marks the rows that have one, None is all."""
 
     values: pa.Array
     is_set: np.ndarray | None = None
@@ -69,8 +69,8 @@ class DeltaColumn(NamedTuple):
 class DeltaRows:
     """n changes: `rowids` int64[n], `ops` uint8[n], columns by id, n values each.
 
-    `timestamps` is uint64[n], or None when all share one. Rows of a file ascend by row id; those of
-    a DeltaMemStore are in order of time.
+    `timestamps` is uint64[n], or None when all share one. The changes of a file ascend by row id;
+    the changes of a DeltaMemStore are in order of time.
     """
 
     rowids: np.ndarray
@@ -109,10 +109,10 @@ class DeltaRows:
 
 @dataclass(frozen=True)
 class DeltaFileMeta(JsonForm):
-    """What the superblock says of a DeltaFile, enough to skip it unopened.
+    """The superblock's entry of a DeltaFile, with the statistics to skip it unopened.
 
-    `timestamp` is the one of the whole file, or None when each row has its own. `update_counts`
-    maps a column id to how many rows set it.
+    `timestamp` is that of all changes, or None when each change has its own. `update_counts` maps
+    a column id to the number of changes that set it.
     """
 
     ref: Annotated[FileRef, Stored("file")]
@@ -134,7 +134,7 @@ def create_delta_file(
 ) -> DeltaFileMeta:
     """Write `rows` to a new file of `folder`; `kind` is "redo" or "undo". See write_delta_file.
 
-    Where all rows have one timestamp it goes to the entry and not into the file.
+    A timestamp that all rows share is written to the entry and not to the file.
     """
     with file_system.open_sink(folder / f"{kind}-{uuid.uuid4().hex}.arrow") as sink:
         timestamp = _common_timestamp(rows)
@@ -169,7 +169,7 @@ def write_delta_file(sink: Sink, rows: DeltaRows) -> DeltaFileMeta:
 
 
 def _common_timestamp(rows: DeltaRows) -> int | None:
-    """Return the timestamp that can stand for all rows' own; None where one row has several."""
+    """Return the timestamp of all changes; None if they differ or a row has several changes."""
     stamps = rows.timestamps
     if stamps is None or not len(stamps) or (stamps != stamps[0]).any():
         return None
@@ -190,10 +190,10 @@ def _describe(ref: FileRef, rows: DeltaRows) -> DeltaFileMeta:
 
 
 class DeltaFile:
-    """A DeltaFile on disk: columns are read when they are asked for."""
+    """A DeltaFile on disk, whose columns are read when they are first needed."""
 
     def __init__(self, path: Path, meta: DeltaFileMeta, row_count_base: int) -> None:
-        """`row_count_base` is the number of rows of the DiskRowSet that row ids must stay below."""
+        """`row_count_base` is the row count of the DiskRowSet; all row ids are below it."""
         self.path = path
         self.meta = meta
         self._row_count_base = row_count_base
@@ -226,11 +226,11 @@ class DeltaFile:
         return self._ops
 
     def timestamps(self) -> np.ndarray | None:
-        """uint64[n], or None when the whole file has the timestamp of its entry."""
+        """Return uint64[n], or None when the whole file has the timestamp of its entry."""
         return None if self.meta.timestamp is not None else self._read("timestamp").to_numpy()
 
     def column(self, column_id: int) -> DeltaColumn | None:
-        """Return the new values of one column, or None when the file never sets it."""
+        """Return the new values of one column, or None if the file never sets it."""
         if column_id not in self.meta.update_counts:
             return None
         values = self._read(f"v{column_id}")
@@ -255,7 +255,7 @@ class DeltaFile:
         if not self._is_checked:
             check_content(self.path, source, self.meta.ref)
             self._is_checked = True
-        # Folds keep their files, longer than the cache does: no map is to stay for it.
+        # Appliers keep their files longer than the cache does, so a map is not kept here.
         if not is_mapped(self.meta.ref):
             self._source = source
         return source
@@ -296,10 +296,10 @@ def slice_rows(rows: DeltaRows, start: int, stop: int) -> DeltaRows:
 
 
 def rows_between(rows: DeltaRows, start: int, stop: int) -> DeltaRows:
-    """Return the changes of rows start..stop of ascending `rows`, their row ids from 0."""
+    """Return the changes of row ids start..stop in ascending `rows`, their row ids from 0."""
     low, high = np.searchsorted(rows.rowids, [start, stop]).tolist()
-    found = slice_rows(rows, low, high)
-    return replace(found, rowids=found.rowids - start)
+    part = slice_rows(rows, low, high)
+    return replace(part, rowids=part.rowids - start)
 
 
 def take_rows(rows: DeltaRows, at: np.ndarray) -> DeltaRows:
@@ -316,7 +316,7 @@ def take_rows(rows: DeltaRows, at: np.ndarray) -> DeltaRows:
 
 
 def without_unset(rows: DeltaRows) -> DeltaRows:
-    """Return the same rows without the columns that none of them sets; masks that say all go."""
+    """Return rows without the columns that no row sets, and without masks that are all true."""
     columns = {}
     for column_id, column in rows.columns.items():
         if column.is_set is None or column.is_set.all():
@@ -327,7 +327,7 @@ def without_unset(rows: DeltaRows) -> DeltaRows:
 
 
 def sort_rows(rows: DeltaRows) -> DeltaRows:
-    """Return rows that come in order of time by row id, each row's own still in order of time."""
+    """Return changes in order of time by row id, and for each row still in order of time."""
     if len(rows.rowids) < 2 or (rows.rowids[1:] >= rows.rowids[:-1]).all():
         return rows
     return take_rows(rows, np.argsort(rows.rowids, kind="stable"))
@@ -357,9 +357,9 @@ def concat_rows(parts: Sequence[DeltaRows]) -> DeltaRows:
 def concat_columns(
     parts: Sequence[DeltaColumn | None], lengths: Sequence[int]
 ) -> DeltaColumn | None:
-    """Return the cells of parts with so many rows each; None where no part sets any.
+    """Return the cells of parts with `lengths` rows each, or None if no part sets any.
 
-    Where the column's type was widened between parts the cells have the widest.
+    If the column's type was widened between parts, the cells have the widest type.
     """
     arrow_type = next((part.values.type for part in parts if part is not None), None)
     if arrow_type is None:
@@ -393,13 +393,13 @@ def concat_values(parts: Sequence[pa.Array]) -> pa.Array:
 
 
 def _width(arrow_type: pa.DataType) -> tuple[int, int]:
-    """Return what grows when a column's type is widened."""
+    """Return the width and precision of a type; a wider type has more of either."""
     precision = arrow_type.precision if pa.types.is_decimal(arrow_type) else 0
     return arrow_type.bit_width, precision
 
 
 def nbytes_of(rows: DeltaRows) -> int:
-    """Memory in bytes, near enough: buffers and what is around them."""
+    """Return approximate memory in bytes: buffers and the objects around them."""
     total = rows.rowids.nbytes + rows.ops.nbytes
     for column in rows.columns.values():
         total += column.values.get_total_buffer_size() + _ARRAY_OVERHEAD_BYTES

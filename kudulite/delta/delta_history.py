@@ -1,9 +1,9 @@
-"""History of a DiskRowSet's rows as arrays: deltas are joined, ordered, split, turned round, cut.
+"""History of a DiskRowSet's rows as arrays: deltas joined, ordered, split, inverted and cut.
 
     REDO   by (rowid, timestamp)              takes base data forward
     UNDO   by (rowid, timestamp descending)   takes it back
 
-These are the steps of which compactions are made:
+Compactions are made of these steps:
 
     minor    merge_redo(files)                                 one REDO file in their place
     major    split_columns(merge_redo(files), columns)         moved, rest (stays REDO)
@@ -11,32 +11,25 @@ These are the steps of which compactions are made:
              without_ancient(invert_changes(moved, old), mark) one more UNDO file, in front
     UNDO     without_ancient(merge_undo(files), mark)          one UNDO file in their place
 
-Changes of one row at one timestamp keep their order: ascending in REDO, reversed in UNDO. Nothing
-is coalesced: each change stays for readers of the past, and for who asks which changes there were.
+Changes of one row at one timestamp keep their order: ascending in REDO, reversed in UNDO. No two
+changes are combined into one: readers of the past and diff scans need each of them.
 
-A change is ancient when its timestamp is at or below the ancient history mark. Reads are at the
-mark or later, and an UNDO is applied to go back before its timestamp: an ancient one never is.
+A change is ancient when its timestamp is at or before the ancient history mark. Reads are at the
+mark or later, and an UNDO is applied only by reads before its timestamp, so an ancient UNDO is
+never applied.
 
-Threads: pure functions; nothing that is given is changed.
-
-Source: Kudu deltafile.cc and compaction.cc, ApplyMutationsAndGenerateUndos; design-docs/tablet.md.
-
-Which rows of a rowset changed in a window of time, and when last, from its deltas alone.
+Diff scans read the changes of a window of time from the same deltas, without base data:
 
     changed in (start, end] = has an UNDO, REDO or memory entry with start < timestamp ≤ end
 
-An entry tells the moment of its change whichever way it takes the row, so it does not matter here
-how far base data has moved forward in time. What a row was at either end of the window is the
-business of the overlays at these moments.
+UNDO and REDO entries both have the timestamp of their change, so the result does not depend on how
+far compactions have moved base data. An UPDATE that sets only dropped columns is no change: a
+compaction loses it, and the result must not depend on compactions.
 
-An UPDATE that sets no column of the table (only dropped ones) is no change: a compaction loses it,
-and the answer must not depend on compactions.
+**Threads** any: pure functions that change no argument.
 
-Source: Kudu delta_relevancy.h, for diff scans.
-
-The deltas of one row, cut out of a source: folding them at many moments costs only their own.
-
-Threads: what is read twice is equal.
+**Source** Kudu deltafile.cc and compaction.cc, ApplyMutationsAndGenerateUndos; delta_relevancy.h,
+for diff scans; design-docs/tablet.md.
 """
 
 from __future__ import annotations
@@ -85,7 +78,7 @@ def timestamps_of(source: DeltaSource) -> np.ndarray:
 def merge_redo(parts: Sequence[DeltaRows]) -> DeltaRows:
     """Return the changes of parts, oldest first (at least one), by (rowid, timestamp).
 
-    Parts may set different columns. At equal timestamps a row's changes keep the order they have.
+    Parts may set different columns. Changes of a row at equal timestamps keep their order.
     """
     rows = concat_rows(parts)
     assert rows.timestamps is not None, "each change has a timestamp of its own"
@@ -95,8 +88,9 @@ def merge_redo(parts: Sequence[DeltaRows]) -> DeltaRows:
 def merge_undo(parts: Sequence[DeltaRows]) -> DeltaRows:
     """Return the changes of parts, newest first (at least one), by (rowid, timestamp descending).
 
-    Parts may set different columns. A column compaction leaves older updates of other columns
-    behind, so that UNDO of one row may be in order within each part and not over all: here it is.
+    Parts may set different columns. A column compaction keeps older updates of other columns behind
+    newer ones, so the UNDO of one row may be in order only within each part; the result is in order
+    over all parts.
     """
     rows = concat_rows(parts)
     assert rows.timestamps is not None, "each change has a timestamp of its own"
@@ -104,7 +98,7 @@ def merge_undo(parts: Sequence[DeltaRows]) -> DeltaRows:
 
 
 def without_ancient(undo: DeltaRows, mark: int) -> DeltaRows:
-    """Return the changes after `mark`, maybe none; only the others are never applied."""
+    """Return the changes after the ancient history `mark`, maybe none."""
     assert undo.timestamps is not None, "each change has a timestamp of its own"
     keep = undo.timestamps > mark
     if keep.all():
@@ -117,8 +111,8 @@ def split_columns(
 ) -> tuple[DeltaRows, DeltaRows | None]:
     """Return the updates of `column_ids`, maybe none, and all other changes, None without any.
 
-    The first has the rows that set any of these columns, and only these. In the second are the
-    DELETEs, and the updates that still set something.
+    The first has the updates of any of these columns, with only these columns. The second has the
+    DELETEs, and the updates that set other columns.
     """
     inside = {c: column for c, column in redo.columns.items() if c in column_ids}
     outside = {c: column for c, column in redo.columns.items() if c not in column_ids}
@@ -132,13 +126,13 @@ def split_columns(
 def invert_changes(redo: DeltaRows, base: BaseValues) -> DeltaRows:
     """Return the UNDO of changes by (rowid, timestamp), by (rowid, timestamp descending).
 
-    An UPDATE becomes the UPDATE that sets the same cells to what they were before, a DELETE the
-    REINSERT of the row with all columns of `redo`, a REINSERT a DELETE. What a cell was before is
-    in the row's newest change before that sets the column, else in `base`. O(changes), one gather
-    per column.
+    An UPDATE becomes the UPDATE that sets the same cells to their older values, a DELETE becomes
+    the REINSERT of the row with all columns of `redo`, and a REINSERT becomes a DELETE. The older
+    value of a cell is in the row's newest earlier change that sets the column, or else in `base`.
+    O(changes), one gather per column.
     """
     count = len(redo.rowids)
-    # Rows ascend and the changes of each are reversed, those of one timestamp as well.
+    # Rows ascend, and the changes of each row are reversed, also within one timestamp.
     newest_first = count - 1 - np.argsort(redo.rowids[::-1], kind="stable")
     columns: dict[int, DeltaColumn] = {}
     full: _UndoCells | None = None  # the same for all columns that every change sets
@@ -156,9 +150,10 @@ def invert_changes(redo: DeltaRows, base: BaseValues) -> DeltaRows:
 
 
 def apply_updates(redo: DeltaRows, column_id: int, start: int, base: pa.Array) -> pa.Array:
-    """Return `base`, one column of rows start, start + 1, …, with the newest of its changes.
+    """Return `base`, one column of rows start, start + 1, …, with its changes applied.
 
-    `redo` is by (rowid, timestamp) and within these rows. The result has the type of `base`.
+    `redo` is by (rowid, timestamp) and has changes of these rows only. The result has the type of
+    `base`.
     """
     column = redo.columns.get(column_id)
     if column is None:
@@ -173,13 +168,13 @@ def apply_updates(redo: DeltaRows, column_id: int, start: int, base: pa.Array) -
         values = values.take(pa.array(newest))
     if not values.type.equals(base.type):
         values = values.cast(base.type)
-    if len(newest) == len(base):  # every row is changed, nothing of `base` stays
+    if len(newest) == len(base):  # every row is changed
         return values
     return scatter(base, redo.rowids[newest] - start, values)
 
 
 def _by_row_and(second: np.ndarray, rows: DeltaRows) -> DeltaRows:
-    """Order rows by (row id, uint64[n] `second`), where equal in the order they have."""
+    """Sort rows by (row id, uint64[n] `second`), stable."""
     steps, after = rows.rowids[1:] - rows.rowids[:-1], second[1:] >= second[:-1]
     if ((steps > 0) | ((steps == 0) & after)).all():
         return rows
@@ -187,16 +182,16 @@ def _by_row_and(second: np.ndarray, rows: DeltaRows) -> DeltaRows:
 
 
 def _setters(column: DeltaColumn, count: int) -> np.ndarray:
-    """Return the positions of those of `count` rows that set the column."""
+    """Return the positions of the changes, of `count`, that set the column."""
     return np.arange(count) if column.is_set is None else np.flatnonzero(column.is_set)
 
 
 def _setting_any(rows: DeltaRows, columns: dict[int, DeltaColumn]) -> np.ndarray:
     """Return bool[n]: which rows set any of the columns."""
-    found = np.zeros(len(rows.rowids), dtype=bool)
+    sets_any = np.zeros(len(rows.rowids), dtype=bool)
     for column in columns.values():
-        found |= True if column.is_set is None else column.is_set
-    return found
+        sets_any |= True if column.is_set is None else column.is_set
+    return sets_any
 
 
 def _rows_with_columns(
@@ -208,10 +203,10 @@ def _rows_with_columns(
 
 @dataclass(frozen=True)
 class _UndoCells:
-    """Where one column's UNDO takes its n cells from.
+    """The sources of the n cells of one column's UNDO.
 
-    `at` are places, null where UNDO sets none, in a pool of the cells that the changes `setters`
-    set and then the base values of the rows `base_rowids`. `is_set` is bool[n], None for all.
+    `at` has places in a pool, null where UNDO sets no cell. The pool is the cells that the changes
+    `setters` set, then the base values of `base_rowids`. `is_set` is bool[n], None for all.
     """
 
     setters: np.ndarray
@@ -221,14 +216,14 @@ class _UndoCells:
 
     @staticmethod
     def of(redo: DeltaRows, column: DeltaColumn, newest_first: np.ndarray) -> _UndoCells | None:
-        """Return None where UNDO sets no cell.
+        """Return the sources of the cells that updates set, and of all cells of deleted rows.
 
-        It sets the cells that an UPDATE has set, and all cells of a row that was deleted.
+        None if there are no such cells.
         """
         count = len(redo.rowids)
         setters = _setters(column, count)
         is_update = redo.ops == OP_UPDATE
-        if is_update.all():  # each setter is undone, and comes after the setter before it
+        if is_update.all():  # each setter is undone to the one before
             undone, before = setters, np.arange(-1, len(setters) - 1)
         else:
             if column.is_set is not None:
@@ -250,7 +245,7 @@ class _UndoCells:
         return _UndoCells(setters, rowids[is_first], pa.array(at, mask=at < 0), at >= 0)
 
     def take(self, column_id: int, column: DeltaColumn, base: BaseValues) -> DeltaColumn:
-        """Return the cells, of a column that the same changes set."""
+        """Return the cells for a column that the same changes set."""
         values = (
             column.values if column.is_set is None else column.values.take(pa.array(self.setters))
         )
@@ -260,13 +255,13 @@ class _UndoCells:
 
 @dataclass(frozen=True)
 class ChangedRows:
-    """m changed rows: `rowids` int64[m] strictly ascending, uint64[m] newest change of each."""
+    """m changed rows: int64[m] `rowids`, strictly ascending, and uint64[m] newest changes."""
 
     rowids: np.ndarray
     timestamps: np.ndarray
 
     def newest_of(self, rowids: np.ndarray) -> np.ndarray:
-        """Return uint64[n]: the newest change of each of int64[n] row ids, 0: there is none."""
+        """Return uint64[n]: the newest change of each of int64[n] row ids, 0 without a change."""
         newest = np.zeros(len(rowids), np.uint64)
         if len(self.rowids) and len(rowids):
             at, hit = places_in(self.rowids, rowids)
@@ -281,7 +276,7 @@ def changed_rows(
     column_ids: Collection[int],
     not_at: int = 0,
 ) -> ChangedRows:
-    """Return the rows with a change in (start, end], but for changes at the moment `not_at`.
+    """Return the rows with a change in (start, end], ignoring changes at timestamp `not_at`.
 
     `column_ids` are the columns of the table. O(changes of the sources).
     """
@@ -314,11 +309,11 @@ def changes_within(
 
 
 def _is_change(source: DeltaSource, column_ids: Collection[int]) -> np.ndarray:
-    """Return bool[n]: which entries change a column of the table, or whether a row is there."""
+    """Return bool[n]: which entries change a column of the table, or insert or delete a row."""
     changes: np.ndarray = source.ops != OP_UPDATE
     counts = source.meta.update_counts
     known = [column_id for column_id in counts if column_id in column_ids]
-    # DELETEs set nothing: a column that all other entries set needs no look at its cells.
+    # DELETEs set no column: if all other entries set one, its mask need not be read.
     if any(counts[column_id] >= len(changes) - source.meta.delete_count for column_id in known):
         return np.ones(len(changes), dtype=bool)
     for column_id in known:
@@ -357,5 +352,5 @@ class OneRowSource:
         return self._timestamps
 
     def column(self, column_id: int) -> DeltaColumn | None:
-        """Return a column's new values, None when the source never sets it."""
+        """Return a column's new values, or None if the source never sets it."""
         return self.meta.columns.get(column_id)

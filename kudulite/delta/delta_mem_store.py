@@ -1,32 +1,31 @@
-"""DeltaMemStore: changes of one rowset's rows that are in the log and in no file yet.
+"""DeltaMemStore: changes to one rowset's rows that are in the log and not yet in a file.
 
-Rows come in order of time and stay in it: position = order of arrival. Beside the rows, which are
-kept in columns, an index by row id leads from each row's newest change to the one before:
+Changes stay in the order of their timestamps: the position of a change is its number. An index by
+row id leads from each row's newest change to the change before it:
 
     row id → newest position → position before → …
 
-so that one row's state costs its own changes and not all of them.
+so that reading one row costs its own changes and not all of them.
 
-Invariants: (1) timestamps never fall from one position to the next; (2) what a snapshot holds never
-changes: appends add parts and index entries behind its end, or join parts into equal ones.
+The changes are kept as columns in a `ChunkLog`, a list that grows by small parts and is read as a
+few large ones:
 
-Threads: one writer at a time; any number take snapshots and read them at any moment. There is no
-lock: the writer replaces a tuple, and an index entry that is newer than a snapshot is passed over.
-This relies on single operations of dict, bytearray and array being atomic.
-
-Source: Kudu deltamemstore.cc, which keeps a tree by (row id, timestamp, sequence number).
-
-A list that grows by small parts and is read as a few large ones.
-
-    level 0   parts as they were appended         64 of a level or below become one of the next
-    level 1   about 64 rows and more
+    level 0   parts as they were appended         64 parts of a level or below are joined into one
+    level 1   about 64 rows and more              of the next level
     level 2   about 4,096 rows and more
     level 3   about 262,144 rows and more; never joined again
 
-Each row is copied at most three times, and there are at most 3 × 63 parts beside those of level 3,
-so that an append costs O(1) and whoever reads joins few parts.
+Each row is copied at most three times, and there are at most 3 × 63 parts below level 3. An append
+costs O(1), and a reader joins few parts.
 
-Threads: one appends at a time; any number read `parts`, which is replaced and never changed.
+**Invariants** (1) timestamps never fall from one position to the next; (2) a snapshot never
+changes: appends add parts and index entries behind its end, or replace parts by one equal part.
+
+**Threads** one writer at a time; any number take snapshots and read them at any moment, without a
+lock. The writer replaces a tuple of parts, and readers ignore index entries newer than their
+snapshot. This relies on single operations of dict, bytearray and array being atomic.
+
+**Source** Kudu deltamemstore.cc, which keeps a tree by (row id, timestamp, sequence number).
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ from kudulite.delta.delta_file import (
     sort_rows,
 )
 
-# Of the index, per change: a dict entry, two Python numbers, and the array cells.
+# Memory of the index per change: a dict entry, two Python numbers, and the array cells.
 _INDEX_ROW_BYTES = 180
 
 FAN_IN = 64
@@ -63,7 +62,7 @@ T = TypeVar("T")
 
 @dataclass
 class _Chunk:
-    """Rows at positions start, start + 1, …; joined lazily made values are kept."""
+    """Changes at positions start, start + 1, …"""
 
     start: int
     rows: DeltaRows
@@ -89,7 +88,7 @@ class _RowIndex:
         self.ops += ops
         newest = self.newest
         for rowid in rowids:
-            # `before` grows first: who finds the position in `newest` must find it there too.
+            # `before` grows first: a reader that finds a position in `newest` looks it up there.
             self.before.append(newest.get(rowid, -1))
             newest[rowid] = position
             position += 1
@@ -105,8 +104,8 @@ class _RowIndex:
 class DeltaMemSnapshot:
     """The first `row_count` changes of a store, immutable; read like a DeltaFile.
 
-    Unlike a file's, rows are in order of time and not of row id. Arrays are joined when they are
-    asked for, column by column.
+    Unlike in a file, changes are in order of time and not of row id. Arrays are joined when they
+    are first needed, column by column.
     """
 
     def __init__(self, chunks: tuple[_Chunk, ...], row_count: int, index: _RowIndex) -> None:
@@ -120,7 +119,7 @@ class DeltaMemSnapshot:
 
     @property
     def meta(self) -> DeltaMemSnapshot:
-        """What the snapshot holds, enough to pass it over; named as in a DeltaFile's entry."""
+        """The statistics of the changes, which a DeltaFile has in its entry."""
         return self
 
     @property
@@ -168,7 +167,7 @@ class DeltaMemSnapshot:
         return _joined([chunk.rows.ops for chunk in self._chunks], np.uint8)
 
     def timestamps(self) -> np.ndarray:
-        """uint64[n], never falling."""
+        """Return uint64[n], never falling."""
         return self._timestamps
 
     @cached_property
@@ -177,7 +176,7 @@ class DeltaMemSnapshot:
         return _joined(parts, np.uint64)
 
     def column(self, column_id: int) -> DeltaColumn | None:
-        """Return the new values of one column, or None when no change sets it."""
+        """Return the new values of one column, or None if no change sets it."""
         if column_id not in self._columns:
             self._columns[column_id] = concat_columns(
                 [chunk.rows.columns.get(column_id) for chunk in self._chunks],
@@ -186,7 +185,7 @@ class DeltaMemSnapshot:
         return self._columns[column_id]
 
     def to_rows(self) -> DeltaRows:
-        """Return all changes by row id, each row's in order of time: those of a REDO file."""
+        """Return all changes in the order of a REDO file: by row id, then in order of time."""
         if not self._chunks:
             return DeltaRows(self.rowids, self.ops, {}, self.timestamps())
         return sort_rows(concat_rows([chunk.rows for chunk in self._chunks]))
@@ -194,12 +193,12 @@ class DeltaMemSnapshot:
     # -- one row
 
     def newest_op(self, rowid: int, timestamp: int) -> int | None:
-        """Return the newest OP_ of a row at or before `timestamp`, None when it has no change."""
+        """Return the newest OP_ of a row at or before `timestamp`, or None without a change."""
         position = self._index.newest_visible(rowid, self._row_count, timestamp)
         return None if position < 0 else self._index.ops[position]
 
     def newest_cell(self, rowid: int, column_id: int, timestamp: int) -> pa.Scalar | None:
-        """Return the newest value of a row's column at or before `timestamp`, None without any."""
+        """Return the newest value of a cell at or before `timestamp`, or None without any."""
         position = self._index.newest_visible(rowid, self._row_count, timestamp)
         while position >= 0:
             chunk = self._chunks[bisect_right(self._starts, position) - 1]
@@ -227,12 +226,12 @@ class DeltaMemStore:
 
     @property
     def row_count(self) -> int:
-        """Number of changes, of the same row or not."""
+        """Number of changes; a row may have several."""
         return self._row_count
 
     @property
     def nbytes(self) -> int:
-        """Memory in bytes, near enough to flush by."""
+        """Approximate memory in bytes, for the flush policy."""
         return self._nbytes
 
     @property
@@ -241,10 +240,10 @@ class DeltaMemStore:
         return self._timestamp_max
 
     def append(self, rows: DeltaRows) -> None:
-        """Add changes: row ids in any order, of one row several; a later one is newer.
+        """Add changes with row ids in any order; a row may have several, and later ones are newer.
 
-        `timestamps` must be there and never fall, also from call to call. A deleted row takes only
-        a REINSERT. The arrays are kept and must not be changed.
+        `timestamps` are needed and never fall, also not from call to call. A deleted row can only
+        be reinserted. The arrays are kept and must not be changed.
         """
         count = len(rows.rowids)
         if not count:
@@ -258,7 +257,7 @@ class DeltaMemStore:
         self._nbytes += nbytes + count * _INDEX_ROW_BYTES
         self._log.append(_Chunk(self._row_count, rows, nbytes), count)
         self._timestamp_max = stamps[-1]
-        # Last: a snapshot without a count of its own must not go beyond what is there.
+        # Last: a snapshot reads up to this count.
         self._row_count += count
 
     def _join(self, chunks: Sequence[_Chunk]) -> _Chunk:
@@ -273,13 +272,13 @@ class DeltaMemStore:
         return position >= 0 and self._index.ops[position] == OP_DELETE
 
     def snapshot(self, row_count: int | None = None) -> DeltaMemSnapshot:
-        """Return the changes up to now, or only the first `row_count` appended."""
+        """Return all changes up to now, or only the first `row_count`."""
         count = self._row_count if row_count is None else min(row_count, self._row_count)
         return DeltaMemSnapshot(self._log.parts, count, self._index)
 
 
 def _cut(chunks: tuple[_Chunk, ...], row_count: int) -> tuple[_Chunk, ...]:
-    """Return the chunks up to a position, the last one shortened to it."""
+    """Return the chunks up to a position; the last one is cut there."""
     if not chunks or chunks[-1].start + chunks[-1].row_count == row_count:
         return chunks
     kept = [chunk for chunk in chunks if chunk.start < row_count]
@@ -296,12 +295,12 @@ def _joined(parts: list[np.ndarray], dtype: type) -> np.ndarray:
 
 
 class ChunkLog(Generic[T]):
-    """Parts in order of arrival; `join` makes one of several neighbours."""
+    """Parts in order of arrival; `join` makes one part of several adjacent ones."""
 
     def __init__(self, join: Callable[[Sequence[T]], T]) -> None:
         self.parts: tuple[T, ...] = ()
         self._join = join
-        # How many parts at the end are of this level or below.
+        # How many parts at the end are of each level or below.
         self._counts = [0] * _LEVEL_MAX
 
     def append(self, part: T, row_count: int) -> None:
@@ -317,7 +316,7 @@ class ChunkLog(Generic[T]):
                 level = at + 1
                 counts[: at + 1] = [0] * (at + 1)
                 for above in range(at + 1, _LEVEL_MAX):
-                    # All but the newest counted there; the one part of them counts in its turn.
+                    # The joined parts count as one there, which the next turn adds.
                     counts[above] -= count - 1
         self.parts = parts
 

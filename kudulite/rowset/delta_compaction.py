@@ -1,45 +1,38 @@
-"""Major delta compaction: some columns of one DiskRowSet get new base data with their REDO applied.
+"""Delta compactions of one DiskRowSet: minor ones merge delta files, major ones rewrite columns.
+
+Minor: adjacent DeltaFiles become one, in their place.
+
+    REDO   a b [c d e] f g   ->   a b [cde] f g        oldest first
+    UNDO   x [y z]           ->   x [yz]               newest first; ancient changes may be dropped
+
+Every change is kept, so each read returns the same rows and opens fewer files.
+
+Major: some columns get new base data with their REDO applied.
 
     base  {k, a, b, c}                       base  {k, a, c}  {b'}
     REDO  1: b   2: a, b   3: DELETE   ->    REDO  2: a   3: DELETE
     UNDO  x                                  UNDO  b before 1 and 2,  x
 
-The rowset keeps its id, row ids, key index and bloom filter, so that deltas which arrive meanwhile
-fit what comes out: they are newer than all that is here and are appended to the entry.
+- Old base files stay for their other columns. A file that would keep only key columns is replaced:
+  its key columns are rewritten too.
+- A column that base data does not have yet is written with its read default and its changes.
+- Columns that were dropped from the schema are removed from the entry and from the REDO files that
+  are rewritten anyway. No read needs them: a plan that names one is refused.
+- DELETEs stay REDO, and base data keeps the last image of a ghost row for readers of the past.
+- REDO files that set none of the columns stay unchanged, in their place.
+- The new UNDO file is in front. Its changes may be older than some entries of other columns behind
+  it. Each column is in order over all files, and reads need no more; `merge_undo` brings a row's
+  entries in order.
+- Memory holds one row group of the columns, and the rowset's REDO.
 
-- Old base files stay for the columns that are left in them; one in which nothing but key columns
-  would be left is given up, and its key columns are rewritten too.
-- A column that base data does not have yet gets its read default there, with what was changed.
-- Columns that are no longer in the schema leave the entry, and with the REDO files that are
-  rewritten anyway their values. No read asks for them: a plan that names one is refused.
-- DELETEs stay REDO, and base data has the last image of a dead row: readers of the past need it.
-- REDO files that set none of the columns stay as they are, at their place.
+The rowset keeps its id, row ids, key index and bloom filter. Deltas that are appended to it
+meanwhile are newer than all its files, so they fit the new entry too.
 
-Order of UNDO: the new file is in front. What it holds may be older than some entries of other
-columns behind it; each column is in order over all files, and reads need no more. `merge_undo`
-brings a row's entries in order.
+**Threads** any; no existing file is changed. New files and their names are durable when a function
+returns. They are garbage until a superblock lists the returned entry.
 
-The rowset is gone through by row groups: memory holds one of the columns, and the rowset's REDO.
-
-Threads: any; nothing that is there is changed. Files are durable when `compact_columns` returns,
-their folder's names too; they are garbage until a superblock lists the entry that it returned.
-
-Source: Kudu delta_compaction.cc, MajorDeltaCompaction; design-docs/tablet.md, "Delta Compactions".
-
-Minor delta compaction: adjacent DeltaFiles of one DiskRowSet become one, in their place.
-
-    REDO   a b [c d e] f g   ->   a b [cde] f g        oldest first
-    UNDO   x [y z]           ->   x [yz]               newest first; what is ancient may leave
-
-Every change stays as it was, so each read gives the same; only fewer files are opened for it. Base
-data, row ids and the other files are not touched, nor what is appended to the rowset meanwhile.
-
-Files are durable when a function returns, their folder's names too; they become part of the tablet
-when a superblock lists the entry that was returned. Before that, nobody refers to them.
-
-Threads: any; nothing that is there is changed.
-
-Source: Kudu delta_compaction.cc and delta_tracker.cc, "CompactStores".
+**Source** Kudu delta_compaction.cc, MajorDeltaCompaction; delta_tracker.cc, CompactStores;
+design-docs/tablet.md, "Delta Compactions".
 """
 
 from __future__ import annotations
@@ -79,9 +72,9 @@ def compact_columns(
 ) -> RowSetMeta:
     """Return the rowset with new base data for `column_ids`; UNDO up to `mark` is left out.
 
-    `schema` is the table's at the rowset's version: it says which columns were dropped, and what
-    rows from before a column show. `rowset` has no changes in memory. Raises StorageError,
-    CorruptionError; nothing then refers to what was written.
+    `schema` is the table's at the rowset's version. It shows which columns were dropped, and the
+    read defaults of added ones. `rowset` has no changes in memory. Raises StorageError,
+    CorruptionError; no superblock then refers to the files written so far.
     """
     assert rowset.dms is None, "changes in memory are flushed first, or carried over"
     compaction = _ColumnCompaction(file_system, rowset, schema, frozenset(column_ids))
@@ -89,7 +82,7 @@ def compact_columns(
 
 
 class _ColumnCompaction:
-    """One compaction; each part of the new entry is made by one method."""
+    """One compaction of columns; one method makes each part of the new entry."""
 
     def __init__(
         self,
@@ -102,8 +95,8 @@ class _ColumnCompaction:
         self._rowset = rowset
         self._known = frozenset(column.id for column in schema.columns)
         keys = frozenset(column.id for column in schema.key_columns)
-        # Key columns never change: they are rewritten only to give a file up.
-        wanted = _with_left_keys(
+        # Key columns never change: they are rewritten only to replace a file that has nothing else.
+        wanted = _with_remaining_keys(
             rowset.meta.base, self._known & column_ids - keys, keys, self._known
         )
         self._columns = [column for column in schema.columns if column.id in wanted]
@@ -118,11 +111,11 @@ class _ColumnCompaction:
         new_undo = write_deltas(self._file_system, self._rowset.folder, "undo", undo)
         self._file_system.sync_directory(self._rowset.folder)
         return replace(
-            meta, base=(*self._left_base(), *base), redo=redo, undo=(*new_undo, *meta.undo)
+            meta, base=(*self._kept_base(), *base), redo=redo, undo=(*new_undo, *meta.undo)
         )
 
-    def _left_base(self) -> list[BaseFileMeta]:
-        """Return the old files with the columns that stay in them."""
+    def _kept_base(self) -> list[BaseFileMeta]:
+        """Return the old files with the columns that they keep."""
         left = []
         for base in self._rowset.meta.base:
             stay = tuple(c for c in base.column_ids if c in self._known and c not in self._ids)
@@ -139,8 +132,8 @@ class _ColumnCompaction:
         taken: list[DeltaRows] = []
         redo: list[DeltaFileMeta] = []
         # Neighbours that are rewritten become one file.
-        for is_touched, run in groupby(meta.redo, self._is_touched):
-            if not is_touched:
+        for is_rewritten, run in groupby(meta.redo, self._needs_rewrite):
+            if not is_rewritten:
                 redo += run
                 continue
             rows = merge_redo(read_deltas(folder, list(run), meta.row_count))
@@ -151,13 +144,13 @@ class _ColumnCompaction:
         taken = [part for part in taken if len(part.rowids)]
         return merge_redo(taken) if taken else None, tuple(redo)
 
-    def _is_touched(self, delta: DeltaFileMeta) -> bool:
+    def _needs_rewrite(self, delta: DeltaFileMeta) -> bool:
         return any(c in self._ids or c not in self._known for c in delta.update_counts)
 
     def _write_base(
         self, moved: DeltaRows | None
     ) -> tuple[Sequence[BaseFileMeta], DeltaRows | None]:
-        """Write the columns with `moved` applied; return their file and what takes it back."""
+        """Write the columns with `moved` applied; return their file and the UNDO of `moved`."""
         if not self._columns:
             return (), None
         undo: list[DeltaRows] = []
@@ -168,8 +161,8 @@ class _ColumnCompaction:
         ):
             for block in self._rowset.base.row_groups():
                 old = self._rowset.base.read(block, self._columns)
-                new, taken_back = self._forward(block, old, moved)
-                undo += taken_back
+                new, inverse = self._forward(block, old, moved)
+                undo += inverse
                 names = [column.name for column in self._columns]
                 writer.write(pa.Table.from_arrays(new, names=names))
             writer.close()
@@ -180,7 +173,7 @@ class _ColumnCompaction:
     def _forward(
         self, block: Block, old: list[pa.Array], moved: DeltaRows | None
     ) -> tuple[list[pa.Array], list[DeltaRows]]:
-        """Return a block's columns with the updates of its rows, and these turned round, if any."""
+        """Return a block's columns with the updates of its rows applied, and the UNDO of these."""
         if moved is None:
             return old, []
         low, high = np.searchsorted(moved.rowids, [block.start, block.stop]).tolist()
@@ -196,15 +189,15 @@ class _ColumnCompaction:
         return new, [invert_changes(redo, base_values)]
 
 
-def _with_left_keys(
+def _with_remaining_keys(
     base: Sequence[BaseFileMeta],
     column_ids: frozenset[int],
     key_ids: frozenset[int],
     known_ids: frozenset[int],
 ) -> frozenset[int]:
-    """Return `column_ids` and the key columns that would be all that is left in a base file."""
+    """Return `column_ids` and the key columns of base files that would keep only key columns."""
     if not column_ids:
-        return column_ids  # only deltas are cleared of dropped columns: no base data is written
+        return column_ids  # only dropped columns are removed from deltas: no base data is written
     for file in base:
         left = (known_ids & frozenset(file.column_ids)) - column_ids
         if left <= key_ids:
@@ -213,7 +206,7 @@ def _with_left_keys(
 
 
 def _only_columns(rows: DeltaRows, column_ids: frozenset[int]) -> DeltaRows:
-    """Return REDO without the other columns and the updates that set nothing then."""
+    """Return REDO with only these columns, without updates that set none of them."""
     others = [c for c in rows.columns if c not in column_ids]
     if not others:
         return rows
@@ -226,7 +219,7 @@ def merge_redo_files(
 ) -> RowSetMeta:
     """Return the rowset with its REDO files start..stop (not included) as one new file.
 
-    `folder` is the rowset's own. Memory: the changes of these files. Raises StorageError.
+    `folder` is the rowset's folder. Memory: the changes of these files. Raises StorageError.
     """
     assert 0 <= start < stop <= len(meta.redo)
     rows = merge_redo(read_deltas(folder, meta.redo[start:stop], meta.row_count))
@@ -240,9 +233,9 @@ def merge_undo_files(
 ) -> RowSetMeta:
     """Return the rowset with its UNDO files start..stop (not included) as one new file, or none.
 
-    Where `stop` is behind the oldest file, changes at or before the ancient history mark `mark`
-    leave. In front of older files they stay: a gap in what happened to a row would look like
-    damage. `folder` is the rowset's own. Raises StorageError.
+    If the range includes the oldest file, changes at or before the ancient history `mark` are left
+    out. In front of older files they stay: a gap in the history of a row would look like damage.
+    `folder` is the rowset's folder. Raises StorageError.
     """
     assert 0 <= start < stop <= len(meta.undo)
     rows = merge_undo(read_deltas(folder, meta.undo[start:stop], meta.row_count))

@@ -1,37 +1,32 @@
 """DiskRowSet: base data with its key index, bloom filter and deltas, read at a snapshot.
 
-    rowid = position of a row in base data = position of its key in the key index
+    row id = position of a row in base data = position of its key in the key index
 
-A scan goes block by block (a row group, or the part of it inside the key bounds): predicate columns
-first, each brought forward by the deltas; then, only when rows survive, the other columns.
+A scan reads block by block, a row group or the part of one inside the key bounds: first the
+predicate columns with their deltas applied, then, only when rows match, the other columns.
 
-Invariants: (1) statistics of base data exclude a block only for columns that no visible delta
-touches; (2) opened files are shared through the cache under their path, since a file never changes.
-
-Threads: any number may read; nothing here is changed after it is made.
-
-Source: Kudu tablet.md, "DiskRowSet" and "Delta tracking".
-
-The delta files of one DiskRowSet, folded for the snapshots that ask.
-
-The fold for the newest state is kept, and that of one past moment: a scan asks for it once per
-block. Changes in memory are not among them, so that all versions of a DeltaMemStore share a fold.
-
-Threads: any; a fold done twice gives the same.
-
-Base data of one DiskRowSet, read by column id from the files that hold it now.
+Base data is read by column id from the file that has the column now:
 
     column id -> the one base file that the superblock lists it for -> row group, name in that file
     no file                                                         -> the column's read default
     a file from before the column's type was widened                -> its values, cast
 
-A rowset begins with one file; a major compaction of some columns writes another with just these.
-A column that was added after the rowset was written is in none until a compaction materialises it.
+A rowset begins with one base file. A major compaction of some columns writes another file with just
+these. A column that was added after the rowset was written is in no file until a compaction
+materialises it.
 
-Invariants: (1) all files of a rowset have the same rows, so a row id is the same row in each;
-(2) no delta is applied here: what is read is the newest image that base data has, of dead rows too.
+The merged delta files are kept for the newest state and for one past timestamp, because a scan
+asks for them once per block. Changes in memory are merged on top, so all versions of a
+DeltaMemStore share the merged files.
 
-Threads: any number may read; opened files are shared through the cache under their path.
+**Invariants** (1) statistics of base data exclude a block only for columns that no visible delta
+changes; (2) opened files are shared through the cache under their path, since a file never changes;
+(3) all base files of a rowset have the same rows, so a row id is the same row in each; (4) base
+data includes the last image of each ghost row.
+
+**Threads** any number may read; nothing here is changed after it is made.
+
+**Source** Kudu tablet.md, "DiskRowSet" and "Delta tracking".
 """
 
 from __future__ import annotations
@@ -67,17 +62,17 @@ from kudulite.rowset.rowset import ApplierMemo, Block, RowSet, ScanSpec, View, c
 from kudulite.rowset.rowset_meta import BaseFileMeta, RowSetMeta
 
 _KEY_BYTES = 12
-# Fewer keys than this are searched in an index that is in memory sooner than in the bloom filter.
+# Searching fewer keys than this in an index in memory is faster than asking the bloom filter.
 _BLOOM_KEYS_MIN = 500
 
-# What an opened file costs in the cache beside its content or map: metadata and handles.
+# The cost of an opened file in the cache beside its content or map: metadata and handles.
 _OPEN_FILE_BYTES = 16 << 10
 
 
 class DiskRowSet(RowSet):
-    """One rowset as a superblock describes it, reading its files from `folder`, its own.
+    """One rowset as a superblock describes it; its files are in `folder`.
 
-    `base` is its base data as it is, without deltas.
+    `base` is its base data without deltas.
     """
 
     def __init__(
@@ -96,8 +91,8 @@ class DiskRowSet(RowSet):
         self._cache = cache
         self._deltas = RowSetDeltas(meta, folder, cache)
         self._dms = dms
-        self._appliers: ApplierMemo | None = None  # with memory, made when one is asked for
-        # Paths as text: building and hashing a Path costs more than the lookup that it is for.
+        self._appliers: ApplierMemo | None = None  # with memory; made at first use
+        # Paths as text: building and hashing a Path costs more than the lookup by it.
         self._key_index_path = str(folder / meta.key_index.name)
         self._bloom_path = str(folder / meta.bloom.name)
 
@@ -124,21 +119,21 @@ class DiskRowSet(RowSet):
         return self.meta.is_visible(timestamp)
 
     def applier(self, timestamp: int) -> DeltaApplier:
-        """Return the fold of the deltas that a snapshot at `timestamp` sees."""
+        """Return the applier of the deltas that a snapshot at `timestamp` sees."""
         dms = self._dms
         if dms is None or not len(dms):
             return self._deltas.applier(timestamp)
         if self._appliers is None:
             newest = max(dms.meta.timestamp_max, self._deltas.timestamp_max)
             self._appliers = ApplierMemo(newest)
-        return self._appliers.at(timestamp, self._fold)
+        return self._appliers.at(timestamp, self._make_applier)
 
-    def _fold(self, timestamp: int) -> DeltaApplier:
+    def _make_applier(self, timestamp: int) -> DeltaApplier:
         assert self._dms is not None
         return self._deltas.applier(timestamp).with_memory(self._dms, timestamp)
 
     def live_row_count(self, timestamp: int) -> int:
-        """Number of rows that a snapshot sees, from deltas alone."""
+        """Return the number of rows that a snapshot sees, from deltas alone."""
         return self.meta.row_count - len(self.applier(timestamp).deleted)
 
     # -- lookups by key
@@ -161,7 +156,7 @@ class DiskRowSet(RowSet):
 
     def find_one(self, key: bytes, width: int | None, timestamp: int) -> int:
         """Return the row id of `key` if it is live at `timestamp`, else -1."""
-        # The bloom filter saves loading keys; searching those in memory costs no more than it.
+        # The bloom filter saves loading keys; a search of loaded keys costs no more than it does.
         index = self._cache.get(self._key_index_path)
         rowid = None if index is None else index.find_loaded(key)
         if rowid is None:
@@ -257,14 +252,14 @@ class DiskRowSet(RowSet):
             return cell_value(changed, column)
         return self.base.cell(rowid, column)
 
-    # -- what changed
+    # -- changes, for diff scans
 
     def delta_sources(self) -> tuple[Sequence[DeltaSource], Sequence[DeltaSource]]:
         """Return the sources of UNDO, newest first, and of REDO, oldest first, not opened yet."""
         undo, redo = self._deltas.files()
         return undo, redo if self._dms is None else [*redo, self._dms]
 
-    def are_there(self, rowids: np.ndarray, timestamp: int, applier: DeltaApplier) -> np.ndarray:
+    def are_live(self, rowids: np.ndarray, timestamp: int, applier: DeltaApplier) -> np.ndarray:
         """Return bool[n]: which of int64[n] row ids are live; `applier` is that of `timestamp`."""
         if not self.is_visible(timestamp):
             return np.zeros(len(rowids), dtype=bool)
@@ -296,10 +291,10 @@ class RowSetDeltas:
         self._appliers = ApplierMemo(self.timestamp_max)
 
     def applier(self, timestamp: int) -> DeltaApplier:
-        """Return the fold of the files that a snapshot at `timestamp` sees."""
-        return self._appliers.at(timestamp, self._fold)
+        """Return the applier of the files that a snapshot at `timestamp` sees."""
+        return self._appliers.at(timestamp, self._make_applier)
 
-    def _fold(self, timestamp: int) -> DeltaApplier:
+    def _make_applier(self, timestamp: int) -> DeltaApplier:
         undo = [self._file(m) for m in self._meta.undo if m.timestamp_max > timestamp]
         redo = [self._file(m) for m in self._meta.redo if m.timestamp_min <= timestamp]
         return DeltaApplier(redo, timestamp, undo)
@@ -318,9 +313,9 @@ class RowSetDeltas:
 
 
 def read_deltas(folder: Path, entries: Sequence[DeltaFileMeta], row_count: int) -> list[DeltaRows]:
-    """Return whole files of a rowset with `row_count` rows, each row with its timestamp.
+    """Return whole files of a rowset with `row_count` rows, each change with its timestamp.
 
-    They are read once and not kept in a cache. Raises CorruptionError, StorageError.
+    The files are read once and not kept in a cache. Raises CorruptionError, StorageError.
     """
     return [stamped(DeltaFile(folder / entry.ref.name, entry, row_count)) for entry in entries]
 
@@ -328,9 +323,9 @@ def read_deltas(folder: Path, entries: Sequence[DeltaFileMeta], row_count: int) 
 def write_deltas(
     file_system: FileSystem, folder: Path, kind: str, rows: DeltaRows | None
 ) -> tuple[DeltaFileMeta, ...]:
-    """Write rows to a new file of the rowset in `folder`, "redo" or "undo"; no file without rows.
+    """Write changes, if any, to a new "redo" or "undo" file of the rowset in `folder`.
 
-    The file is durable, its name after the folder is synced.
+    The file is durable; its name is durable once the caller has synced the folder.
     """
     if rows is None or not len(rows.rowids):
         return ()
@@ -338,13 +333,13 @@ def write_deltas(
 
 
 class BaseColumns:
-    """The columns of a rowset's base files in `folder`, the rowset's own."""
+    """The columns of a rowset's base files, which are in the rowset's `folder`."""
 
     def __init__(self, meta: RowSetMeta, folder: Path, cache: BlockCache) -> None:
         self._meta = meta
         self._folder = folder
         self._cache = cache
-        # By column id; weak, so that the cache alone decides how many files stay open.
+        # By column id. The references are weak: the cache alone decides how many files stay open.
         self._files: dict[int, Callable[[], BaseDataFile | None]] = {}
 
     def row_groups(self) -> Iterator[Block]:
@@ -354,26 +349,26 @@ class BaseColumns:
             yield Block(start // ROW_GROUP_ROWS, start, stop)
 
     def statistics(self, column_id: int, row_group: int) -> tuple[Any, Any, int] | None:
-        """(minimum, maximum, null count) of a column in a row group, None where not known."""
+        """Return (minimum, maximum, null count) of a column in a row group, or None if unknown."""
         file = self._file(column_id)
         return None if file is None else file.statistics(row_group, file.name_by_id[column_id])
 
     def only_file(self, columns: Sequence[Column]) -> BaseDataFile | None:
-        """Return the file that has all of `columns` that any file has; None where several do.
+        """Return the one file with the base data of `columns`; columns without any are ignored.
 
-        None, too, where no file has any of them.
+        None if several files have some of `columns`, or if no file has any.
         """
-        found = {id(file): file for c in columns if (file := self._file(c.id)) is not None}
-        return next(iter(found.values())) if len(found) == 1 else None
+        files = {id(file): file for c in columns if (file := self._file(c.id)) is not None}
+        return next(iter(files.values())) if len(files) == 1 else None
 
     def read(self, block: Block, columns: Sequence[Column]) -> list[pa.Array]:
-        """Return the values of columns in a block; nothing of it stays in the cache."""
-        found: dict[int, pa.Array] = {}
+        """Return the values of columns in a block; they are not kept in the cache."""
+        values: dict[int, pa.Array] = {}
         by_file: dict[Path, tuple[BaseDataFile, list[Column]]] = {}
         for column in columns:
             file = self._file(column.id)
             if file is None:
-                found[column.id] = constant(column, block.row_count)
+                values[column.id] = constant(column, block.row_count)
             else:
                 by_file.setdefault(file.path, (file, []))[1].append(column)
         offset = block.start - block.row_group * ROW_GROUP_ROWS
@@ -382,8 +377,8 @@ class BaseColumns:
             if table.num_rows != block.row_count:
                 table = table.slice(offset, block.row_count)
             for index, column in enumerate(in_file):
-                found[column.id] = widened(_combined(table.column(index)), column.type.arrow)
-        return [found[column.id] for column in columns]
+                values[column.id] = widened(_combined(table.column(index)), column.type.arrow)
+        return [values[column.id] for column in columns]
 
     def gather(self, rowids: np.ndarray, columns: Sequence[Column]) -> list[pa.Array]:
         """Return each column's values of int64[n] row ids in any order.
@@ -419,13 +414,13 @@ class BaseColumns:
 
     def _decoded(self, file: BaseDataFile, group: int, column: Column) -> pa.Array:
         key = (file.ref.name, group, column.id)
-        found = self._cache.get(key)
-        if found is None:
-            found = self._cache.get_or_load(key, lambda: _decode(file, group, column.id))
-        return found
+        block = self._cache.get(key)
+        if block is None:
+            block = self._cache.get_or_load(key, lambda: _decode(file, group, column.id))
+        return block
 
     def _file(self, column_id: int) -> BaseDataFile | None:
-        """Return the file with a column's base data; None for a column added after it."""
+        """Return the file with a column's base data, or None if no file has the column."""
         file = self._files.get(column_id, _no_file)()
         return self._opened(column_id) if file is None else file
 
@@ -447,7 +442,7 @@ class BaseColumns:
 
 
 def _no_file() -> None:
-    """Stand for a reference to a file that is not open."""
+    """Stand in for the reference to a file that is not open."""
 
 
 def _decode(file: BaseDataFile, group: int, column_id: int) -> tuple[pa.Array, int]:

@@ -1,42 +1,33 @@
-"""MemRowSet: rows that are in the log and in no DiskRowSet yet.
+"""MemRowSet: rows that are in the log and not yet in a DiskRowSet.
 
-    key → slot        a dict; a slot is the number of keys that came before, and the row id here
-    slot → history    a DeltaMemStore: insert = REINSERT of the whole row, then UPDATE, DELETE and,
+    key → slot        a dict; the row id of a key is its slot, the number of keys before it
+    slot → changes    a DeltaMemStore: insert = REINSERT of the whole row, then UPDATE, DELETE and,
                       over a ghost, REINSERT again
 
-Kudu keeps a row and a list of REDO changes behind it. Here the row as inserted is the first change
-of that list: one structure holds all history, and reading at any moment is one fold of it. The
-order of keys is made by readers that need it.
+Kudu keeps a row and a list of its REDO changes. Here the inserted row is the first change of that
+list, so one structure has all history, and a read at any timestamp merges its changes.
 
-Invariants: (1) timestamps never fall from one change to the next, so the rows that a moment sees
-are slots 0 … k - 1; (2) a key keeps its slot for ever, as a ghost too; (3) a reader finds all of an
-`apply` or nothing of it.
+A `MemRowSetSnapshot` is the state of a MemRowSet at one moment, read like a DiskRowSet:
 
-Threads: one writer at a time; any number take snapshots at any moment, without a lock: one
-reference is replaced last, and says how much of everything else it covers.
-
-Source: Kudu memrowset.cc, tablet.md, "MemRowSet".
-
-What a MemRowSet held at one moment, read as a DiskRowSet is.
-
-    blocks     positions in key order, whose row ids are slots in order of arrival
+    blocks     positions in key order, whose row ids are slots
     a value    the newest change of the slot that sets the column, up to the timestamp
 
-Arrays are joined, sorted and folded when they are asked for, and kept. A point read does none of
-that: it follows one row's changes.
+Arrays are joined, sorted and merged when a read first needs them, and kept. A point read needs no
+arrays: it follows one row's changes.
 
-Threads: any number may read; what is made twice is equal.
+`SortedKeys` are the keys in order, grown by merging. Merging m new keys into n sorted ones costs a
+sort of the m and a copy of the n, as array operations. It replaces the concurrent B+-tree of Kudu's
+MemRowSet: readers need the order only after many inserts, and one pass over arrays then costs less
+than updating a tree at each insert.
 
-Keys in order, with the row id of each, grown by merging and never by sorting again.
+**Invariants** (1) timestamps never fall from one change to the next, so the rows that a snapshot
+sees are slots 0 … k - 1; (2) a key keeps its slot, as a ghost too; (3) a reader finds all changes
+of an `apply` or none; (4) sorted keys ascend strictly and have the row ids 0 … n - 1, each once.
 
-Merging m new keys into n sorted ones costs a sort of the m and a copy of the n, as array
-operations. This takes the place of Kudu's concurrent B+-tree of a MemRowSet: a reader asks for the
-order after many inserts, and one pass over arrays is then cheaper than a tree that is kept up at
-each insert.
+**Threads** one writer at a time; any number take snapshots at any moment, without a lock. The
+writer replaces one reference last, and that value limits how much of all else a snapshot reads.
 
-Invariants: (1) keys ascend strictly; (2) the row ids are 0 … n - 1, each once, the first n to come.
-
-Threads: immutable, share freely.
+**Source** Kudu memrowset.cc; tablet.md, "MemRowSet".
 """
 
 from __future__ import annotations
@@ -62,15 +53,15 @@ from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
 _OP_OF_CHANGE = np.empty(3, np.uint8)
 _OP_OF_CHANGE[[CHANGE_INSERT, CHANGE_UPDATE, CHANGE_DELETE]] = [OP_REINSERT, OP_UPDATE, OP_DELETE]
 
-# Of a key: the bytes object and its dict entry with the slot, and its copy in arrays with the slot.
+# Per key: the bytes object, its dict entry with the slot, and its copy in arrays with the slot.
 _KEY_ROW_BYTES = 200
 
-# Looking so many keys up one by one costs less than putting one more in order.
+# Sorting costs less per row of the MemRowSet than looking up this many keys one by one.
 _PROBES_PER_SORTED_ROW = 1 / 16
 
 
 class _State(NamedTuple):
-    """How much of a MemRowSet is there; replaced as a whole after each `apply`."""
+    """How much of a MemRowSet readers may see; replaced as a whole after each `apply`."""
 
     slot_count: int = 0
     change_count: int = 0
@@ -105,7 +96,7 @@ class MemRowSet:
 
     @property
     def nbytes(self) -> int:
-        """Memory in bytes, Python objects included, near enough to flush by."""
+        """Approximate memory in bytes, Python objects included, for the flush policy."""
         return self._changes.nbytes + self._key_bytes
 
     @property
@@ -135,11 +126,11 @@ class MemRowSet:
         is_set: Mapping[int, np.ndarray],
         timestamps: int | np.ndarray,
     ) -> None:
-        """Apply n changes in order, all or, with ValueError, none.
+        """Apply n changes in order: all of them, or none if ValueError is raised.
 
-        `ops` uint8[n] are CHANGE_ constants; `columns` and `is_set` are those of RowChanges, an
-        INSERT sets all columns; `timestamps` never fall, also from call to call. A key may come
-        several times. UPDATE and DELETE must hit a live key, INSERT one that is not.
+        `ops` uint8[n] are CHANGE_ constants. `columns` and `is_set` are as in RowChanges, and an
+        INSERT sets all columns. `timestamps` never fall, also not from call to call. A key may
+        have several changes. UPDATE and DELETE need a live key, INSERT a key that is not live.
         """
         count = len(keys)
         if not count:
@@ -172,10 +163,10 @@ class MemRowSet:
     def _resolve(
         self, keys: Sequence[bytes], ops: Sequence[int], fresh: dict[bytes, int]
     ) -> list[int]:
-        """Return the slot of each change; new keys go to `fresh`. Raises ValueError."""
+        """Return the slot of each change and add new keys to `fresh`. Raises ValueError."""
         slots, is_deleted = self._slots, self._changes.is_deleted
         slot_count = self._state.slot_count
-        is_live: dict[int, bool] = {}  # what the changes before in this call left
+        is_live: dict[int, bool] = {}  # after the changes before this one in the call
         rowids = []
         for key, op in zip(keys, ops, strict=True):
             slot = slots.get(key, -1)
@@ -186,8 +177,8 @@ class MemRowSet:
                 slot = slot_count + len(fresh)
             was_live = is_known and (is_live[slot] if slot in is_live else not is_deleted(slot))
             if was_live == (op == CHANGE_INSERT):
-                found = "live" if was_live else "not live"
-                raise ValueError(f"change {op} of key {key.hex()}, which is {found}")
+                state = "live" if was_live else "not live"
+                raise ValueError(f"change {op} of key {key.hex()}, which is {state}")
             if not is_known:
                 fresh[key] = slot
             is_live[slot] = op != CHANGE_DELETE
@@ -195,7 +186,7 @@ class MemRowSet:
         return rowids
 
     def _add_keys(self, fresh: dict[bytes, int], rows: DeltaRows, slot_count: int) -> None:
-        """Add keys that came in order of their slots, the first of them `slot_count`."""
+        """Add keys in order of their slots; the first new slot is `slot_count`."""
         assert rows.timestamps is not None
         if len(fresh) == len(rows.rowids):
             stamps = rows.timestamps
@@ -207,8 +198,8 @@ class MemRowSet:
         self._key_bytes += sum(map(len, fresh)) * 2 + len(fresh) * _KEY_ROW_BYTES
 
     def snapshot(self) -> MemRowSetSnapshot:
-        """Return what is here now; it never changes. O(1)."""
-        # The state goes first: what is read after it covers at least as much.
+        """Return the rows and changes up to now; the snapshot never changes. O(1)."""
+        # Read the state first: all else is then read later and has at least as many rows.
         state = self._state
         return MemRowSetSnapshot(
             schema=self.schema,
@@ -229,9 +220,9 @@ class KeyChunk(NamedTuple):
 
 
 class OrderHint:
-    """The longest order of keys that any snapshot of a MemRowSet made: the next one grows it.
+    """The longest sorted keys that any snapshot of a MemRowSet made; the next snapshot grows them.
 
-    Threads: any; the reference is replaced, and a lost one costs a sort.
+    Threads: any; the reference is replaced, and a lost update costs one sort.
     """
 
     def __init__(self) -> None:
@@ -269,14 +260,14 @@ class MemRowSetSnapshot(RowSet):
         return self.row_count > 0 and self.timestamp_min <= timestamp
 
     def applier(self, timestamp: int) -> DeltaApplier:
-        """Return the fold of the changes up to `timestamp`; of rows inserted later it is silent."""
-        return self._appliers.at(timestamp, self._fold)
+        """Return the applier of the changes up to `timestamp`; it ignores rows inserted later."""
+        return self._appliers.at(timestamp, self._make_applier)
 
-    def _fold(self, timestamp: int) -> DeltaApplier:
+    def _make_applier(self, timestamp: int) -> DeltaApplier:
         return DeltaApplier((), timestamp, memory=self.changes)
 
     def live_row_count(self, timestamp: int) -> int:
-        """Number of rows that a snapshot sees."""
+        """Return the number of rows that a snapshot sees."""
         return self._inserted_count(timestamp) - len(self.applier(timestamp).deleted)
 
     @cached_property
@@ -298,7 +289,7 @@ class MemRowSetSnapshot(RowSet):
         return result
 
     def _keys_from(self, start: int) -> KeyArray:
-        """Return the keys of the slots start … row_count - 1, in order of slots."""
+        """Return the keys of slots start … row_count - 1, in order of slots."""
         parts = []
         for chunk in self._key_chunks:
             first = max(0, start - chunk.start)
@@ -310,7 +301,7 @@ class MemRowSetSnapshot(RowSet):
         return _joined_keys(parts, self._key_width)
 
     def _inserted_count(self, timestamp: int) -> int:
-        """Return how many rows were ever inserted up to a moment: those of the first slots."""
+        """Return how many keys were first inserted up to a timestamp; they have the first slots."""
         if timestamp >= self.timestamp_max:
             return self.row_count
         return int(np.searchsorted(self.insert_timestamps, np.uint64(timestamp), "right"))
@@ -322,8 +313,8 @@ class MemRowSetSnapshot(RowSet):
         hint = self._order.sorted
         is_sorted = hint is not None and len(hint) >= self.row_count
         if not is_sorted and len(keys) < self.row_count * _PROBES_PER_SORTED_ROW:
-            found = [self.find_one(key, keys.width, timestamp) for key in keys]
-            return np.array(found, np.int64)
+            one_by_one = [self.find_one(key, keys.width, timestamp) for key in keys]
+            return np.array(one_by_one, np.int64)
         order = self.sorted_keys
         places = order.keys.find(keys)
         slots = np.where(places >= 0, order.rowids[places], -1) if len(order) else places
@@ -375,14 +366,14 @@ class MemRowSetSnapshot(RowSet):
         applier = self.applier(timestamp)
         if not len(applier.deleted) and self._inserted_count(timestamp) == self.row_count:
             return None
-        return self.are_there(self.rowids_of(block), timestamp, applier)
+        return self.are_live(self.rowids_of(block), timestamp, applier)
 
     def keys_of(self, block: Block, positions: np.ndarray | None) -> KeyArray:
         """Return the keys of a block's rows at int64[m] `positions`; None is all of them."""
         keys = self.sorted_keys.keys.slice(block.start, block.stop)
         return keys if positions is None else keys.take(positions)
 
-    # -- what changed
+    # -- changes, for diff scans
 
     def delta_sources(self) -> tuple[Sequence[DeltaSource], Sequence[DeltaSource]]:
         """Return no UNDO, and all changes, inserts included, as REDO."""
@@ -392,7 +383,7 @@ class MemRowSetSnapshot(RowSet):
         """Return int64[n]: the slots of a block's rows, in key order."""
         return self.sorted_keys.rowids[block.start : block.stop]
 
-    def are_there(self, rowids: np.ndarray, timestamp: int, applier: DeltaApplier) -> np.ndarray:
+    def are_live(self, rowids: np.ndarray, timestamp: int, applier: DeltaApplier) -> np.ndarray:
         """Return bool[n]: which of int64[n] slots are live; `applier` is that of `timestamp`."""
         is_live: np.ndarray = rowids < self._inserted_count(timestamp)
         is_live &= ~applier.is_deleted(rowids)
@@ -408,7 +399,7 @@ class MemRowSetSnapshot(RowSet):
 
 
 def _values(column: Column, slots: np.ndarray, applier: DeltaApplier) -> pa.Array:
-    # What no change sets is of a row that is older than the column.
+    # A column that no change of a row sets was added after the row's insert.
     return applier.apply_rows(constant(column, len(slots)), column.id, slots)
 
 
@@ -420,7 +411,7 @@ def join_keys(chunks: Sequence[KeyChunk], width: int | None) -> KeyChunk:
 
 def _joined_keys(chunks: Sequence[KeyChunk], width: int | None) -> KeyArray:
     parts: list[KeyArray] = []
-    run: list[bytes] = []  # keys as bytes, not in an array yet
+    run: list[bytes] = []  # keys that are not in an array yet
     for chunk in chunks:
         if isinstance(chunk.keys, KeyArray):
             if run:
@@ -446,12 +437,12 @@ class SortedKeys:
 
     @staticmethod
     def of(keys: KeyArray, first_rowid: int = 0) -> SortedKeys:
-        """Sort keys that stand in order of their row ids."""
+        """Sort keys that are in order of their row ids."""
         order = keys.sort_order()
         return SortedKeys(keys.take(order), order + first_rowid)
 
     def grown(self, newer: KeyArray) -> SortedKeys:
-        """Return these and `newer` keys, none of them here, which take the next row ids."""
+        """Return these keys and `newer` ones, all different, which get the next row ids."""
         if not len(newer):
             return self
         added = SortedKeys.of(newer, len(self))

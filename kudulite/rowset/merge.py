@@ -7,16 +7,16 @@
 A window ends at the smallest last key of the batches in memory, so all rows with the same key are
 in the same window. Only whole arrays are cut and sorted; rows are never compared one by one.
 
-Scans, diff scans and merging compactions share `merge_windows`. `merge_ordered` also puts the rows
-of each window in order.
+Scans, diff scans and merging compactions share `merge_windows`. `merge_ordered` also sorts the rows
+of each window.
 
-Invariants: (1) the keys of a window are above those of the windows before it; (2) a window has
+**Invariants** (1) the keys of a window are above those of the windows before it; (2) a window has
 rows, and at most one part of each stream; (3) a stream is opened only when a window reaches its
-`key_min`, so streams side by side are read one after another.
+`key_min`, so streams with disjoint keys are read one after another.
 
-Threads: one thread reads the result.
+**Threads** one thread reads the result.
 
-Source: Kudu common/generic_iterators.cc, "MergeIterator" (hot and cold sub-iterators).
+**Source** Kudu common/generic_iterators.cc, "MergeIterator" (hot and cold sub-iterators).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class OrderedStream(Generic[Rows]):
 
 
 class _Head(Generic[Rows]):
-    """An open stream and the rest of its current batch; `rows` is None at the end."""
+    """An open stream and the remaining rows of its batch; `rows` is None at the end."""
 
     def __init__(self, number: int, batches: Iterator[Rows]) -> None:
         self.number = number

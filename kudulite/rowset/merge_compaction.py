@@ -1,40 +1,38 @@
-"""Merging compaction: several DiskRowSets become fewer, side by side, with all their history.
+"""Merging compaction: several DiskRowSets become fewer, with disjoint keys and all their history.
 
     inputs, by key     ├──a──────────┤   ├──c──┤
                           ├───b────────┤            ├──d──┤
     windows            │  │  │  │    │ │ │     │    │     │     all rows of all inputs up to a key
     outputs            ├──0─────────┤├──1──────┤├───2─────┤     full row groups, full rowsets
 
-A window ends where the first of the inputs in it has no more rows in hand, so whatever rows have a
-key in common are in one window. In memory are a row group of each input that the window is in, the
-deltas of these inputs, and the rows of an output that is not full yet. Inputs side by side are read
-one after the other, and their rows are neither sorted nor copied.
+A window ends at the smallest last key of its inputs' batches in memory, so rows with the same key
+are in one window. Memory holds a row group of each input in the window, the deltas of these inputs,
+and the rows of an output that is not full yet. Inputs with disjoint keys are read one after the
+other, and their rows are neither sorted nor copied.
 
-A row of an output has the newest image of its key, at most one REDO (the DELETE of a row that is
-dead now), and UNDO back to the ancient history mark, of all lives of the key in all inputs. What a
-key was in rowsets that are not among the inputs stays there. Keys that are dead since the mark are
-left out.
+A row of an output has the newest image of its key, at most one REDO (the DELETE of a deleted row),
+and UNDO back to the ancient history mark, with the versions of the key in all inputs. Versions in
+rowsets that are not inputs stay there. Keys deleted at or before the mark are left out.
 
-Invariants: (1) a snapshot at the mark or later sees in the outputs what it saw in the inputs;
-(2) keys of outputs are disjoint; an output is never empty.
-
-Threads: any; inputs never change, and nobody knows the outputs before they are published.
-
-Source: Kudu tablet.cc, DoMergeCompactionOrFlush, its first phase; compaction.cc.
-
-Where the rows of compacted rowsets went: deltas that arrived meanwhile follow them.
+`RowIdMap` gives the new place of each input row, so that deltas which arrive meanwhile can follow:
 
     input row id → number of the row over all outputs → (output, row id there)
 
     input a   0 1 2 3        output 0   a0 b0 a1          a → 0 2 3 -1     b → 1 4
     input b   0 1            output 1   a2 b1             outputs start at 0 and 3
 
-Invariants: (1) two input rows never have the same number; (2) numbers ascend with the keys; (3) a
-row that has no row of its own any more (dropped, or a dead one whose key lives on elsewhere) is -1.
+A row without a place of its own has -1: one that was left out, and a ghost row whose versions are
+part of another row.
 
-Threads: immutable, share freely.
+**Invariants** (1) a snapshot at the mark or later sees in the outputs the same rows as in the
+inputs; (2) keys of outputs are disjoint; an output is never empty; (3) no two input rows have the
+same number; (4) numbers ascend with the keys.
 
-Source: Kudu compaction.cc, "ReupdateMissedDeltas", which counts rows in a second scan instead.
+**Threads** any; inputs never change, and no other thread sees the outputs before they are
+published. A RowIdMap is immutable.
+
+**Source** Kudu tablet.cc, DoMergeCompactionOrFlush, its first phase; compaction.cc, and its
+ReupdateMissedDeltas, which counts rows in a second scan instead of keeping a map.
 """
 
 from __future__ import annotations
@@ -58,14 +56,14 @@ from kudulite.rowset.row_versions import RowVersions, merge_row_versions, read_r
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.rowset.rowset_writer import RowImages, rows_per_rowset, write_rowsets
 
-# What is put in order at once, of all inputs together.
+# The rows of one window, of all inputs together.
 _WINDOW_ROWS = 2 * ROW_GROUP_ROWS
 _WINDOW_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
 class MergedRowSets:
-    """What a merging compaction has written, in order of keys, and where the rows went."""
+    """The new rowsets of a merging compaction, in order of keys, and the new place of each row."""
 
     rowsets: tuple[RowSetMeta, ...]
     row_map: RowIdMap
@@ -79,12 +77,12 @@ def merge_rowsets(
     mark: int,
     without: KeyArray | None = None,
 ) -> MergedRowSets:
-    """Write the rows of `inputs` (no memory, not ended) to new rowsets under their `folder`.
+    """Write the rows of `inputs` to new rowsets under their `folder`.
 
-    History up to the ancient history `mark` is left out, and so are the rows with the ascending
-    keys `without`, from all of history. The rowsets are durable but for their names in `folder`,
-    which is for the caller. Raises StorageError, CorruptionError; then there are files that nobody
-    refers to.
+    The inputs have no changes in memory and no delete timestamp. History up to the ancient history
+    `mark` is left out, and so are all versions of the ascending keys `without`. The rowsets are
+    durable except for their names in `folder`, which the caller syncs. Raises StorageError,
+    CorruptionError; no superblock then refers to the files written so far.
     """
     numbers = {rowset.meta.id: np.full(rowset.meta.row_count, -1) for rowset in inputs}
     oldest = min(rowset.meta.insert_timestamp for rowset in inputs)
@@ -124,14 +122,14 @@ class _Writer:
         self._nbytes = 0
 
     def add(self, part: RowImages) -> None:
-        """Take rows whose keys are above all before; writes those that fill whole rowsets."""
+        """Add rows with keys above all added before, and write the rows that fill whole rowsets."""
         self._buffer(part)
         step = rows_per_rowset(self._row_count, self._nbytes)
         if self._row_count >= step:
             self._write(self._row_count // step * step)
 
     def finish(self) -> tuple[RowSetMeta, ...]:
-        """Write the rest; returns all rowsets in order of keys."""
+        """Write the remaining rows; return all rowsets in order of keys."""
         if self._row_count:
             self._write(self._row_count)
         return tuple(self._written)
@@ -153,27 +151,27 @@ class _Writer:
 
 @dataclass(frozen=True)
 class RowIdMap:
-    """`numbers` has int64[n] per input rowset id; `row_counts` is that of each output, in order."""
+    """`numbers` has int64[n] per input rowset id; `row_counts` is by output, in order."""
 
     numbers: Mapping[str, np.ndarray]
     row_counts: Sequence[int]
 
     @property
     def starts(self) -> np.ndarray:
-        """int64[outputs + 1]: the number of each output's first row, and of the row after all."""
+        """int64[outputs + 1]: the number of each output's first row, then the count of all rows."""
         return np.cumsum([0, *self.row_counts])
 
     def locate(self, input_id: str, rowids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return int64[m] outputs and int64[m] row ids there, both -1 for rows that are gone."""
+        """Return int64[m] outputs and int64[m] row ids in them, -1 for rows without a place."""
         numbers = self.numbers[input_id][rowids]
         outputs = np.searchsorted(self.starts, numbers, "right") - 1
         return outputs, np.where(numbers < 0, -1, numbers - self.starts[outputs])
 
     def map_deltas(self, input_id: str, rows: DeltaRows) -> dict[int, DeltaRows]:
-        """Return changes of an input's rows as those of the outputs, by output, by row id.
+        """Return changes of an input's rows as changes of the outputs, by output, by row id.
 
-        Of one row they keep their order. Changes of rows that are gone are left out: such a row was
-        dead, or its key was to be left out of the compaction.
+        Changes of one row keep their order. Changes of rows without a place are left out: such a
+        row was dead, or its key was left out of the compaction.
         """
         numbers = self.numbers[input_id][rows.rowids]
         moved = replace(rows, rowids=numbers)
@@ -181,9 +179,9 @@ class RowIdMap:
             moved = take_rows(moved, np.flatnonzero(numbers >= 0))
         moved = sort_rows(moved)
         bounds = np.searchsorted(moved.rowids, self.starts).tolist()
-        found = {}
+        by_output = {}
         for output, (low, high) in enumerate(itertools.pairwise(bounds)):
             if low < high:
                 part = take_rows(moved, np.arange(low, high))
-                found[output] = replace(part, rowids=part.rowids - self.starts[output])
-        return found
+                by_output[output] = replace(part, rowids=part.rowids - self.starts[output])
+        return by_output

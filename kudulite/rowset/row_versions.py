@@ -1,54 +1,52 @@
-"""Rows with all their history: the input of merging compactions and flushes.
+"""Rows with all their versions: the input of merging compactions and of flushes.
 
-A DiskRowSet is read block by block, a MemRowSet as a whole: its rows as first inserted are the base
-data, all later changes are REDO.
+A DiskRowSet is read block by block. A MemRowSet is read as a whole: its rows as first inserted are
+the base data, and all later changes are REDO.
 
-    a row     inserted@10   updated@20   updated@30   deleted@40
-    lives     began 10 ── changes: 30 set back, 20 set back ── ended 40,   image: as of its newest
+    a row      inserted@10   updated@20   updated@30   deleted@40
+    here       inserted 10, changes: 30 set back, 20 set back, deleted 40, image: the newest
 
-REDO is taken into the image: what it changed is in `changes`, which take the image back as UNDO
-does. Only a DELETE stays what it is, the end of the row. A row's first insert is not among its
-changes but its begin. Where an earlier compaction has put several lives of a key into one row, the
-older ones are among the changes, each from its REINSERT to the DELETE at its insert.
+REDO updates are applied to the image, and `changes` take the image back like UNDO does. `inserted`
+and `deleted` are the row's first insert and last delete. A key that was deleted and inserted again
+has several spans, each from an insert to its delete. In one row, `changes` have the older spans,
+each from its REINSERT to the DELETE at its insert.
 
-Of a DiskRowSet these are left out: changes at or before the ancient history mark, rows that are
-dead since then, rows that no snapshot ever saw (inserted and deleted at one timestamp), and columns
-that were dropped from the schema. Columns that were added later show their read default. Of a
-MemRowSet nothing is left out.
-
-Invariants: (1) keys ascend; (2) `changes` are by row, newest first, each row's last insert down to
-its first but for the begin; (3) a REINSERT sets all columns but the key; (4) all changes and ends
-are after the mark; a begin is exact if it is after the mark, else just some moment up to it.
-
-Threads: one reads; a block, once made, is immutable.
-
-Source: Kudu compaction.cc, MemRowSetCompactionInput, DiskRowSetCompactionInput,
-ApplyMutationsAndGenerateUndos, RemoveAncientUndos.
-
-Joins the rows of several rowsets that have a key in common into one row with all its lives.
+Merging joins the rows of a key from several rowsets into one row with all versions:
 
     input a    insert@10 … delete@20                       UNDO                  from
     input b    insert@30 … update@35 … delete@40           60 set back           c
     input c    insert@50 … update@60                       50 DELETE             c
                                                            40 REINSERT, image    b
     image: that of c, the newest                           35 set back           b
-    began: 10, of the oldest                               30 DELETE             b
+    inserted: 10, in a                                     30 DELETE             b
                                                            20 REINSERT, image    a
 
-A row of an input may itself be several lives, put together before; another input's may lie between
-them. So what is merged are lives: in each row's changes a life goes from its REINSERT (or the top)
-to the DELETE at its insert (or the end). Two lives of a key are never at one time, so all changes
-of one stand before all of another that ended earlier. At equal timestamps (a row deleted and
-inserted by one commit) this order is right where one by timestamp alone would not be.
+An input's row may have several spans already, and spans of other inputs may lie between them, so
+merging orders the changes by span. Two spans of a key never overlap, so all changes of one precede
+all changes of a span that deleted earlier. Timestamps alone would not do: a commit may delete and
+insert a row at one timestamp. A row without history is only gathered, and a window with one input
+is returned as it is.
 
-A row without history is gathered and nothing more. Where only one input has keys nothing is.
+From a DiskRowSet these are left out: changes at or before the ancient history mark, rows that were
+deleted by then, rows that no snapshot ever saw (inserted and deleted at one timestamp), and columns
+that were dropped from the schema. Columns that were added later have their read default. From a
+MemRowSet nothing is left out.
 
-Invariants: (1) of a key at most one row is live; (2) ends of one key's rows differ, since no row
-began and ended at one moment.
+A flush writes a MemRowSet with each change after a row's first insert as one UNDO of the same
+timestamp. A DELETE that is the row's last change stays REDO, and the base data keeps the row's last
+image for readers of the past.
 
-Threads: pure functions over immutable values.
+**Invariants** (1) keys ascend; (2) `changes` are by row, newest first, down to the row's first
+insert, which is not part of them; (3) a REINSERT sets all columns except the key, and no change
+sets a key column; (4) all changes and deletes are after the mark; an insert timestamp is exact if
+it is after the mark, else any timestamp up to it; (5) at most one row of a key is live, and the
+delete timestamps of a key's rows differ.
 
-Source: Kudu compaction.cc, MergeCompactionInput and MergeDuplicatedRowHistory.
+**Threads** any: pure functions; a block is immutable once made.
+
+**Source** Kudu tablet.cc, DoMergeCompactionOrFlush; compaction.cc, MemRowSetCompactionInput,
+DiskRowSetCompactionInput, MergeCompactionInput, MergeDuplicatedRowHistory,
+ApplyMutationsAndGenerateUndos, RemoveAncientUndos.
 """
 
 from __future__ import annotations
@@ -87,23 +85,24 @@ from kudulite.rowset.memrowset import MemRowSetSnapshot
 from kudulite.rowset.rowset import Block, constant
 from kudulite.rowset.rowset_writer import RowImages
 
-# The end of a row that is live: after every timestamp.
+# The delete timestamp of a live row: after every timestamp.
 NEVER = np.uint64(2**64 - 1)
 _NO_CHANGES = DeltaRows(np.empty(0, np.int64), np.empty(0, np.uint8), {}, np.empty(0, np.uint64))
 
 
 @dataclass(frozen=True)
 class RowVersions:
-    """n rows of a rowset in key order: `rowids` int64[n] there, and the newest cells by column id.
+    """n rows in key order: their `rowids` (int64[n]), and their newest cells by column id.
 
-    `began` and `ended` are uint64[n]. The row ids of `changes` are positions in this block.
+    `inserted` and `deleted` are uint64[n], NEVER for a live row. Row ids are those of the rowset,
+    but those of `changes` are positions in this block.
     """
 
     keys: KeyArray
     rowids: np.ndarray
     columns: dict[int, pa.Array]
-    began: np.ndarray
-    ended: np.ndarray
+    inserted: np.ndarray
+    deleted: np.ndarray
     changes: DeltaRows
 
     def __len__(self) -> int:
@@ -123,8 +122,8 @@ class RowVersions:
             self.keys.slice(start, stop),
             self.rowids[start:stop],
             {c: values.slice(start, stop - start) for c, values in self.columns.items()},
-            self.began[start:stop],
-            self.ended[start:stop],
+            self.inserted[start:stop],
+            self.deleted[start:stop],
             rows_between(self.changes, start, stop),
         )
 
@@ -138,8 +137,8 @@ class RowVersions:
             self.keys.take(at),
             self.rowids[at],
             {c: values.take(indices) for c, values in self.columns.items()},
-            self.began[at],
-            self.ended[at],
+            self.inserted[at],
+            self.deleted[at],
             take_rows(changes, np.flatnonzero(changes.rowids >= 0)),
         )
 
@@ -147,15 +146,15 @@ class RowVersions:
         """Return the rows with columns of `schema`, as rowsets store them.
 
         The rows inserted at or before the ancient history `mark` get the insert timestamp `oldest`,
-        which is at or before all of them: no legal read can tell the difference.
+        which is at or before all of them: a read at the mark or later returns the same rows.
         """
         columns = [self.columns[column.id] for column in schema.columns]
-        dead = np.flatnonzero(self.ended != NEVER)
-        deletes = _changes_of(dead, OP_DELETE, self.ended[dead], {})
+        dead = np.flatnonzero(self.deleted != NEVER)
+        deletes = _changes_of(dead, OP_DELETE, self.deleted[dead], {})
         return RowImages(
             keys=self.keys,
             rows=pa.Table.from_arrays(columns, schema=schema.arrow_schema()),
-            insert_timestamps=np.where(self.began <= mark, np.uint64(oldest), self.began),
+            insert_timestamps=np.where(self.inserted <= mark, np.uint64(oldest), self.inserted),
             undo=self.changes if len(self.changes.rowids) else None,
             redo=deletes if len(dead) else None,
         )
@@ -164,48 +163,49 @@ class RowVersions:
 def read_row_versions(
     rowset: DiskRowSet, schema: Schema, mark: int, without: KeyArray | None = None
 ) -> Iterator[RowVersions]:
-    """Yield what is left of the rows of a rowset without memory, in key order.
+    """Yield the rows of a rowset in key order, without ancient history.
 
-    The rows with the ascending keys `without` are left out. Blocks are of a row group each and have
-    rows; beside the one in hand only the rowset's keys and deltas are in memory.
+    The rowset has no changes in memory. Rows with the ascending keys `without` are left out. Each
+    block is of one row group and not empty. Memory holds one block, and the rowset's keys and
+    deltas.
     """
     assert rowset.dms is None and rowset.meta.delete_timestamp is None
     history = _History.of(rowset, schema, mark)
-    index = rowset.key_index  # held: a cache may be too small to keep it from block to block
+    index = rowset.key_index  # one reference for all blocks: the cache may be too small to keep it
     for block in rowset.base.row_groups():
         keys = index.slice(block.start, block.stop)
-        lives = _read_block(rowset, schema, history, block, keys)
-        keep = (lives.ended > mark) & (lives.ended != lives.began)
+        versions = _read_block(rowset, schema, history, block, keys)
+        keep = (versions.deleted > mark) & (versions.deleted != versions.inserted)
         if without is not None:
-            keep &= without.find(lives.keys) < 0
+            keep &= without.find(versions.keys) < 0
         if not keep.all():
-            lives = lives.take(np.flatnonzero(keep))
-        if len(lives):
-            yield lives
+            versions = versions.take(np.flatnonzero(keep))
+        if len(versions):
+            yield versions
 
 
-def life_ends(lives: RowVersions) -> np.ndarray:
-    """Return uint64[n] for n changes: the end of the life that each is of."""
-    changes = lives.changes
+def span_ends(versions: RowVersions) -> np.ndarray:
+    """Return uint64[n] for n changes: the delete timestamp of the span that each belongs to."""
+    changes = versions.changes
     assert changes.timestamps is not None
     count = len(changes.rowids)
     revivals = np.where(changes.ops == OP_REINSERT, np.arange(count), -1)
     newest = np.maximum.accumulate(revivals)
     is_own = newest >= np.searchsorted(changes.rowids, changes.rowids)
-    return np.where(is_own, changes.timestamps[newest], lives.ended[changes.rowids])
+    return np.where(is_own, changes.timestamps[newest], versions.deleted[changes.rowids])
 
 
 @dataclass(frozen=True)
-class _Moments:
+class _RowTimestamps:
     """Timestamps of some rows, by ascending row id."""
 
     rowids: np.ndarray
     timestamps: np.ndarray
 
     @staticmethod
-    def of(rows: DeltaRows, at: np.ndarray) -> _Moments:
+    def of(rows: DeltaRows, at: np.ndarray) -> _RowTimestamps:
         assert rows.timestamps is not None
-        return _Moments(rows.rowids[at], rows.timestamps[at])
+        return _RowTimestamps(rows.rowids[at], rows.timestamps[at])
 
     def spread(self, start: int, stop: int, others: int | np.uint64) -> np.ndarray:
         """Return uint64[stop - start] for rows start..stop, `others` where a row has none."""
@@ -217,16 +217,16 @@ class _Moments:
 
 @dataclass(frozen=True)
 class _History:
-    """The deltas of a rowset: its UPDATEs and DELETEs of REDO; UNDO after the mark.
+    """The deltas of a rowset: UPDATEs and DELETEs of its REDO, and its UNDO after the mark.
 
-    `begins` are the UNDO DELETEs that are the last change of their rows, `undo` is without them.
+    `inserts` has the UNDO DELETEs that are the last change of their rows; `undo` is without them.
     """
 
     updates: DeltaRows
-    ends: _Moments
+    deletes: _RowTimestamps
     undo: DeltaRows
-    begins: _Moments
-    begin_of_all: int
+    inserts: _RowTimestamps
+    insert_timestamp: int
     mark: int
 
     @staticmethod
@@ -236,13 +236,13 @@ class _History:
         undo = merge_undo(_read_files(rowset, rowset.meta.undo, schema))
         undo = without_ancient(undo, mark)
         is_last = np.append(undo.rowids[1:] != undo.rowids[:-1], True)[: len(undo.rowids)]
-        is_begin = is_last & (undo.ops == OP_DELETE)
+        is_insert = is_last & (undo.ops == OP_DELETE)
         return _History(
             updates=take_rows(redo, np.flatnonzero(redo.ops == OP_UPDATE)),
-            ends=_Moments.of(redo, np.flatnonzero(redo.ops == OP_DELETE)),
-            undo=_completed(take_rows(undo, np.flatnonzero(~is_begin)), schema.value_columns),
-            begins=_Moments.of(undo, np.flatnonzero(is_begin)),
-            begin_of_all=rowset.meta.insert_timestamp,
+            deletes=_RowTimestamps.of(redo, np.flatnonzero(redo.ops == OP_DELETE)),
+            undo=_completed(take_rows(undo, np.flatnonzero(~is_insert)), schema.value_columns),
+            inserts=_RowTimestamps.of(undo, np.flatnonzero(is_insert)),
+            insert_timestamp=rowset.meta.insert_timestamp,
             mark=mark,
         )
 
@@ -250,13 +250,13 @@ class _History:
 def _read_files(
     rowset: DiskRowSet, entries: Sequence[DeltaFileMeta], schema: Schema
 ) -> list[DeltaRows]:
-    """Return the changes of each file, after a part without any."""
-    found = read_deltas(rowset.folder, entries, rowset.meta.row_count)
-    return [_NO_CHANGES, *(_fitted(rows, schema) for rows in found)]
+    """Return an empty part, so that there is at least one, then the changes of each file."""
+    files = read_deltas(rowset.folder, entries, rowset.meta.row_count)
+    return [_NO_CHANGES, *(_in_schema(rows, schema) for rows in files)]
 
 
-def _fitted(rows: DeltaRows, schema: Schema) -> DeltaRows:
-    """Return changes with the columns of a schema; an UPDATE that sets none of them is none."""
+def _in_schema(rows: DeltaRows, schema: Schema) -> DeltaRows:
+    """Return changes with the columns of a schema, without UPDATEs that set none of them."""
     columns = {}
     sets_any = rows.ops != OP_UPDATE
     for column_id, column in rows.columns.items():
@@ -265,14 +265,14 @@ def _fitted(rows: DeltaRows, schema: Schema) -> DeltaRows:
             values = widened(column.values, wanted.type.arrow)
             columns[column_id] = DeltaColumn(values, column.is_set)
             sets_any |= True if column.is_set is None else column.is_set
-    found = replace(rows, columns=columns)
-    return found if sets_any.all() else take_rows(found, np.flatnonzero(sets_any))
+    result = replace(rows, columns=columns)
+    return result if sets_any.all() else take_rows(result, np.flatnonzero(sets_any))
 
 
 def _completed(undo: DeltaRows, columns: Sequence[Column]) -> DeltaRows:
-    """Return changes whose REINSERTs set also the columns that are younger than their files.
+    """Return changes whose REINSERTs also set the columns that were added after their files.
 
-    Whatever was dead before a column came shows, at its time, what all old rows show.
+    A row deleted before a column was added has the column's read default, like all older rows.
     """
     revives = undo.ops == OP_REINSERT
     if not revives.any():
@@ -280,12 +280,12 @@ def _completed(undo: DeltaRows, columns: Sequence[Column]) -> DeltaRows:
     count = len(revives)
     completed = dict(undo.columns)
     for column in columns:
-        found = undo.columns.get(column.id)
+        present = undo.columns.get(column.id)
         is_set = np.zeros(count, dtype=bool)
         values = constant(column, 1)
-        if found is not None:
-            is_set = np.ones(count, dtype=bool) if found.is_set is None else found.is_set
-            values = pa.concat_arrays([found.values, values])
+        if present is not None:
+            is_set = np.ones(count, dtype=bool) if present.is_set is None else present.is_set
+            values = pa.concat_arrays([present.values, values])
         if is_set[revives].all():
             continue
         at = np.where(is_set, np.arange(count), len(values) - 1)
@@ -306,17 +306,14 @@ def _read_block(
         keys=keys,
         rowids=np.arange(start, stop),
         columns={c: apply_updates(redo, c, 0, cells) for c, cells in base.items()},
-        began=history.begins.spread(start, stop, history.begin_of_all),
-        ended=history.ends.spread(start, stop, NEVER),
+        inserted=history.inserts.spread(start, stop, history.insert_timestamp),
+        deleted=history.deletes.spread(start, stop, NEVER),
         changes=merge_undo([undo, rows_between(history.undo, start, stop)]),
     )
 
 
-def memrowset_lives(snapshot: MemRowSetSnapshot) -> RowVersions:
-    """Return all rows of a MemRowSet with all their history, dead rows too; O(changes) memory.
-
-    A row as it was first inserted is its base data, all later changes are its REDO.
-    """
+def memrowset_versions(snapshot: MemRowSetSnapshot) -> RowVersions:
+    """Return all rows of a MemRowSet with all their history, ghost rows too; O(changes) memory."""
     schema, order, slots = snapshot.schema, snapshot.sorted_keys, snapshot.changes.rowids
     row_of_slot = np.empty(len(order), np.int64)
     row_of_slot[order.rowids] = np.arange(len(order))
@@ -324,13 +321,13 @@ def memrowset_lives(snapshot: MemRowSetSnapshot) -> RowVersions:
     base = {c.id: apply_updates(inserts, c.id, 0, constant(c, len(order))) for c in schema.columns}
     is_last = np.append(redo.rowids[1:] != redo.rowids[:-1], True)[: len(redo.rowids)]
     is_end = is_last & (redo.ops == OP_DELETE)
-    ends = _Moments.of(redo, np.flatnonzero(is_end))
+    deletes = _RowTimestamps.of(redo, np.flatnonzero(is_end))
     return RowVersions(
         keys=order.keys,
         rowids=order.rowids,
         columns={c: apply_updates(redo, c, 0, cells) for c, cells in base.items()},
-        began=snapshot.insert_timestamps[order.rowids],
-        ended=ends.spread(0, len(order), NEVER),
+        inserted=snapshot.insert_timestamps[order.rowids],
+        deleted=deletes.spread(0, len(order), NEVER),
         changes=_undo_of(take_rows(redo, np.flatnonzero(~is_end)), base),
     )
 
@@ -362,7 +359,7 @@ def _undo_of(redo: DeltaRows, base: Mapping[int, pa.Array]) -> DeltaRows:
 
 def flush_image(snapshot: MemRowSetSnapshot) -> RowImages:
     """Return the rows of a MemRowSet as a flush writes them: O(changes) memory, sorted once."""
-    return memrowset_lives(snapshot).images(snapshot.schema, mark=0, oldest=0)
+    return memrowset_versions(snapshot).images(snapshot.schema, mark=0, oldest=0)
 
 
 def merge_row_versions(
@@ -377,34 +374,34 @@ def merge_row_versions(
         return parts[0], [np.arange(len(parts[0]))]
     order = _Order.of(parts)
     heads, ghosts = pa.array(order.heads), pa.array(order.ghosts)
-    newest, former = {}, {}
+    newest, ghost_images = {}, {}
     for column in schema.columns:
         images = pa.concat_arrays([part.columns[column.id] for part in parts])
         newest[column.id] = images.take(heads)
         if column not in schema.key_columns:
-            former[column.id] = images.take(ghosts)
+            ghost_images[column.id] = images.take(ghosts)
     merged = RowVersions(
         keys=order.keys.take(order.heads),
         rowids=np.arange(len(order.heads)),
         columns=newest,
-        began=order.began_of_keys,
-        ended=order.ended[order.heads],
-        changes=_merged_changes(parts, order, former),
+        inserted=order.first_inserts,
+        deleted=order.deleted[order.heads],
+        changes=_merged_changes(parts, order, ghost_images),
     )
     return merged, order.places()
 
 
 @dataclass(frozen=True)
 class _Order:
-    """N rows of parts, one after the other, and how they go together to m keys.
+    """The N rows of all parts, one after the other, in order of their m keys.
 
-    `sorted` are their positions by key, newest first; `starts` (int64[m]) is where in it a key
-    begins; `key_of` (int64[N]) which key a row has.
+    `sorted` has their positions by key, newest first; `starts` (int64[m]) has the position in
+    `sorted` where each key begins; `key_of` (int64[N]) has the number of each row's key.
     """
 
     keys: KeyArray
-    began: np.ndarray
-    ended: np.ndarray
+    inserted: np.ndarray
+    deleted: np.ndarray
     sorted: np.ndarray
     starts: np.ndarray
     key_of: np.ndarray
@@ -413,17 +410,17 @@ class _Order:
     @staticmethod
     def of(parts: Sequence[RowVersions]) -> _Order:
         keys = KeyArray.concat([part.keys for part in parts])
-        ended = np.concatenate([part.ended for part in parts])
+        deleted = np.concatenate([part.deleted for part in parts])
         order = keys.sort_order()
         repeats = keys.take(order).equals_previous()
         key_of = np.empty(len(order), np.int64)
         key_of[order] = np.cumsum(~repeats) - 1
         if repeats.any():
-            _put_newest_first(order, repeats, ended)
+            _put_newest_first(order, repeats, deleted)
         return _Order(
             keys=keys,
-            began=np.concatenate([part.began for part in parts]),
-            ended=ended,
+            inserted=np.concatenate([part.inserted for part in parts]),
+            deleted=deleted,
             sorted=order,
             starts=np.flatnonzero(~repeats),
             key_of=key_of,
@@ -444,57 +441,57 @@ class _Order:
         return self.sorted[is_ghost]
 
     @cached_property
-    def began_of_keys(self) -> np.ndarray:
+    def first_inserts(self) -> np.ndarray:
         """uint64[m]: the first insert of each key."""
-        return np.minimum.reduceat(self.began[self.sorted], self.starts)
+        return np.minimum.reduceat(self.inserted[self.sorted], self.starts)
 
-    def later_begins(self) -> np.ndarray:
-        """int64[N - m]: the rows whose begin is not the first of their key."""
-        return np.flatnonzero(self.began != self.began_of_keys[self.key_of])
+    def later_inserts(self) -> np.ndarray:
+        """int64[N - m]: the rows that are not the first insert of their key."""
+        return np.flatnonzero(self.inserted != self.first_inserts[self.key_of])
 
     def places(self) -> list[np.ndarray]:
-        """The key that each row stands for, -1 for ghosts, by part."""
+        """Return for each part the number of the key of each row, -1 for ghosts."""
         place = self.key_of.copy()
         place[self.ghosts] = -1
         return [place[low:high] for low, high in zip(self.offsets, self.offsets[1:], strict=False)]
 
 
-def _put_newest_first(order: np.ndarray, repeats: np.ndarray, ended: np.ndarray) -> None:
-    """Sort the rows of each key that has several by their end, newest first, in place."""
+def _put_newest_first(order: np.ndarray, repeats: np.ndarray, deleted: np.ndarray) -> None:
+    """Sort the rows of each key that has several by delete timestamp, newest first, in place."""
     is_one_of_several = repeats.copy()
     is_one_of_several[:-1] |= repeats[1:]
     at = np.flatnonzero(is_one_of_several)
     key = np.cumsum(~repeats)[at]
     rows = order[at]
-    order[at] = rows[np.lexsort((~ended[rows], key))]
+    order[at] = rows[np.lexsort((~deleted[rows], key))]
 
 
 def _merged_changes(
-    parts: Sequence[RowVersions], order: _Order, former: dict[int, pa.Array]
+    parts: Sequence[RowVersions], order: _Order, ghost_images: dict[int, pa.Array]
 ) -> DeltaRows:
-    """Return the changes of all parts by key and life; `former` are the ghosts' images."""
+    """Return the changes of all parts by key and span; `ghost_images` are by column id."""
     changes, ends = [], []
     for part, offset in zip(parts, order.offsets.tolist(), strict=False):
         keys = order.key_of[part.changes.rowids + offset]
         changes.append(replace(part.changes, rowids=keys))
-        ends.append(life_ends(part))
+        ends.append(span_ends(part))
     ghosts = order.ghosts
     if not len(ghosts):
         return sort_rows(concat_rows(changes))
-    begins = order.later_begins()
+    inserts = order.later_inserts()
     oldest_ends = np.concatenate(
-        [_oldest_life_ends(part, e) for part, e in zip(parts, ends, strict=True)]
+        [_oldest_span_ends(part, e) for part, e in zip(parts, ends, strict=True)]
     )
-    revived = {column_id: DeltaColumn(values) for column_id, values in former.items()}
+    revived = {column_id: DeltaColumn(values) for column_id, values in ghost_images.items()}
     all_changes = concat_rows(
         [
-            _changes_of(order.key_of[ghosts], OP_REINSERT, order.ended[ghosts], revived),
+            _changes_of(order.key_of[ghosts], OP_REINSERT, order.deleted[ghosts], revived),
             *changes,
-            _changes_of(order.key_of[begins], OP_DELETE, order.began[begins], {}),
+            _changes_of(order.key_of[inserts], OP_DELETE, order.inserted[inserts], {}),
         ]
     )
-    life = np.concatenate([order.ended[ghosts], *ends, oldest_ends[begins]])
-    return take_rows(all_changes, np.lexsort((~life, all_changes.rowids)))
+    span_end = np.concatenate([order.deleted[ghosts], *ends, oldest_ends[inserts]])
+    return take_rows(all_changes, np.lexsort((~span_end, all_changes.rowids)))
 
 
 def _changes_of(
@@ -503,8 +500,11 @@ def _changes_of(
     return DeltaRows(rowids, np.full(len(rowids), op, np.uint8), columns, timestamps)
 
 
-def _oldest_life_ends(part: RowVersions, ends: np.ndarray) -> np.ndarray:
-    """Return uint64[n]: when the oldest life ended that is in each row of a part."""
-    result = part.ended.copy()
-    result[part.changes.rowids] = ends  # of a repeated index the last one stays: the oldest
+def _oldest_span_ends(part: RowVersions, ends: np.ndarray) -> np.ndarray:
+    """Return uint64[n]: the delete timestamp of the oldest span in each row of a part.
+
+    `ends` has that of the span of each change.
+    """
+    result = part.deleted.copy()
+    result[part.changes.rowids] = ends  # a repeated index keeps its last value: the oldest span
     return result

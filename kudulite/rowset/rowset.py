@@ -1,31 +1,29 @@
-"""RowSet: what tablet code asks of a part of a tablet, be it in memory or on disk.
+"""RowSet: the interface of a part of a tablet, in memory or on disk, for tablet code.
 
-A row id is the row's place in its rowset, for as long as the rowset exists. A key may be a deleted
+A row id is the row's position in its rowset, as long as the rowset exists. A key may be a deleted
 row of many rowsets; it is live in at most one.
 
-What a scan asks of every rowset: one immutable value, the same for all tablets and workers.
+Scans and diff scans hand every rowset one immutable value, the same for all tablets and workers:
 
-What a diff scan asks of every rowset: one immutable value, the same for all tablets and workers.
+    ScanSpec   the rows at one timestamp
+    DiffSpec   the changes in (start, end]: one at `start` is outside of the window, one at `end` is
+               inside. Chained windows, each starting at the end of the last, neither lose nor
+               repeat a change.
 
-    (start, end]     a change at `start` is not in the window, one at `end` is
+`RowSetTree` is an interval tree over rowsets, which finds those that may hold a key:
 
-Chained windows, the next start being the last end, neither lose a change nor repeat one.
+    node: centre key c; the intervals that contain c, once by rising minimum and once by falling
+          maximum; `left`, the intervals wholly below c; `right`, those wholly above
 
-Keeps the overlays of a rowset that are asked for again: the newest, and one of the past.
+A lookup of one key walks one path and stops in each node at the first interval that misses, so it
+costs O(log n + hits). The number of hits is the tablet's height at that key.
 
-Threads: any; two that find the same missing overlay make it twice, which does no harm.
+**Invariants** (1) bounds are inclusive encoded keys; (2) a tree is never changed, it is replaced.
 
-Interval tree over rowsets: which of them may hold a key?
+**Threads** any. Two threads that both miss an applier in an `ApplierMemo` make it twice, which does
+no harm.
 
-    node: centre key c; `here`, the intervals that contain c, once by rising minimum and once by
-          falling maximum; `left`, the intervals wholly below c; `right`, those wholly above
-
-A query for one key walks one path and stops in `here` at the first interval that misses: O(log n +
-hits). The number of hits is the tablet's height at that key, the cost of a lookup.
-
-Invariants: (1) bounds are inclusive encoded keys; (2) a tree is never changed, it is replaced.
-
-Source: Kudu rowset_tree.cc and interval_tree.h.
+**Source** Kudu rowset.h, rowset_tree.cc and interval_tree.h.
 """
 
 from __future__ import annotations
@@ -65,7 +63,7 @@ class Block:
 
 @dataclass(frozen=True)
 class ScannedRows:
-    """Rows that a scan found: the projected columns, and their encoded keys when asked for."""
+    """Rows of a scan: the projected columns, and the encoded keys if the scan asks for them."""
 
     batch: pa.RecordBatch
     keys: KeyArray | None
@@ -86,7 +84,7 @@ class RowSet(ABC):
     """The largest encoded key."""
 
     lifetime: tuple[int, int | None]
-    """When all rows together were inserted and deleted; 0 and None: each by itself."""
+    """When all rows together were inserted and deleted; 0 and None if the rows differ."""
 
     @abstractmethod
     def is_visible(self, timestamp: int) -> bool:
@@ -140,8 +138,7 @@ class RowSet(ABC):
     ) -> list[list[pa.Array]]:
         """Return, for each view, the columns' values of the block's rows at int64[m] positions.
 
-        A view is an overlay and ascending positions, None for all; base data is read once for all
-        views.
+        Base data is read once for all views.
         """
 
     def read_block(
@@ -180,19 +177,19 @@ class RowSet(ABC):
         view = self.applier(spec.timestamp), selected
         return dict(zip(names, self.read_images(block, columns, [view])[0], strict=True))
 
-    # -- what changed, for diff scans and the history of a row
+    # -- changes, for diff scans and the history of a row
 
     @abstractmethod
     def applier(self, timestamp: int) -> DeltaApplier:
-        """Return what the deltas that a snapshot at `timestamp` sees make of base data."""
+        """Return the applier of the deltas that a snapshot at `timestamp` sees."""
 
     @abstractmethod
     def delta_sources(self) -> tuple[Sequence[DeltaSource], Sequence[DeltaSource]]:
         """Return the sources of UNDO, newest first, and of REDO, oldest first, not opened yet."""
 
     @abstractmethod
-    def are_there(self, rowids: np.ndarray, timestamp: int, applier: DeltaApplier) -> np.ndarray:
-        """Return bool[n]: which of int64[n] row ids are live; `applier` is that of `timestamp`."""
+    def are_live(self, rowids: np.ndarray, timestamp: int, applier: DeltaApplier) -> np.ndarray:
+        """Return bool[n]: which of int64[n] row ids are live at `timestamp`, that of `applier`."""
 
 
 def record_batch(arrays: list[pa.Array], fields: pa.Schema, count: int) -> pa.RecordBatch:
@@ -203,14 +200,14 @@ def record_batch(arrays: list[pa.Array], fields: pa.Schema, count: int) -> pa.Re
 
 
 def constant(column: Column, count: int) -> pa.Array:
-    """What rows that are older than a column show: its read default."""
+    """Return a column's read default, `count` times: its values in rows older than the column."""
     return pa.repeat(pa.scalar(column.read_default, column.type.arrow), count)
 
 
 def cell_value(scalar: pa.Scalar, column: Column) -> object:
     """Return one cell as a Python value in canonical form."""
     if column.type.is_timestamp and scalar.is_valid:
-        # Arrow looks its time zone up for every scalar, and has no form for years above 9999.
+        # Arrow looks up the time zone for every scalar, and cannot represent years above 9999.
         return timestamp_from_micros(scalar.value, column.type)
     return scalar.as_py()
 
@@ -219,8 +216,8 @@ def cell_value(scalar: pa.Scalar, column: Column) -> object:
 class ScanSpec:
     """Columns `names` (in this order) of the rows in [`lower`, `upper`) that match, at `timestamp`.
 
-    The bounds are encoded keys, None is unbounded. `with_keys` also asks for the encoded keys,
-    which an ordered merge needs.
+    The bounds are encoded keys; None is unbounded. With `with_keys` the scan also returns the
+    encoded keys, which an ordered merge needs.
     """
 
     schema: Schema
@@ -236,9 +233,9 @@ class ScanSpec:
 class DiffSpec:
     """Columns `names` of the rows of [`lower`, `upper`) that changed in (`start`, `end`].
 
-    `predicates` on key columns choose keys; a row meets those on other columns when its image at
-    either end of the window does. `column_ids` are all columns of the table: an update of any
-    other, a dropped one, is no change. `with_before` asks for the image at `start` too.
+    `predicates` on key columns choose keys; a row matches predicates on other columns if its image
+    at either end of the window does. `column_ids` are all columns of the table: an update of a
+    dropped column is no change. With `with_before` the images at `start` are returned too.
     """
 
     schema: Schema
@@ -253,13 +250,13 @@ class DiffSpec:
 
     @cached_property
     def key_scan(self) -> ScanSpec:
-        """The scan of the keys that may be in the result."""
+        """The scan of all keys that may be in the result."""
         predicates = self._predicates(on_key=True)
         return ScanSpec(self.schema, (), predicates, self.end, self.lower, self.upper)
 
     @cached_property
     def value_predicates(self) -> BoundPredicates:
-        """The predicates on columns that are not of the key."""
+        """The predicates on columns outside of the key."""
         return self._predicates(on_key=False)
 
     def _predicates(self, *, on_key: bool) -> BoundPredicates:
@@ -268,20 +265,20 @@ class DiffSpec:
 
     @cached_property
     def image_columns(self) -> tuple[Column, ...]:
-        """The columns that images are read with: the projection, then those that are compared."""
+        """The columns to read: the projection, then the columns of the value predicates."""
         names = dict.fromkeys((*self.names, *self.value_predicates.columns))
         return tuple(self.schema.column(name) for name in names)
 
     @property
     def reads_before(self) -> bool:
-        """Whether the image at `start` of rows that are still there at `end` is needed."""
+        """Whether the images at `start` of rows that are live at `end` are needed."""
         return self.with_before or bool(self.value_predicates.columns)
 
 
 class ApplierMemo:
-    """Overlays by a snapshot's timestamp; from `timestamp_max` on all are the same.
+    """The newest applier of a rowset and one of the past; from `timestamp_max` on all are equal.
 
-    It does not keep who makes them: a rowset that nobody uses any more is freed at once.
+    It keeps no reference to the rowset, so that an unused rowset is freed at once.
     """
 
     def __init__(self, timestamp_max: int) -> None:
@@ -289,15 +286,15 @@ class ApplierMemo:
         self._latest: DeltaApplier | None = None
         self._recent: tuple[int, DeltaApplier] | None = None
 
-    def at(self, timestamp: int, fold: Callable[[int], DeltaApplier]) -> DeltaApplier:
-        """Return the overlay of a snapshot at `timestamp`, which `fold` makes."""
+    def at(self, timestamp: int, make: Callable[[int], DeltaApplier]) -> DeltaApplier:
+        """Return the applier of a snapshot at `timestamp`; `make` makes a missing one."""
         if timestamp >= self.timestamp_max:
             if self._latest is None:
-                self._latest = fold(timestamp)
+                self._latest = make(timestamp)
             return self._latest
         recent = self._recent
         if recent is None or recent[0] != timestamp:
-            recent = self._recent = (timestamp, fold(timestamp))
+            recent = self._recent = (timestamp, make(timestamp))
         return recent[1]
 
 
@@ -326,7 +323,7 @@ class _Node(Generic[T]):
 
 
 class RowSetTree(Generic[T]):
-    """Static centred interval tree; all queries give the items in no particular order."""
+    """Static centred interval tree; queries return items in no particular order."""
 
     def __init__(self, items: Sequence[T]) -> None:
         self.items = tuple(items)

@@ -1,24 +1,25 @@
-"""The rows of one rowset that changed in a window, with what they were at both ends of it.
+"""The changed rows of one rowset in a window of time, and one row at all its timestamps.
+
+A diff scan reads batches of changed rows with their images at both ends of the window:
 
     batch := _live_start _live_end _timestamp  a0 a1 …  [b0 b1 …]      columns of the spec's images
-                     │          │         │      │         └ the row at `start`, null if not there
-                     │          │         │      └ the row at `end`; if not there, as at `start`
+                     │          │         │      │         └ the row at `start`, null if not live
+                     │          │         │      └ the row at `end`; if not live, as at `start`
                      └──────────┴ bool    └ uint64, the newest change in the window
 
-A key that is dead at both ends in one rowset may be live in another, so these rows are told, too:
-whoever joins the rowsets of a tablet by key needs their timestamps.
+A key that is dead at both ends in one rowset may be live in another. Such rows are therefore
+returned as well: the merge by key needs their timestamps.
 
-Of a rowset that one commit wrote, the insert is known for all rows together; of a row that such a
-commit inserted and took back (it has a DELETE of the same moment) nothing is told, since nobody
-could ever see it.
+All rows of a rowset that one commit wrote have one insert timestamp. A row that the same commit
+inserted and deleted (it has a DELETE at that timestamp) is not returned, because no snapshot ever
+saw it.
 
-Threads: any number may read; nothing here is shared.
+`OneRow` reads one row at any number of timestamps, for the history of a key. It cuts the row's
+deltas out of their sources once, so that merging them at many timestamps costs only its own.
 
-Source: Kudu design-docs/scan-optimization-diff-scan, tablet/delta_store.cc.
+**Threads** any number may read; nothing here is shared.
 
-One row of a rowset through time: when it changed, whether it was there, what it was.
-
-Threads: any number may read.
+**Source** Kudu design-docs/scan-optimization-diff-scan, tablet/delta_store.cc.
 """
 
 from __future__ import annotations
@@ -60,13 +61,13 @@ def diff_blocks(rowset: RowSet, spec: DiffSpec) -> Iterator[ScannedRows]:
     """Yield the changed rows of a rowset in key order, block by block, with their keys."""
     diff = _RowSetDiff(rowset, spec)
     for block in rowset.blocks(spec.key_scan):
-        found = diff.read(block)
-        if found is not None:
-            yield found
+        changed = diff.read(block)
+        if changed is not None:
+            yield changed
 
 
 class _RowSetDiff:
-    """Reads the blocks of one rowset; the overlays of both ends are held while that lasts."""
+    """Reads the changed rows of one rowset, with the appliers of both ends of the window."""
 
     def __init__(self, rowset: RowSet, spec: DiffSpec) -> None:
         self._rowset = rowset
@@ -75,7 +76,7 @@ class _RowSetDiff:
         self._inserted = inserted if spec.start < inserted <= spec.end else 0
         self._deleted = deleted if deleted and spec.start < deleted <= spec.end else 0
         undo, redo = rowset.delta_sources()
-        # What happened when all rows were inserted is told by who is live at that moment.
+        # Changes at the common insert timestamp are left out: _newest adds it to rows live then.
         self._changed: ChangedRows = changed_rows(
             (*undo, *redo), spec.start, spec.end, spec.column_ids, not_at=self._inserted
         )
@@ -95,8 +96,8 @@ class _RowSetDiff:
         if not len(at):
             return None
         rowids = rowids[at]
-        live_start = rowset.are_there(rowids, spec.start, self._at_start)
-        live_end = rowset.are_there(rowids, spec.end, self._at_end)
+        live_start = rowset.are_live(rowids, spec.start, self._at_start)
+        live_end = rowset.are_live(rowids, spec.end, self._at_end)
         arrays = [pa.array(live_start), pa.array(live_end), pa.array(newest[at])]
         arrays += self._images(block, at, live_start, live_end)
         names = [str(number) for number in range(len(arrays))]
@@ -107,17 +108,17 @@ class _RowSetDiff:
     def _newest(self, rowids: np.ndarray) -> np.ndarray:
         """Return uint64[n]: the newest change in the window of each row, 0 where there is none."""
         newest = self._changed.newest_of(rowids)
-        for moment, live_at, applier in (
+        for timestamp, live_at, applier in (
             (self._inserted, self._inserted, self._at_insert),
             (self._deleted, self._deleted - 1, self._before_delete),
         ):
-            if moment:
-                there = self._rowset.are_there(rowids, live_at, applier)
-                newest[there] = np.maximum(newest[there], np.uint64(moment))
+            if timestamp:
+                is_live = self._rowset.are_live(rowids, live_at, applier)
+                newest[is_live] = np.maximum(newest[is_live], np.uint64(timestamp))
         return newest
 
     def _matches(self, block: Block, at: np.ndarray) -> np.ndarray:
-        """Return bool[m]: which of the rows meet the predicates on the key."""
+        """Return bool[m]: which of the rows match the predicates on the key."""
         predicates = self._spec.key_scan.predicates
         columns = [self._spec.schema.column(name) for name in predicates.columns]
         # No delta ever sets a key column.
@@ -139,25 +140,25 @@ class _RowSetDiff:
         ]
         ends, starts = self._rowset.read_images(block, spec.image_columns, views)
         end_count = int(np.count_nonzero(live_end))
-        nothing = end_count + int(np.count_nonzero(old))
-        old_at = np.where(old, end_count + np.cumsum(old) - 1, nothing)
+        null_at = end_count + int(np.count_nonzero(old))
+        old_at = np.where(old, end_count + np.cumsum(old) - 1, null_at)
         new_at = np.where(live_end, np.cumsum(live_end) - 1, old_at)
         after = new_at if end_count < len(at) else None
-        images = [_taken(e, s, after) for e, s in zip(ends, starts, strict=True)]
+        images = [_gather(e, s, after) for e, s in zip(ends, starts, strict=True)]
         if spec.reads_before:
-            images += [_taken(e, s, old_at) for e, s in zip(ends, starts, strict=True)]
+            images += [_gather(e, s, old_at) for e, s in zip(ends, starts, strict=True)]
         return images
 
 
-def _taken(ends: pa.Array, starts: pa.Array, at: np.ndarray | None) -> pa.Array:
-    """Return the values at `at` of `ends`, then `starts`, then one null; None is all `ends`."""
+def _gather(ends: pa.Array, starts: pa.Array, at: np.ndarray | None) -> pa.Array:
+    """Return the values at `at` in `ends`, `starts` and one null, in a row; None is all `ends`."""
     if at is None:
         return ends
     return pa.concat_arrays([ends, starts, pa.nulls(1, ends.type)]).take(pa.array(at))
 
 
-class RowLife:
-    """The row at `block`, which is of one row, dead or alive."""
+class OneRow:
+    """The row of a `block` of one row, live or ghost, at any timestamps."""
 
     def __init__(self, rowset: RowSet, block: Block) -> None:
         self._rowset = rowset
@@ -170,33 +171,36 @@ class RowLife:
         self._appliers: dict[int, DeltaApplier] = {}
 
     def moments(self, start: int, column_ids: Collection[int]) -> set[int]:
-        """Return when the row changed after `start`; `column_ids` are those of the table."""
+        """Return the timestamps after `start` at which the row changed.
+
+        `column_ids` are the columns of the table.
+        """
         inserted, deleted = self._rowset.lifetime
         moments: set[int] = set()
         for source in (*self._undo, *self._redo):
             stamps = changes_within(source, start, TIMESTAMP_MAX, column_ids)[1]
             moments.update(stamps.tolist())
-        # What happened when all rows were inserted is told by whether the row is there then.
+        # The common insert timestamp counts only if the row is live then.
         moments.discard(inserted)
-        if inserted > start and self.is_there(inserted):
+        if inserted > start and self.is_live(inserted):
             moments.add(inserted)
-        if deleted is not None and deleted > start and self.is_there(deleted - 1):
+        if deleted is not None and deleted > start and self.is_live(deleted - 1):
             moments.add(deleted)
         return moments
 
-    def is_there(self, timestamp: int) -> bool:
+    def is_live(self, timestamp: int) -> bool:
         """Whether a snapshot at `timestamp` sees the row."""
         applier = self._applier(timestamp)
-        return bool(self._rowset.are_there(self._rowids, timestamp, applier)[0])
+        return bool(self._rowset.are_live(self._rowids, timestamp, applier)[0])
 
     def images(
         self, columns: Sequence[Column], timestamps: Sequence[int]
     ) -> dict[int, list[pa.Array]]:
-        """Return the columns of the row, one value each, at each of some moments."""
+        """Return the columns of the row, one value each, at each of the timestamps."""
         first = np.zeros(1, np.int64)
         views: list[View] = [(self._applier(timestamp), first) for timestamp in timestamps]
-        found = self._rowset.read_images(self._block, columns, views)
-        return dict(zip(timestamps, found, strict=True))
+        images = self._rowset.read_images(self._block, columns, views)
+        return dict(zip(timestamps, images, strict=True))
 
     def _applier(self, timestamp: int) -> DeltaApplier:
         if timestamp not in self._appliers:
@@ -204,8 +208,8 @@ class RowLife:
         return self._appliers[timestamp]
 
 
-def find_row(rowset: RowSet, key_scan: ScanSpec) -> RowLife | None:
-    """Return the row of the one key inside the bounds of a scan, None when there was never one."""
+def find_row(rowset: RowSet, key_scan: ScanSpec) -> OneRow | None:
+    """Return the row of the one key inside the bounds of a scan, or None without such a row."""
     if rowset.key_max < (key_scan.lower or b"") or rowset.key_min > (key_scan.lower or b""):
         return None
-    return next((RowLife(rowset, block) for block in rowset.blocks(key_scan)), None)
+    return next((OneRow(rowset, block) for block in rowset.blocks(key_scan)), None)

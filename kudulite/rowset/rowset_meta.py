@@ -1,17 +1,14 @@
-"""What the superblock says of one DiskRowSet: its key bounds, its moments, and its files.
+"""The superblock's entry of one DiskRowSet: its key bounds, its timestamps, and its files.
 
-A rowset that one bulk commit wrote has one insert timestamp for all rows, kept here and not per
-row. Where rows were inserted at several moments (a flushed MemRowSet), it is the oldest of them,
-and a row inserted later has an UNDO DELETE. A rowset may have one delete timestamp too (truncate,
-overwrite): it stays readable for the past.
+A rowset that one bulk commit wrote has one insert timestamp for all rows, which is kept here and
+not per row. In a flushed MemRowSet rows have several insert timestamps: the entry has the oldest,
+and a row inserted later has an UNDO DELETE. Truncate and overwrite give a rowset one delete
+timestamp; the rowset stays readable for the past.
 
-What of a DiskRowSet no legal read can see any more, told from its entry alone.
-
-A read is at the ancient history mark or later, and a snapshot at T shows changes up to and
-including T. So an UNDO of a change at or before the mark is never applied, and a row whose DELETE
-is at or before the mark is in no snapshot.
-
-Nothing is removed here: who publishes a superblock without the files leaves them to the sweep.
+The entry alone shows which history is ancient. A read is at the ancient history mark or later, and
+a snapshot at T sees changes up to and including T. So an UNDO of a change at or before the mark is
+never applied, and a row whose DELETE is at or before the mark is in no snapshot. Files are not
+removed here: garbage collection removes them once no superblock lists them.
 """
 
 from __future__ import annotations
@@ -54,7 +51,7 @@ class RowSetMeta(JsonForm):
 
     @property
     def live_row_count(self) -> int:
-        """Rows that are not deleted, after all deltas; a deleted row never comes back here."""
+        """Rows that are not deleted, after all deltas; a rowset never reinserts a deleted row."""
         if self.delete_timestamp is not None:
             return 0
         return self.row_count - sum(delta.delete_count for delta in self.redo)
@@ -83,7 +80,7 @@ class RowSetMeta(JsonForm):
 
     @property
     def timestamp_max(self) -> int:
-        """The newest moment at which anything here changed."""
+        """The newest timestamp of any change of the rowset."""
         deltas = (delta.timestamp_max for delta in (*self.redo, *self.undo))
         return max(self.insert_timestamp, self.delete_timestamp or 0, *deltas)
 
@@ -99,17 +96,17 @@ class RowSetMeta(JsonForm):
 
 
 def without_ancient_undo(meta: RowSetMeta, mark: int) -> RowSetMeta:
-    """Return the rowset without the UNDO files that hold ancient changes only; opens no file."""
+    """Return the rowset without the UNDO files that have only ancient changes; opens no file."""
     undo = tuple(delta for delta in meta.undo if delta.timestamp_max > mark)
     return meta if len(undo) == len(meta.undo) else replace(meta, undo=undo)
 
 
-def is_dead_for_ever(meta: RowSetMeta, mark: int) -> bool:
+def is_fully_ancient(meta: RowSetMeta, mark: int) -> bool:
     """Whether no snapshot at `mark` or later sees a row of the rowset.
 
-    It was ended by then, or each of its rows was deleted by then. In the second case no REDO is
-    newer than the newest DELETE, for a deleted row changes no more: the files' newest moments say
-    exactly whether all DELETEs are ancient.
+    Either the rowset or each of its rows was deleted by then. In the second case no REDO is newer
+    than the newest DELETE, because a deleted row has no later change. The newest timestamps of the
+    files therefore show exactly whether all DELETEs are ancient.
     """
     if meta.delete_timestamp is not None and meta.delete_timestamp <= mark:
         return True

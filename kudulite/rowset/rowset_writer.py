@@ -1,8 +1,8 @@
 """Writes sorted rows as new DiskRowSets: base data, key index, bloom filter, deltas.
 
-Rows roll over to another rowset at `ROWSET_ROWS_MAX` rows or `ROWSET_BYTES_MAX` Arrow bytes, their
-history included, always at a row group's border, so that rowsets of one call have disjoint key
-ranges. Deltas of the rows go with them, into files of each rowset.
+A new rowset begins after `ROWSET_ROWS_MAX` rows or `ROWSET_BYTES_MAX` Arrow bytes, deltas included.
+The border is always that of a row group, and the rowsets of one call have disjoint key ranges. The
+deltas of the rows are written to files of the same rowset.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class RowImages:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the cells of images and deltas, near enough."""
+        """Approximate bytes of the cells of images and deltas."""
         deltas = [changes for changes in (self.undo, self.redo) if changes is not None]
         columns = [column for changes in deltas for column in changes.columns.values()]
         cells: int = self.rows.nbytes + sum(column.values.nbytes for column in columns)
@@ -132,7 +132,7 @@ def _write_history(
 
 
 def rows_per_rowset(row_count: int, nbytes: int) -> int:
-    """Return how many rows fill a rowset if so many of them have `nbytes`."""
+    """Return how many rows fill a rowset, if `row_count` rows have `nbytes` bytes."""
     row_bytes = max(1, nbytes // max(1, row_count))
     groups = min(ROWSET_ROWS_MAX, ROWSET_BYTES_MAX // row_bytes) // ROW_GROUP_ROWS
     return max(1, groups) * ROW_GROUP_ROWS

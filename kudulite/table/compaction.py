@@ -42,7 +42,7 @@ from kudulite.model.schema import Schema
 from kudulite.rowset.delta_compaction import compact_columns, merge_redo_files, merge_undo_files
 from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.merge_compaction import RowIdMap, merge_rowsets
-from kudulite.rowset.rowset_meta import RowSetMeta, is_dead_for_ever, without_ancient_undo
+from kudulite.rowset.rowset_meta import RowSetMeta, is_fully_ancient, without_ancient_undo
 from kudulite.table.history import ancient_history_mark, is_mark_still_valid
 from kudulite.table.manifest import Manifest
 from kudulite.table.table_store import TableStore, are_there, publish_next
@@ -232,7 +232,7 @@ def _collect(store: TableStore, tablet_id: str, mark: int, hook: Hook) -> Operat
         if entry is None:
             return None
         superblock = store.tablet(entry).superblock
-        alive = [meta for meta in superblock.rowsets if not is_dead_for_ever(meta, mark)]
+        alive = [meta for meta in superblock.rowsets if not is_fully_ancient(meta, mark)]
         rowsets = tuple(without_ancient_undo(meta, mark) for meta in alive)
         tombstones = tuple(m for m in superblock.tombstones if not is_ancient(m, mark))
         collected = replace(superblock, rowsets=rowsets, tombstones=tombstones)

@@ -39,7 +39,7 @@ from dataclasses import dataclass
 
 from kudulite.basefile.base_data import ROW_GROUP_ROWS
 from kudulite.delta.delta_file import DeltaFileMeta
-from kudulite.rowset.rowset_meta import RowSetMeta, is_dead_for_ever, without_ancient_undo
+from kudulite.rowset.rowset_meta import RowSetMeta, is_fully_ancient, without_ancient_undo
 from kudulite.rowset.rowset_writer import ROWSET_ROWS_MAX
 from kudulite.tablet.compaction_policy import BUDGET_BYTES, RowSetExtent, choose_rowsets
 from kudulite.tablet.tablet import Superblock
@@ -336,14 +336,14 @@ def _joined_groups(groups: Sequence[list[RowSetMeta]]) -> list[list[RowSetMeta]]
 
 def collectable_bytes(meta: RowSetMeta, mark: int) -> int:
     """Return the size of the files that no legal read needs: all of them, or whole UNDO files."""
-    if is_dead_for_ever(meta, mark):
+    if is_fully_ancient(meta, mark):
         return meta.bytes_on_disk
     return meta.bytes_on_disk - without_ancient_undo(meta, mark).bytes_on_disk
 
 
 def ancient_bytes(meta: RowSetMeta, mark: int) -> int:
     """Estimate the bytes of a rowset's history that no legal read needs."""
-    if is_dead_for_ever(meta, mark):
+    if is_fully_ancient(meta, mark):
         return meta.bytes_on_disk
     return sum(int(delta.ref.length * _ancient_share(delta, mark)) for delta in meta.undo)
 

@@ -55,7 +55,7 @@ from kudulite.rowset.rowset_diff import (
     LIVE_END,
     LIVE_START,
     TIMESTAMP,
-    RowLife,
+    OneRow,
     diff_blocks,
     find_row,
     may_have_changed,
@@ -307,8 +307,8 @@ def key_history(
     rows = [row for row in lives if row is not None]
     column_ids = {column.id for column in schema.columns}
     moments = _moments(rows, start, column_ids)
-    holders = [next((row for row in rows if row.is_there(at)), None) for at in moments]
-    shown: list[tuple[int | None, int | None, RowLife, int]] = []
+    holders = [next((row for row in rows if row.is_live(at)), None) for at in moments]
+    shown: list[tuple[int | None, int | None, OneRow, int]] = []
     for number, (at, holder) in enumerate(zip(moments, holders, strict=True)):
         if number == 0:
             if holder is not None:
@@ -329,7 +329,7 @@ def key_history(
     ]
 
 
-def _moments(rows: Sequence[RowLife], start: int, column_ids: Collection[int]) -> list[int]:
+def _moments(rows: Sequence[OneRow], start: int, column_ids: Collection[int]) -> list[int]:
     """Return `start` and when any of the rows changed after it, ascending."""
     changed: set[int] = set()
     for row in rows:

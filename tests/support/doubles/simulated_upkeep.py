@@ -21,7 +21,7 @@ from kudulite.model.types import int64
 from kudulite.rowset.rowset_meta import (
     BaseFileMeta,
     RowSetMeta,
-    is_dead_for_ever,
+    is_fully_ancient,
     without_ancient_undo,
 )
 from kudulite.table.compaction import OperationResult
@@ -130,7 +130,7 @@ def performed(
         outputs = [
             without_ancient_undo(m, mark)
             for m in superblock.rowsets
-            if not is_dead_for_ever(m, mark)
+            if not is_fully_ancient(m, mark)
         ]
         assert tuple(outputs) != superblock.rowsets, "nothing to collect"
         return replace(superblock, rowsets=tuple(outputs))

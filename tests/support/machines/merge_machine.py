@@ -21,7 +21,7 @@ from kudulite.rowset.delta_compaction import compact_columns, merge_redo_files, 
 from kudulite.rowset.memrowset import MemRowSet
 from kudulite.rowset.merge_compaction import merge_rowsets
 from kudulite.rowset.row_versions import flush_image
-from kudulite.rowset.rowset_meta import RowSetMeta, is_dead_for_ever, without_ancient_undo
+from kudulite.rowset.rowset_meta import RowSetMeta, is_fully_ancient, without_ancient_undo
 from kudulite.rowset.rowset_writer import write_rowsets
 from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
 from tests.support.machines.random_rowsets import TYPES, VALUES, WIDER, RandomRowSets, Row
@@ -173,7 +173,7 @@ class MergeMachine(RandomRowSets):
     def collect(self) -> None:
         """UNDO files leave whose changes are all ancient, and rowsets whose rows are all dead."""
         for rowset_id, meta in list(self.rowsets.items()):
-            if is_dead_for_ever(meta, self.mark):
+            if is_fully_ancient(meta, self.mark):
                 del self.rowsets[rowset_id]
             else:
                 self.rowsets[rowset_id] = without_ancient_undo(meta, self.mark)

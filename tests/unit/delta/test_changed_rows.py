@@ -73,7 +73,7 @@ def test_one_row_of_a_source_has_the_entries_of_that_row(entries, rowid):
     assert row.ops.tolist() == source.ops[at].tolist()
     assert row.timestamps().tolist() == source.timestamps()[at].tolist()
     if len(row):
-        assert (row.timestamp_min, row.timestamp_max) == (
+        assert (row.meta.timestamp_min, row.meta.timestamp_max) == (
             int(source.timestamps()[at].min()),
             int(source.timestamps()[at].max()),
         )

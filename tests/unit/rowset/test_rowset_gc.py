@@ -7,7 +7,7 @@ import pytest
 
 from kudulite.delta.delta_file import DeltaFileMeta
 from kudulite.fs.file_system import FileRef
-from kudulite.rowset.rowset_meta import is_dead_for_ever, without_ancient_undo
+from kudulite.rowset.rowset_meta import is_fully_ancient, without_ancient_undo
 from tests.support.machines.delta_machine import DeltaMachine
 from tests.support.tables.small_rowsets import SmallRowSet, schema_of
 from tests.support.tiers import tiered
@@ -38,16 +38,16 @@ def test_a_file_leaves_when_its_newest_change_is_at_the_mark(rowset: SmallRowSet
 def test_a_rowset_that_was_ended_is_dead_from_then_on(rowset: SmallRowSet):
     """A snapshot at its end does not see it any more, one before does."""
     ended = replace(rowset.meta, delete_timestamp=30)
-    assert [is_dead_for_ever(ended, mark) for mark in (29, 30, 31)] == [False, True, True]
-    assert not is_dead_for_ever(rowset.meta, 1 << 60)
+    assert [is_fully_ancient(ended, mark) for mark in (29, 30, 31)] == [False, True, True]
+    assert not is_fully_ancient(rowset.meta, 1 << 60)
 
 
 def test_a_rowset_is_dead_when_all_rows_were_deleted_by_the_mark(rowset: SmallRowSet):
     """Updates of a row are not newer than its DELETE, so that files' newest moments are exact."""
     rowset.add_redo((0, 20, {"a": 5}), (0, 21, None))
-    assert not is_dead_for_ever(rowset.meta, 1 << 60)
+    assert not is_fully_ancient(rowset.meta, 1 << 60)
     rowset.add_redo((1, 25, {"a": 7}), (1, 30, None))
-    assert [is_dead_for_ever(rowset.meta, mark) for mark in (21, 29, 30)] == [False, False, True]
+    assert [is_fully_ancient(rowset.meta, mark) for mark in (21, 29, 30)] == [False, False, True]
 
 
 @tiered("seed", range(20))
@@ -61,7 +61,7 @@ def test_dead_means_that_no_read_finds_a_row(seed: int, tmp_path: Path):
         later = any(
             event.timestamp > mark for events in machine.model.events.values() for event in events
         )
-        if is_dead_for_ever(machine.meta, mark):
+        if is_fully_ancient(machine.meta, mark):
             assert not live
         else:
             assert live or later
