@@ -328,9 +328,10 @@ class OneRowSource:
 
     def __init__(self, source: DeltaSource, rowid: int) -> None:
         at = np.flatnonzero(source.rowids == rowid)
+        # A source without the row is not read any further.
         ids = source.meta.update_counts if len(at) else ()
         columns = {c: column for c in ids if (column := source.column(c)) is not None}
-        stamps = timestamps_of(source)
+        stamps = timestamps_of(source) if len(at) else np.empty(0, np.uint64)
         self.meta = take_rows(DeltaRows(source.rowids, source.ops, columns, stamps), at)
         self._timestamps = stamps[at]
 
