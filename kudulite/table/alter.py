@@ -21,7 +21,7 @@ and every drop, so that a snapshot chosen before covers it, and a key is live at
 tablet; (2) a range that is dropped and added again in the same alteration is empty; (3) a dropped
 tablet never changes: its log is empty, and nothing writes, flushes or compacts it.
 
-**Threads**: any; `ended_range` under the locks of all tablets.
+**Threads**: any.
 
 **Source**: Kudu docs/design-docs/schema-change.md.
 """
@@ -159,11 +159,27 @@ class _Tablets:
         ended = []
         for number, given in enumerate(self.old.partition.ranges):
             tablets = [e for e in self.old.tablets if e.partition.range_index == number]
-            if given in dropped and any(had_rows(self.store, entry) for entry in tablets):
+            # Their logs are empty: without rowsets no snapshot sees rows of them.
+            opened = [self.store.tablet(entry) for entry in tablets if given in dropped]
+            if any(tablet.superblock.rowsets for tablet in opened):
                 if not self._drop_timestamp:
                     self._drop_timestamp = self.store.next_timestamp(self._used())
-                ended.append(ended_range(self.store, given, tablets, self._drop_timestamp))
+                entries = tuple(self._ended(entry) for entry in tablets)
+                ended.append(DroppedRange(given, self._drop_timestamp, entries))
         return tuple(ended)
+
+    def _ended(self, entry: TabletEntry) -> TabletEntry:
+        """Write a superblock, durable but not published, in which the tablet has ended."""
+        timestamp, old = self._drop_timestamp, self.store.tablet(entry).superblock
+        rowsets = tuple(
+            replace(meta, delete_timestamp=timestamp) if meta.delete_timestamp is None else meta
+            for meta in old.rowsets
+        )
+        ref = self.store.write_superblock(replace(old, rowsets=rowsets))
+        folder = self.store.tablet_folder(entry.id)
+        self.store.environment.file_system.sync_directory(folder)
+        place = TabletPartition(0, entry.partition.buckets)
+        return replace(entry, partition=place).with_superblock(ref, rowsets, timestamp)
 
     def of(
         self, partition: PartitionSchema, dropped: Collection[RangePartition]
@@ -241,40 +257,6 @@ def _publish(
     return published
 
 
-def had_rows(store: TableStore, entry: TabletEntry) -> bool:
-    """Whether a snapshot that is still readable may see rows of the tablet; its log is empty."""
-    return bool(store.tablet(entry).superblock.rowsets)
-
-
-def ended_range(
-    store: TableStore, given: RangePartition, tablets: Sequence[TabletEntry], timestamp: int
-) -> DroppedRange:
-    """Write superblocks in which the range's tablets end at `timestamp`.
-
-    They are durable, not yet published. Raises StorageError.
-    """
-    ended = tuple(_ended(store, entry, timestamp) for entry in tablets)
-    return DroppedRange(given, timestamp, ended)
-
-
-def _ended(store: TableStore, entry: TabletEntry, timestamp: int) -> TabletEntry:
-    old = store.tablet(entry).superblock
-    rowsets = tuple(
-        replace(meta, delete_timestamp=timestamp) if meta.delete_timestamp is None else meta
-        for meta in old.rowsets
-    )
-    ref = store.write_superblock(replace(old, rowsets=rowsets))
-    store.environment.file_system.sync_directory(store.tablet_folder(entry.id))
-    place = TabletPartition(0, entry.partition.buckets)
-    return replace(entry, partition=place).with_superblock(ref, rowsets, timestamp)
-
-
-def without_ancient_ranges(manifest: Manifest, mark: int) -> Manifest:
-    """Return the version without the ranges that no snapshot at or after `mark` sees."""
-    kept = tuple(dropped for dropped in manifest.dropped if dropped.timestamp > mark)
-    return manifest if len(kept) == len(manifest.dropped) else replace(manifest, dropped=kept)
-
-
 def forget_dropped_ranges(store: TableStore) -> int:
     """Publish a version without the dropped ranges that are ancient; return their number.
 
@@ -283,17 +265,17 @@ def forget_dropped_ranges(store: TableStore) -> int:
     """
     newest = store.newest()
     mark = ancient_history_mark(store, newest)
-    if without_ancient_ranges(newest, mark) is newest:
+    if all(dropped.timestamp > mark for dropped in newest.dropped):
         return 0
     count = 0
 
     def build(manifest: Manifest) -> Manifest | None:
         nonlocal count
-        kept = without_ancient_ranges(manifest, mark)
-        count = len(manifest.dropped) - len(kept.dropped)
+        kept = tuple(dropped for dropped in manifest.dropped if dropped.timestamp > mark)
+        count = len(manifest.dropped) - len(kept)
         if not count or not is_mark_still_valid(manifest, mark):
             return None
         start = max(manifest.history_start, mark)
-        return kept.successor(uuid.uuid4().hex, history_start=start)
+        return manifest.successor(uuid.uuid4().hex, dropped=kept, history_start=start)
 
     return count if publish_alone(store, "history collection", build) is not None else 0

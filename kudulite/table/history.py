@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import errno
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from typing import Any
 
@@ -226,7 +226,7 @@ def _publish_tag(store: TableStore, name: str, timestamp: int) -> None:
             )
         if name in manifest.tags:
             return None
-        return _with_tags(manifest, {**manifest.tags, name: timestamp})
+        return manifest.successor(uuid.uuid4().hex, tags={**manifest.tags, name: timestamp})
 
     publish_alone(store, f"tag {name!r}", build)
 
@@ -242,10 +242,6 @@ def delete_tag(store: TableStore, name: str) -> None:
             listed = ", ".join(sorted(manifest.tags)) or "none"
             raise NotFoundError(f"table {store.name!r} has no tag {name!r}; tags: {listed}")
         kept = {tag: moment for tag, moment in manifest.tags.items() if tag != name}
-        return _with_tags(manifest, kept)
+        return manifest.successor(uuid.uuid4().hex, tags=kept)
 
     publish_alone(store, f"deletion of tag {name!r}", build)
-
-
-def _with_tags(manifest: Manifest, tags: Mapping[str, int]) -> Manifest:
-    return manifest.successor(uuid.uuid4().hex, tags=tags)

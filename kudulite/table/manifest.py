@@ -184,16 +184,16 @@ class Manifest(JsonForm):
 
     def encode(self) -> bytes:
         """Return the file's content."""
-        dropped = [self._dropped_to_json(dropped) for dropped in self.dropped]
+        dropped = [
+            {
+                "range": self.partition.range_to_json(dropped.range),
+                "timestamp": dropped.timestamp,
+                "tablets": [tablet.to_json() for tablet in dropped.tablets],
+            }
+            for dropped in self.dropped
+        ]
         body = {"format_version": FORMAT_VERSION, **self.to_json(), "dropped": dropped}
         return encode_checked_json(body)
-
-    def _dropped_to_json(self, dropped: DroppedRange) -> dict[str, Any]:
-        return {
-            "range": self.partition.range_to_json(dropped.range),
-            "timestamp": dropped.timestamp,
-            "tablets": [tablet.to_json() for tablet in dropped.tablets],
-        }
 
     @staticmethod
     def decode(content: bytes, source: str) -> Manifest:

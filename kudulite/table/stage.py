@@ -349,8 +349,10 @@ def begin_write(store: TableStore, state: WriteState) -> bool:
     False where the base version was removed before it was pinned: the write is ended, and may begin
     again on the newest version.
     """
-    if state.owner is not None:
-        end_writes_of(store, state.owner)
+    if state.owner is not None:  # of its writes that were killed, and of one under way
+        for staged in (store.folder / STAGING_FOLDER).iterdir():
+            if _read_pin(staged).get("owner") == state.owner:
+                _end(store, staged)
     folder = store.folder / state.folder
     file_system = store.environment.file_system
     file_system.make_directory(folder)
@@ -425,13 +427,6 @@ def end_write(store: TableStore, state: WriteState) -> None:
     instead of leaving one behind.
     """
     _end(store, store.folder / state.folder)
-
-
-def end_writes_of(store: TableStore, owner: str) -> None:
-    """Remove what writes of an owner have staged: those that were killed, and one under way."""
-    for folder in (store.folder / STAGING_FOLDER).iterdir():
-        if _read_pin(folder).get("owner") == owner:
-            _end(store, folder)
 
 
 def _end(store: TableStore, folder: Path) -> None:
