@@ -5,7 +5,6 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from kudulite.wal.format import WalPosition
 
 from kudulite.delta.delta_file import DeltaFileMeta
 from kudulite.fs.file_system import FileRef
@@ -21,6 +20,7 @@ from kudulite.table.partition import (
 )
 from kudulite.tablet.tablet import Superblock
 from kudulite.tablet.tombstones import TombstoneFileMeta
+from kudulite.wal.log import WalPosition
 
 GOLDEN = Path(__file__).parent / "golden"
 
