@@ -4,48 +4,47 @@
         for piece in job.pieces: piece.run()     in threads, or on the executors of a cluster
         backup = job.finish()                    manifest.json, put if absent
 
-A backup that was interrupted goes on at its own moment, with the files that it has, when the next
-one is begun; where that cannot be (its moment is behind the ancient history mark, another kind is
-asked for, a newer backup is there) what is left of it is removed.
-
-An incremental backup holds `Table.changes` since its parent. That is the whole difference unless
-rows were purged, which no change tells: the rows at the parent's moment are counted first.
-
-Invariants: (1) `moment` is settled, and the plan's partitioning covers every row at `moment`; (2)
-the count of the rows at `moment` equals the parent's with its inserts and deletes, or nothing is
-published.
-
-One piece of a backup: reads a key range at the backup's moment, writes one Parquet file.
+A piece reads a key range at the backup's moment and writes one Parquet file:
 
     token ─ batches ─ piece-00007-<uuid>.parquet (fsync) ─ piece-00007.json, put if absent
 
-Any number of processes may run a piece, at once or one after the other: each writes a file of its
-own, and whose piece-….json is first counts. Where a result is there and its file is as it says,
-nothing is done: that is how a backup that was interrupted goes on.
+Several processes may run the same piece, at once or one after the other. Each writes a file of its
+own, and the first piece-….json counts. A piece that has a result with an intact file does nothing,
+so an interrupted backup continues at its own moment with the files that it has. The next backup
+continues it if it can. It cannot if the ancient history mark has passed the moment, if another kind
+is asked for, or if there is a newer backup; then the unfinished one is removed.
+
+An incremental backup holds `Table.changes` since its parent. Changes do not include purged rows, so
+the rows at the parent's moment are counted first.
+
+**Invariants**: (1) the safe timestamp has reached `moment`, and the plan's partitioning covers
+every row at `moment`; (2) a backup is published only if the number of rows at `moment` equals the
+parent's number with the inserts and deletes of the increment.
+
+**Threads**: one thread uses a job; pieces run in any thread or process.
 """
 
 from __future__ import annotations
 
 import os
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kudulite.backups.backup_plan import new_plan, plan_to_go_on_with, why_not_incremental
+from kudulite.backups.backup_plan import new_plan, plan_to_continue, why_not_incremental
 from kudulite.backups.backup_set import Backup, BackupSet, LockedJob, check_data_file
 from kudulite.backups.format import (
     MANIFEST_NAME,
     PLAN_NAME,
     BackupHead,
-    BackupPlan,
     ContentSum,
     DataFile,
     PieceResult,
@@ -55,7 +54,7 @@ from kudulite.backups.format import (
 )
 from kudulite.basefile.base_data import has_repeats
 from kudulite.client.client import open_table
-from kudulite.client.table import Table
+from kudulite.client.table import Table, store_of
 from kudulite.client.tokens import ChangeToken, ScanToken
 from kudulite.errors import ConflictError, CorruptionError, StorageError
 from kudulite.fs.file_system import FileSystem, check_length, read_file
@@ -65,35 +64,57 @@ from kudulite.table.table_store import default_environment
 
 THREAD_COUNT = min(4, os.cpu_count() or 1)
 
-CHANGE_TYPE, COMMIT_TIMESTAMP = "_change_type", "_commit_timestamp"
-# Groups of 128 Ki rows take twice the time and a quarter more bytes: a dictionary for each of them.
+CHANGE_TYPE = "_change_type"
+# With groups of 128 Ki rows, each with its dictionaries, a backup takes twice the time and has a
+# quarter more bytes.
 _ROW_GROUP_ROWS = 1 << 20
 _ROW_GROUP_BYTES = 128 << 20
 _FIELD_ID = b"PARQUET:field_id"
+T = TypeVar("T")
 
 
 class BackupJob(LockedJob):
-    """A backup that is being made; made by `begin_backup`, closed by leaving its `with`.
+    """A backup in progress; made by `begin_backup`, closed by leaving its `with` block.
 
-    `why_full` says why an automatic choice took a full backup, where there was one before it.
+    `is_resumed` says whether it continues an interrupted backup. `why_full` is the reason for an
+    automatic full backup after an earlier one, else empty.
     """
 
     def __init__(
-        self,
-        backups: BackupSet,
-        table: Table,
-        plan: BackupPlan,
-        held: ExitStack,
-        *,
-        is_resumed: bool,
-        why: str,
+        self, table: Table, target: Path, *, full: bool | None, content_hash: bool
     ) -> None:
-        super().__init__(held)
-        self._set = backups
         self._table = table
-        self._plan = plan
-        self.is_resumed = is_resumed
-        self.why_full = why
+        self._set = BackupSet(target, store_of(table).environment.file_system)
+        self._full, self._with_content = full, content_hash
+        announcement = f"backup of {table.name!r}"
+        super().__init__(self._set.folder, self._set.file_system, announcement)
+
+    def _begin(self) -> None:
+        table, backups = self._table, self._set
+        for path in backups.folders():
+            if (path / MANIFEST_NAME).exists() and (path / PLAN_NAME).exists():
+                clean_folder(backups, backups.read(path.name))
+        parent = backups.newest()
+        self.why_full = why_not_incremental(table, backups, parent, self._full)
+        if self._full or (parent is not None and self.why_full):
+            parent = None
+        resumed = plan_to_continue(table, backups, parent, self._with_content)
+        self.is_resumed = resumed is not None
+        self._plan = resumed or new_plan(table, parent, self._with_content)
+        if resumed is None:
+            self._publish_plan()
+
+    def _publish_plan(self) -> None:
+        plan, file_system = self._plan, self._set.file_system
+        folder = self._set.folder / plan.head.id
+        if (folder / MANIFEST_NAME).exists():
+            raise ConflictError(
+                f"{folder}: this backup exists, and the table has not changed since then"
+            )
+        file_system.make_directory(folder)
+        file_system.sync_directory(self._set.folder)
+        if not file_system.publish(folder / PLAN_NAME, plan.encode()):
+            raise ConflictError(f"{folder}: another process has just begun this backup")
 
     def __repr__(self) -> str:
         head = self._plan.head
@@ -101,37 +122,28 @@ class BackupJob(LockedJob):
 
     @property
     def kind(self) -> str:
-        """`full` or `incremental`."""
+        """Return `full` or `incremental`."""
         return self._plan.head.kind
 
     @property
     def moment(self) -> int:
-        """The HybridTime that the backup shows."""
+        """Return the HybridTime of the rows in the backup."""
         return self._plan.head.moment
 
     @property
     def pieces(self) -> list[BackupPiece]:
-        """The work: picklable pieces, each to be run at least once, by any process."""
-        folder = str(self._set.folder / self._plan.head.id)
-        return [self._piece(folder, *item) for item in enumerate(self._plan.pieces)]
+        """Return the picklable pieces of the work. Run each at least once, in any process."""
+        return [self._piece(*item) for item in enumerate(self._plan.pieces)]
 
     def run(self, report: Callable[[int, int], None] = lambda done, count: None) -> None:
-        """Run all pieces in a few threads; `report` is told how many are done, of how many."""
-        pieces = self.pieces
-        with ThreadPoolExecutor(THREAD_COUNT, thread_name_prefix="kudulite-backup") as pool:
-            futures = [pool.submit(piece.run) for piece in pieces]
-            try:
-                for done, future in enumerate(futures, 1):
-                    future.result()
-                    report(done, len(pieces))
-            finally:
-                for future in futures:
-                    future.cancel()
+        """Run all pieces in a few threads; `report` gets the number of finished and of all."""
+        calls = [piece.run for piece in self.pieces]
+        run_in_threads(calls, THREAD_COUNT, lambda done: report(done, len(calls)))
 
     def finish(self) -> Backup:
-        """Publish the manifest, after all pieces were run, and return the backup.
+        """Publish the manifest after all pieces were run, and return the backup.
 
-        Raises ConflictError when rows were purged meanwhile, StorageError, CorruptionError.
+        Raises ConflictError if rows were purged meanwhile, StorageError, CorruptionError.
         """
         head, folder = self._plan.head, self._set.folder / self._plan.head.id
         results = [piece.result() for piece in self.pieces]
@@ -147,19 +159,19 @@ class BackupJob(LockedJob):
         )
         content = backup.encode()
         if not self._set.file_system.publish(folder / MANIFEST_NAME, content):
-            raise ConflictError(f"{folder}: somebody else has just finished this backup")
+            raise ConflictError(f"{folder}: another process has just finished this backup")
         clean_folder(self._set, backup)
         return Backup.decode(content, folder)
 
-    def _piece(self, folder: str, index: int, piece: PlannedPiece) -> BackupPiece:
-        head, plan = self._plan.head, self._plan
+    def _piece(self, index: int, piece: PlannedPiece) -> BackupPiece:
+        head = self._plan.head
         return BackupPiece(
-            folder=folder,
+            folder=str(self._set.folder / head.id),
             index=index,
             kind=piece.kind,
             token=_token(self._table, head, piece),
             column_ids=tuple(column.id for column in head.schema.columns),
-            with_content=plan.has_content_hash and piece.kind == "rows",
+            with_content=self._plan.has_content_hash and piece.kind == "rows",
             file_system=self._set.file_system,
         )
 
@@ -173,9 +185,8 @@ class BackupJob(LockedJob):
             found = parent.row_count + sum(f.insert_count - f.delete_count for f in files)
         if found != head.row_count:
             raise ConflictError(
-                f"backup {head.id} of table {head.table_name!r}: {found} rows were written or are"
-                f" to be restored, and the table had {head.row_count}; rows were purged meanwhile:"
-                " take another backup"
+                f"backup {head.id} of table {head.table_name!r}: a restore would give {found} rows,"
+                f" expected {head.row_count}; rows were purged meanwhile: take another backup"
             )
 
     def _content_hash(self, results: list[PieceResult]) -> int | None:
@@ -198,7 +209,7 @@ def backup(
     full: bool | None = None,
     content_hash: bool = False,
 ) -> Backup:
-    """Back a table up to the directory `target`, as it is now; see `begin_backup`."""
+    """Back up a table as it is now to the directory `target`; see `begin_backup`."""
     with begin_backup(table, target, full=full, content_hash=content_hash) as job:
         job.run()
         return job.finish()
@@ -211,69 +222,60 @@ def begin_backup(
     full: bool | None = None,
     content_hash: bool = False,
 ) -> BackupJob:
-    """Plan a backup of a table (or its folder) to the directory `target`, or go on with one.
+    """Plan a backup of a table (or its folder) to the directory `target`, or continue one.
 
-    The first is full. With `full` None each later one is incremental where that can be, else full;
-    False refuses what is not incremental. With `content_hash` the manifest has a hash of all rows,
-    which an incremental backup reads the whole table for. An interrupted backup of the same kind
-    goes on at its own moment.
+    The first backup is full. With `full` None each later one is incremental if possible, else full;
+    with `full` False it is incremental or refused. With `content_hash` the manifest has a hash of
+    all rows, for which an incremental backup reads the whole table. An interrupted backup of the
+    same kind continues at its own moment.
 
-    Raises UsageError where the newest backup is of another table (but with `full` True), and where
-    an incremental one is asked for and cannot be: TimestampError when the ancient history mark has
-    passed its parent. LockTimeoutError while another backup to `target` is under way.
+    Raises UsageError if the newest backup is of another table (unless `full` is True). With `full`
+    False, raises TimestampError if the ancient history mark has passed the parent, NotFoundError
+    without a parent, ConflictError for other reasons. Raises LockTimeoutError while another backup
+    to `target` is in progress.
     """
     if not isinstance(table, Table):
         table = open_table(table)
-    backups = BackupSet(Path(target), table._store.environment.file_system)
-    with ExitStack() as stack:
-        lock = stack.enter_context(backups.lock())
-        lock.announce(f"backup of {table.name!r}")
-        parent = backups.newest()
-        for path in backups.folders():
-            if (path / MANIFEST_NAME).exists() and (path / PLAN_NAME).exists():
-                clean_folder(backups, backups.read(path.name))
-        why = why_not_incremental(table, backups, parent, full)
-        if full or (parent is not None and why):
-            parent = None
-        plan = plan_to_go_on_with(table, backups, parent, content_hash)
-        is_resumed = plan is not None
-        if plan is None:
-            plan = new_plan(table, parent, content_hash)
-            _publish_plan(backups, plan)
-        held = stack.pop_all()
-        return BackupJob(backups, table, plan, held, is_resumed=is_resumed, why=why)
+    return BackupJob(table, Path(target), full=full, content_hash=content_hash)
+
+
+def run_in_threads(
+    calls: Iterable[Callable[[], T]], thread_count: int, report: Callable[[int], None]
+) -> list[T]:
+    """Run calls in threads and return their results; `report` gets the number of finished calls.
+
+    After an error no further call begins.
+    """
+    results = []
+    with ThreadPoolExecutor(thread_count, thread_name_prefix="kudulite-backup") as pool:
+        futures = [pool.submit(call) for call in calls]
+        try:
+            for future in futures:
+                results.append(future.result())
+                report(len(results))
+        finally:
+            for future in futures:
+                future.cancel()
+    return results
 
 
 def _token(table: Table, head: BackupHead, piece: PlannedPiece) -> ScanToken | ChangeToken:
-    """Return the token of a planned piece; it means the columns that the plan meant."""
+    """Return the token of a planned piece, with the columns of the planned schema."""
     names, folder = tuple(head.schema.names), str(table.path)
     ids = planned_columns(head.schema, names, ())
+    place = (piece.size_bytes, piece.row_count, piece.tablet_ids, piece.lower, piece.upper)
     if piece.kind == "changes":
-        changes = ReadRequest(names, start=head.start, at=head.moment)
-        plan = ChangePlan(folder, head.table_id, changes, ids)
-        return ChangeToken(
-            plan, piece.size_bytes, piece.row_count, piece.tablet_ids, piece.lower, piece.upper
-        )
-    rows = RowPlan(folder, head.table_id, ReadRequest(names, at=head.moment), ids)
-    return ScanToken(
-        rows, piece.size_bytes, piece.row_count, piece.tablet_ids, piece.lower, piece.upper
-    )
-
-
-def _publish_plan(backups: BackupSet, plan: BackupPlan) -> None:
-    folder = backups.folder / plan.head.id
-    if (folder / MANIFEST_NAME).exists():
-        raise ConflictError(
-            f"{folder}: the table's newest moment is backed up already; nothing has changed since"
-        )
-    backups.file_system.make_directory(folder)
-    backups.file_system.sync_directory(backups.folder)
-    if not backups.file_system.publish(folder / PLAN_NAME, plan.encode()):
-        raise ConflictError(f"{folder}: somebody else has just begun this backup")
+        window = ReadRequest(names, start=head.start, at=head.moment)
+        return ChangeToken(ChangePlan(folder, head.table_id, window, ids), *place)
+    rows = ReadRequest(names, at=head.moment)
+    return ScanToken(RowPlan(folder, head.table_id, rows, ids), *place)
 
 
 def clean_folder(backups: BackupSet, backup: Backup) -> None:
-    """Remove what a finished backup does not need: results, files of lost races, last the plan."""
+    """Remove the files that a finished backup does not need.
+
+    The plan is removed last: a folder with a manifest and a plan is cleaned by the next backup.
+    """
     kept = {MANIFEST_NAME, *(file.ref.name for file in backup.files)}
     found = sorted(path for path in backup.path.iterdir() if path.name not in kept)
     for path in [*(p for p in found if p.name != PLAN_NAME), backup.path / PLAN_NAME]:
@@ -282,9 +284,9 @@ def clean_folder(backups: BackupSet, backup: Backup) -> None:
 
 @dataclass(frozen=True)
 class BackupPiece:
-    """A picklable piece of a backup: `run` it anywhere, as often as you like.
+    """A picklable piece of a backup; `run` may be called in any process and repeatedly.
 
-    `column_ids` are of the columns in the file, in order.
+    `column_ids` are the ids of the file's columns, in order.
     """
 
     folder: str
@@ -307,19 +309,19 @@ class BackupPiece:
 
     @property
     def size_bytes(self) -> int:
-        """What it reads, an estimate."""
+        """Return an estimate of the bytes that the piece reads."""
         return self.token.size_bytes
 
     @property
     def result_path(self) -> Path:
-        """Where its result is once it was run."""
+        """Return the path of the result file, which `run` writes."""
         return Path(self.folder) / f"piece-{self.index:05d}.json"
 
     def run(self) -> None:
-        """Do the work, unless it was done.
+        """Do the work, unless there is a result.
 
-        Raises TimestampError when the ancient history mark has passed the backup's moment,
-        ConflictError when the table or a column is gone, StorageError.
+        Raises TimestampError if the ancient history mark has passed the backup's moment,
+        ConflictError if the table or a column was deleted, StorageError.
         """
         if self._is_done():
             return
@@ -328,10 +330,10 @@ class BackupPiece:
         else:
             result, path = self._write()
         if not self.file_system.publish(self.result_path, result.encode()) and path is not None:
-            self.file_system.remove(path)  # somebody else was first
+            self.file_system.remove(path)  # another process was first
 
     def result(self) -> PieceResult:
-        """Return the result of a piece that was run. Raises StorageError, CorruptionError."""
+        """Return the result, after `run`. Raises StorageError, CorruptionError."""
         return PieceResult.decode(read_file(self.result_path), str(self.result_path))
 
     def _is_done(self) -> bool:
@@ -352,7 +354,7 @@ class BackupPiece:
         first = next((batch for batch in batches if batch.num_rows), None)
         if first is None:
             return PieceResult(None, ContentSum(0, 0) if self.with_content else None), None
-        content, counts = ContentSum(0, 0), DataFileCounts()
+        content, kinds, row_count = ContentSum(0, 0), Counter[str](), 0
         schema = self._file_schema(first.schema)
         with self.file_system.open_sink(path) as sink:
             with pq.ParquetWriter(
@@ -364,12 +366,15 @@ class BackupPiece:
                 store_decimal_as_integer=True,
             ) as writer:
                 for batch in _larger(first, batches):
-                    counts = counts.plus(batch, self.kind)
+                    row_count += batch.num_rows
+                    if self.kind == "changes":
+                        found = pc.value_counts(batch.column(CHANGE_TYPE)).to_pylist()
+                        kinds.update({item["values"]: item["counts"] for item in found})
                     if self.with_content:
                         content += batch_sum(batch)
                     writer.write_batch(batch.cast(schema), row_group_size=batch.num_rows)
             ref = sink.finish()
-        file = DataFile(ref, counts.rows, counts.inserts, counts.deletes)
+        file = DataFile(ref, row_count, kinds["insert"], kinds["delete"])
         return PieceResult(file, content if self.with_content else None), path
 
     def _file_schema(self, schema: pa.Schema) -> pa.Schema:
@@ -381,29 +386,8 @@ class BackupPiece:
         return pa.schema(fields)
 
 
-@dataclass(frozen=True)
-class DataFileCounts:
-    """Rows written so far; of changes also how many are inserts and deletes."""
-
-    rows: int = 0
-    inserts: int = 0
-    deletes: int = 0
-
-    def plus(self, batch: pa.RecordBatch, kind: str) -> DataFileCounts:
-        """Return the counts with those of a batch."""
-        counted = replace(self, rows=self.rows + batch.num_rows)
-        if kind != "changes":
-            return counted
-        types = batch.column(CHANGE_TYPE)
-        return replace(
-            counted,
-            inserts=self.inserts + _count(types, "insert"),
-            deletes=self.deletes + _count(types, "delete"),
-        )
-
-
 def _with_dictionary(sample: pa.RecordBatch) -> list[str]:
-    """Return the columns for which a dictionary pays; for others it is built and thrown away."""
+    """Return the columns with repeated values; a dictionary makes the others no smaller."""
     return [
         name
         for name, column in zip(sample.schema.names, sample.columns, strict=True)
@@ -411,12 +395,8 @@ def _with_dictionary(sample: pa.RecordBatch) -> list[str]:
     ]
 
 
-def _count(types: pa.Array, name: str) -> int:
-    return pc.sum(pc.equal(types, name)).as_py() or 0
-
-
 def _larger(first: pa.RecordBatch, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield batches of a row group's size, joined where they are small, so that groups are few."""
+    """Yield batches of a row group's size; small batches are joined, so that groups are few."""
     held, count, size = [first], first.num_rows, first.nbytes
     for batch in batches:
         if count >= _ROW_GROUP_ROWS or size >= _ROW_GROUP_BYTES:

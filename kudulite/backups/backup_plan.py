@@ -1,12 +1,12 @@
-"""Planning a backup: full or incremental, at which moment, in which pieces; or going on with one.
+"""Planning a backup: full or incremental, its moment and its pieces; or continuing an earlier plan.
 
-A plan is made of one settled moment and one version of the table whose newest partitioning has all
-rows at that moment, so that the restored table has a tablet for each of them.
+A plan has one moment, which the safe timestamp has reached, and one version of the table. The
+newest partitioning of that version covers all rows at the moment, so that the restored table has a
+tablet for each of them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from kudulite.backups.backup_set import Backup, BackupSet
@@ -18,7 +18,8 @@ from kudulite.backups.format import (
     PlannedPiece,
     backup_id,
 )
-from kudulite.client.table import Table
+from kudulite.client.table import Table, store_of
+from kudulite.client.tokens import ChangeToken, ScanToken
 from kudulite.errors import (
     ConflictError,
     CorruptionError,
@@ -39,18 +40,19 @@ _PLAN_ATTEMPTS_MAX = 20
 def why_not_incremental(
     table: Table, backups: BackupSet, parent: Backup | None, full: bool | None
 ) -> str:
-    """Return why a full backup is due, empty where an incremental one can be.
+    """Return the reason for a full backup, empty if an incremental one is possible.
 
-    Raises what says so where `full` is False, UsageError where the set is another table's.
+    Raises the reason as an error if `full` is False. Raises UsageError for a set of another table.
     """
     if full:
         return ""
-    manifest = table._store.newest()
+    store = store_of(table)
+    manifest = store.newest()
     if parent is None:
         if full is False:
             raise NotFoundError(
-                f"table {table.name!r}: {backups.folder} holds no backup for an incremental one to"
-                " go on from; take a full one first (full=True)"
+                f"table {table.name!r}: {backups.folder} has no backup, and an incremental backup"
+                " needs a parent; take a full one first (full=True)"
             )
         return ""
     if parent.table_id != manifest.table_id:
@@ -60,23 +62,23 @@ def why_not_incremental(
             " another directory, or begin anew with full=True"
         )
     try:
-        check_not_ancient(table._store, manifest, parent.moment)
+        check_not_ancient(store, manifest, parent.moment)
         count = table.scan(at=parent.moment).count()
     except TimestampError as error:
         if full is None:
-            return f"the history since backup {parent.id} is not kept any more"
+            return f"the history since backup {parent.id} is no longer kept"
         raise TimestampError(
-            f"no incremental backup upon {parent.id}: {error}; take a full one (full=True), and"
-            " keep history for longer than from one backup to the next"
+            f"no incremental backup since {parent.id}: {error}; take a full one (full=True), and"
+            " keep history for longer than the time between two backups"
         ) from error
     clash = [name for name in manifest.schema.names if name in CHANGE_COLUMNS]
     reason = ""
     if clash:
-        reason = f"column {clash[0]!r} has the name of a column that changes have themselves"
+        reason = f"column {clash[0]!r} has the name of a column of `Table.changes`"
     elif count != parent.row_count:
         reason = (
             f"at the moment of backup {parent.id} the table shows {count} rows and had"
-            f" {parent.row_count}: rows were purged, which changes do not tell"
+            f" {parent.row_count}: rows were purged, and changes do not include that"
         )
     if reason and full is False:
         raise ConflictError(
@@ -85,10 +87,10 @@ def why_not_incremental(
     return reason
 
 
-def plan_to_go_on_with(
+def plan_to_continue(
     table: Table, backups: BackupSet, parent: Backup | None, content_hash: bool
 ) -> BackupPlan | None:
-    """Return the plan of an interrupted backup that fits; remove what else was left behind."""
+    """Return the plan of an interrupted backup that can continue; remove other unfinished ones."""
     newest = backups.newest()
     found = None
     for path in reversed(backups.folders()):
@@ -107,19 +109,18 @@ def plan_to_go_on_with(
 
 
 def _read_plan(path: Path) -> BackupPlan | None:
-    """Return the plan in a backup's folder, None where it is missing or not of this backup."""
+    """Return the plan in a backup's folder, None if it is missing, damaged or of another backup."""
     try:
         plan = BackupPlan.decode(read_file(path / PLAN_NAME), str(path / PLAN_NAME))
     except (CorruptionError, StorageError):
         return None
-    # The backup is made in the folder that the id names, so another id would write to, and clean
-    # up, another backup's folder.
+    # The id names the folder that the backup writes to and cleans up: it must not be another one.
     return plan if plan.head.id == path.name else None
 
 
 def _can_still_be_read(table: Table, head: BackupHead) -> bool:
-    """Whether the plan's rows are there: the same table, its columns, its moments."""
-    store = table._store
+    """Whether the plan's rows can be read: the same table, its columns, its moments."""
+    store = store_of(table)
     manifest = store.newest()
     if manifest.table_id != head.table_id:
         return False
@@ -133,25 +134,32 @@ def _can_still_be_read(table: Table, head: BackupHead) -> bool:
     return True
 
 
-@dataclass(frozen=True)
-class _Present:
-    """A settled moment, and a version that has all rows at it in its newest partitioning."""
-
-    moment: int
-    manifest: Manifest
-    row_count: int
-    pieces: tuple[PlannedPiece, ...]
-
-
 def new_plan(table: Table, parent: Backup | None, content_hash: bool) -> BackupPlan:
-    """Plan a backup of the present; full where there is no parent.
+    """Plan a backup of the present; a full one if there is no parent.
 
-    Raises TimestampError where the ancient history mark has passed the parent meanwhile,
-    ConflictError where the table is altered all the time.
+    Raises TimestampError if the ancient history mark has passed the parent meanwhile, ConflictError
+    if the table is altered during each attempt.
     """
-    present = _present(table, parent, content_hash)
-    manifest, moment = present.manifest, present.moment
-    head = BackupHead(
+    store = store_of(table)
+    for _ in range(_PLAN_ATTEMPTS_MAX):
+        moment = table.current_timestamp()
+        manifest = store.newest()
+        if len(manifest.partitions_at(moment)) > 1:
+            continue  # a range was dropped since
+        head = _head(table, manifest, moment, parent)
+        pieces = _plan_pieces(table, parent, moment, content_hash)
+        now = store.newest()
+        if (now.table_id, now.schema, now.partition) == (
+            manifest.table_id,
+            manifest.schema,
+            manifest.partition,
+        ):
+            return BackupPlan(head, content_hash, pieces)
+    raise ConflictError(f"table {table.name!r} was altered again and again; back it up later")
+
+
+def _head(table: Table, manifest: Manifest, moment: int, parent: Backup | None) -> BackupHead:
+    return BackupHead(
         id=backup_id(moment),
         table_name=table.name,
         table_id=manifest.table_id,
@@ -162,48 +170,22 @@ def new_plan(table: Table, parent: Backup | None, content_hash: bool) -> BackupP
         tags=dict(manifest.tags),
         start=0 if parent is None else parent.moment,
         moment=moment,
-        row_count=present.row_count,
+        row_count=table.scan(at=moment).count(),
         parent=None if parent is None else parent.id,
         parent_crc32=None if parent is None else parent.crc32,
     )
-    return BackupPlan(head, content_hash, present.pieces)
-
-
-def _present(table: Table, parent: Backup | None, content_hash: bool) -> _Present:
-    """Choose the present, and plan its pieces while nobody alters the table."""
-    store = table._store
-    for _ in range(_PLAN_ATTEMPTS_MAX):
-        moment = table.current_timestamp()
-        manifest = store.newest()
-        if len(manifest.partitions_at(moment)) > 1:
-            continue  # a range was dropped since
-        count = table.scan(at=moment).count()
-        pieces = _plan_pieces(table, parent, moment, content_hash)
-        now = store.newest()
-        if (now.table_id, now.schema, now.partition) == (
-            manifest.table_id,
-            manifest.schema,
-            manifest.partition,
-        ):
-            return _Present(moment, manifest, count, tuple(pieces))
-    raise ConflictError(f"table {table.name!r} was altered again and again; back it up later")
 
 
 def _plan_pieces(
     table: Table, parent: Backup | None, moment: int, content_hash: bool
-) -> list[PlannedPiece]:
-    rows = "rows" if parent is None else "content"
-    pieces = []
+) -> tuple[PlannedPiece, ...]:
+    tokens: list[tuple[str, ScanToken | ChangeToken]] = []
     if parent is None or content_hash:
-        pieces += [
-            PlannedPiece(rows, (t.tablet_id,), t.lower, t.upper, t.size_bytes, t.row_count_estimate)
-            for t in table.scan_tokens(at=moment)
-        ]
+        kind = "rows" if parent is None else "content"
+        tokens += [(kind, token) for token in table.scan_tokens(at=moment)]
     if parent is not None:
-        pieces += [
-            PlannedPiece(
-                "changes", t.tablet_ids, t.lower, t.upper, t.size_bytes, t.row_count_estimate
-            )
-            for t in table.change_tokens(parent.moment, moment)
-        ]
-    return pieces
+        tokens += [("changes", token) for token in table.change_tokens(parent.moment, moment)]
+    return tuple(
+        PlannedPiece(kind, t.tablet_ids, t.lower, t.upper, t.size_bytes, t.row_count_estimate)
+        for kind, t in tokens
+    )

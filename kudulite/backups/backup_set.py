@@ -2,21 +2,20 @@
 
     full ◀── incremental ◀── incremental          full ◀── incremental
 
-A folder counts as a backup once its manifest is there; others are being made, or were left behind
-by whoever was killed.
+A folder is a backup once it has a manifest. A folder without one belongs to a backup that is being
+made, or that was interrupted.
 
-Threads: any may read. Whoever writes holds the set's lock.
-
-What a backup and a restore have in common: work under a lock, until its `with` block ends.
+**Threads**: any thread may read. A process that writes holds the set's lock (`LockedJob`).
 """
 
 from __future__ import annotations
 
 import os
+import zlib
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,7 +26,6 @@ from kudulite.backups.format import (
     BackupHead,
     ContentSum,
     DataFile,
-    content_crc32,
     decode_body,
     moment_of_id,
     readable,
@@ -36,6 +34,7 @@ from kudulite.errors import CorruptionError, NotFoundError, StorageError
 from kudulite.fs.file_system import FileSystem, read_file, verify_file
 from kudulite.fs.json_form import Stored
 from kudulite.fs.lock import TabletLock, create_lock_file
+from kudulite.model.aliases import Moment
 from kudulite.model.hybrid_time import format_timestamp, parse_timestamp
 from kudulite.table.partition import placed_schema
 from kudulite.table.table_store import default_environment
@@ -43,9 +42,10 @@ from kudulite.table.table_store import default_environment
 
 @dataclass(frozen=True)
 class Backup(BackupHead):
-    """A backup that is whole. `content_hash` is of the table at `moment`, None if not asked for.
+    """A finished backup.
 
-    `crc32` is that of its manifest.
+    `content_hash` is of the table at `moment`, None if it was not asked for. `crc32` is the
+    checksum of the backup's manifest.
     """
 
     path: Annotated[Path, Stored(is_kept=False)] = Path()
@@ -55,22 +55,22 @@ class Backup(BackupHead):
 
     @property
     def byte_count(self) -> int:
-        """Bytes of its data files."""
+        """Return how many bytes its data files have."""
         return sum(file.ref.length for file in self.files)
 
     @property
     def written_row_count(self) -> int:
-        """Rows of its data files: of the table, or changes."""
+        """Return how many rows its data files have: rows of the table, or changes."""
         return sum(file.row_count for file in self.files)
 
     @property
     def delete_count(self) -> int:
-        """How many of its changes are deletes."""
+        """Return how many of its changes are deletes."""
         return sum(file.delete_count for file in self.files)
 
     @property
     def content(self) -> ContentSum | None:
-        """What the rows of the table at `moment` sum up to, None where that is not recorded."""
+        """Return the content sum of the table at `moment`, None if it was not recorded."""
         return None if self.content_hash is None else ContentSum(self.row_count, self.content_hash)
 
     def verify(self) -> None:
@@ -94,15 +94,17 @@ class Backup(BackupHead):
         source = str(path / MANIFEST_NAME)
         body = decode_body(content, source, "a backup's manifest")
         with readable(source, "a backup's manifest"):
-            crc32 = content_crc32(content)
+            crc32 = zlib.crc32(content)
             found = Backup.from_json(body, path=path, crc32=crc32, **placed_schema(body))
         if found.id != path.name:
-            raise CorruptionError(f"{source}: of backup {found.id}, in a folder of another name")
+            raise CorruptionError(
+                f"{source}: the manifest is of backup {found.id}, expected {path.name}"
+            )
         return found
 
 
 def check_data_file(folder: Path, file: DataFile) -> None:
-    """Read a file whole. Raises CorruptionError or StorageError unless it is as `file` says."""
+    """Read a whole file. Raises CorruptionError or StorageError unless it matches `file`."""
     path = folder / file.ref.name
     verify_file(path, file.ref)
     try:
@@ -121,7 +123,7 @@ class BackupSet:
         self.file_system = file_system
 
     def folders(self) -> list[Path]:
-        """Return the folders of backups, also unfinished ones, the oldest first."""
+        """Return the folders of all backups, the oldest first, unfinished ones included."""
         try:
             found = [path for path in self.folder.iterdir() if moment_of_id(path.name) is not None]
         except (FileNotFoundError, NotADirectoryError):
@@ -129,7 +131,7 @@ class BackupSet:
         return sorted(found)
 
     def ids(self) -> list[str]:
-        """Return the ids of whole backups, the oldest first."""
+        """Return the ids of the finished backups, the oldest first."""
         return [path.name for path in self.folders() if (path / MANIFEST_NAME).exists()]
 
     def read(self, backup: str) -> Backup:
@@ -144,11 +146,11 @@ class BackupSet:
         ids = self.ids()
         return self.read(ids[-1]) if ids else None
 
-    def chain(self, at: Any = None) -> list[Backup]:
-        """Return a full backup and the increments up to the one asked for.
+    def chain(self, at: Moment | None = None) -> list[Backup]:
+        """Return a full backup and its increments up to the backup `at`.
 
-        `at` is a backup's id, or a moment: the newest backup at or before it; None is the newest.
-        Raises NotFoundError listing the backups, CorruptionError where the chain is broken.
+        `at` is a backup's id, or a moment, which means the newest backup at or before it; None is
+        the newest. Raises NotFoundError listing the backups, CorruptionError for a broken chain.
         """
         chain = [self.read(self._id_at(at))]
         while (parent := chain[0].parent) is not None:
@@ -163,17 +165,17 @@ class BackupSet:
                 older.moment != child.start
             ):
                 raise CorruptionError(
-                    f"{older.path / MANIFEST_NAME}: not the backup that {child.id} was made upon:"
+                    f"{older.path / MANIFEST_NAME}: not the parent of backup {child.id}:"
                     f" CRC {older.crc32:#010x} of table {older.table_id}, expected"
                     f" {child.parent_crc32 or 0:#010x} of table {child.table_id}"
                 )
             chain.insert(0, older)
         return chain
 
-    def _id_at(self, at: Any) -> str:
+    def _id_at(self, at: Moment | None) -> str:
         ids = self.ids()
         if not ids:
-            raise NotFoundError(f"{self.folder} holds no backup; take one with kudulite.backup")
+            raise NotFoundError(f"{self.folder} has no backup; take one with kudulite.backup")
         if at is None:
             return ids[-1]
         if isinstance(at, str) and moment_of_id(at) is not None:
@@ -190,33 +192,36 @@ class BackupSet:
     def _listed(self) -> str:
         return f"backups: {', '.join(self.ids()) or 'none'}"
 
-    def lock(self, timeout_seconds: float = 0.0) -> TabletLock:
-        """Return an acquisition of the set's lock, for a `with`; makes the directory."""
-        self.file_system.make_directory(self.folder, parents=True)
-        create_lock_file(self.folder / LOCK_NAME)
-        return TabletLock(self.folder / LOCK_NAME, timeout_seconds)
-
 
 def list_backups(target: str | os.PathLike[str]) -> list[Backup]:
-    """Return the whole backups in the directory `target`, the oldest first.
+    """Return the finished backups in the directory `target`, the oldest first.
 
-    Raises CorruptionError for a manifest that is damaged, FormatVersionError for a newer one.
+    Raises CorruptionError for a damaged manifest, FormatVersionError for one of a newer version.
     """
     backups = BackupSet(Path(target), default_environment().file_system)
     return [backups.read(name) for name in backups.ids()]
 
 
 class LockedJob:
-    """Work that is under way; closed by leaving its `with`. What is not finished stays, to go on.
+    """A backup or restore in progress; it holds the lock of a folder until its `with` block ends.
 
-    `held` is what it has taken: the lock, which keeps others from the same work.
+    Unfinished work stays on disk, and the next job of the same kind continues it.
     """
 
-    def __init__(self, held: ExitStack) -> None:
-        self._held = held
+    def __init__(self, folder: Path, file_system: FileSystem, announcement: str) -> None:
+        file_system.make_directory(folder, parents=True)
+        create_lock_file(folder / LOCK_NAME)
+        with ExitStack() as held:
+            held.enter_context(TabletLock(folder / LOCK_NAME, 0.0)).announce(announcement)
+            self._begin()
+            self._held = held.pop_all()
+
+    def _begin(self) -> None:
+        """Plan the work, under the lock."""
+        raise NotImplementedError
 
     def close(self) -> None:
-        """Give the lock back; twice does no harm."""
+        """Release the lock; a second call does nothing."""
         self._held.close()
 
     def __enter__(self) -> Self:

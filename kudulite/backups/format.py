@@ -1,34 +1,34 @@
-"""Files of a backup set: what its JSON files say.
+"""The files of a backup set, their JSON forms, and the content hash of a table.
 
     <set>/lock                           one backup at a time
-    <set>/<backup id>/plan.json          while it is made: the moment, the parent, the pieces
-                      piece-00007.json   while it is made: piece 7 is done, and in which file
+    <set>/<backup id>/plan.json          in progress: the moment, the parent, the pieces
+                      piece-00007.json   in progress: the result of piece 7, with its file's name
                       piece-00007-<uuid>.parquet
-                      manifest.json      last, put if absent: the backup, and all its files
+                      manifest.json      last, put if absent: the backup and all its files
 
 A backup id is its moment, so ids sort as moments do: `20261121T101112.000345Z-0001` is the wall
 time in microseconds and the logical part of the HybridTime in hexadecimal.
 
-A data file of a full backup has the table's columns; one of an incremental backup has also
-`_change_type` (insert, update, delete) and `_commit_timestamp`, as `Table.changes` gives them.
-Columns bear their ids as Parquet field ids; whoever restores relies on the manifest's schema.
+A data file of a full backup has the table's columns. A data file of an incremental backup has also
+`_change_type` (insert, update, delete) and `_commit_timestamp`, as in `Table.changes`. The columns
+have their ids as Parquet field ids, but a restore uses the manifest's schema.
 
-Invariants: (1) a folder with manifest.json is a whole backup and never changes; (2) `start` of an
-incremental backup is `moment` of its parent, and `parent_crc32` is that of the parent's manifest;
-a full one starts at 0 and has no parent.
-
-Content hash of a table: 64 bits that do not depend on where a row lies or when it is met.
+The content hash has 64 bits and does not depend on where the rows are stored or in which order
+they are read:
 
     cell = mix of its bytes, 8 at a time      row = mix of its cells, in the order of columns
     content = the sum of all rows, modulo 2**64
 
-Sums over tablets or key ranges add up, so the work can be spread. Equal tables have equal sums;
-two tables that differ in any cell have equal ones with a chance of 2**-64. It is no defence against
-who forges rows on purpose.
+Sums over tablets or key ranges add up, so that several processes can share the work. Equal tables
+have equal sums; different tables have equal sums with a probability of 2**-64. The hash is no
+protection against rows that are forged on purpose. Floats count by their bits: NaN equals itself,
+and -0.0 differs from 0.0.
 
-Whole columns throughout. Floats count by their bits, so NaN equals itself and -0.0 is not 0.0.
+**Invariants**: (1) a folder with manifest.json is a finished backup and never changes; (2) `start`
+of an incremental backup is `moment` of its parent, and `parent_crc32` is the checksum of the
+parent's manifest; a full backup starts at 0 and has no parent.
 
-Source: the mixing is splitmix64's (Steele, Lea, Flood: Fast splittable pseudorandom number
+**Source**: the mixing is splitmix64's (Steele, Lea, Flood: Fast splittable pseudorandom number
 generators, 2014).
 """
 
@@ -36,10 +36,10 @@ from __future__ import annotations
 
 import datetime
 import re
-import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -59,7 +59,6 @@ MANIFEST_NAME, PLAN_NAME, LOCK_NAME = "manifest.json", "plan.json", "lock"
 _EPOCH = datetime.datetime(1970, 1, 1)
 _ID = re.compile(r"(\d{8}T\d{6}\.\d{6})Z-([0-9a-f]{4})")
 _ID_TIME = "%Y%m%dT%H%M%S.%f"
-T = TypeVar("T")
 
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
@@ -73,7 +72,7 @@ def backup_id(moment: int) -> str:
 
 
 def moment_of_id(text: str) -> int | None:
-    """Return the HybridTime that a backup id stands for, None where it is no backup id."""
+    """Return the HybridTime of a backup id, None if the text is not a backup id."""
     found = _ID.fullmatch(text)
     if found is None:
         return None
@@ -85,7 +84,7 @@ def moment_of_id(text: str) -> int | None:
 
 
 class ContentSum(NamedTuple):
-    """Rows and their hashes added up, in whatever order they were met."""
+    """The number of rows and the sum of their hashes, in any order."""
 
     row_count: int
     hash: int
@@ -110,7 +109,7 @@ class ContentSum(NamedTuple):
 
 @dataclass(frozen=True)
 class DataFile(JsonForm):
-    """A Parquet file of a backup; `insert_count` is 0 in one of a full backup."""
+    """A Parquet file of a backup; both counts are 0 for a file of a full backup."""
 
     ref: Annotated[FileRef, Stored(inline=True)]
     row_count: int
@@ -120,11 +119,11 @@ class DataFile(JsonForm):
 
 @dataclass(frozen=True)
 class BackupHead(JsonForm):
-    """What is known of a backup before its first row is read.
+    """The part of a backup that is known before its first row is read.
 
-    `start` and `moment` are HybridTimes: an incremental backup holds what changed in
-    (start, moment], a full one, whose start is 0, the table at `moment`. `tablet_ids` are in the
-    order of the partition schema's tablets. `row_count` is of the table at `moment`.
+    `start` and `moment` are HybridTimes. An incremental backup has the changes in (start, moment];
+    a full one, whose start is 0, has the table at `moment`. `tablet_ids` are in the order of the
+    partition schema's tablets. `row_count` is of the table at `moment`.
     """
 
     id: Annotated[str, Stored(name="backup id")]
@@ -143,12 +142,12 @@ class BackupHead(JsonForm):
 
     @property
     def is_full(self) -> bool:
-        """Whether it holds the whole table, and needs no other backup."""
+        """Whether the backup has the whole table and needs no other backup."""
         return self.parent is None
 
     @property
     def kind(self) -> str:
-        """`full` or `incremental`."""
+        """Return `full` or `incremental`."""
         return "full" if self.is_full else "incremental"
 
     def encode_head(self, form: dict[str, Any]) -> bytes:
@@ -159,10 +158,10 @@ class BackupHead(JsonForm):
 
 @dataclass(frozen=True)
 class PlannedPiece(JsonForm):
-    """A part of a backup's work: a key range of some tablets, read at one moment or over a window.
+    """A part of a backup's work: a key range of some tablets, at one moment or over a window.
 
-    `kind` is `rows` (of a full backup), `changes`, or `content`, which only hashes the rows at the
-    end of an incremental backup.
+    `kind` is `rows` for a full backup, `changes`, or `content`, which only hashes the rows at the
+    moment of an incremental backup.
     """
 
     kind: str
@@ -175,7 +174,7 @@ class PlannedPiece(JsonForm):
 
 @dataclass(frozen=True)
 class BackupPlan(JsonForm):
-    """A backup that is being made."""
+    """The plan of a backup in progress."""
 
     head: Annotated[BackupHead, Stored(inline=True)]
     has_content_hash: bool
@@ -196,7 +195,7 @@ class BackupPlan(JsonForm):
 
 @dataclass(frozen=True)
 class PieceResult(JsonForm):
-    """What came of a piece: its file, None where it had no row, and the sum of its rows."""
+    """The result of a piece: its file, None if it had no row, and the sum of its rows."""
 
     file: DataFile | None
     content: ContentSum | None
@@ -214,9 +213,9 @@ class PieceResult(JsonForm):
 
 
 def decode_body(content: bytes, source: str, what: str) -> dict[str, Any]:
-    """Return the object in a file of a backup set.
+    """Return the JSON object in a file of a backup set.
 
-    Raises FormatVersionError for a newer format, CorruptionError for anything unreadable.
+    Raises FormatVersionError for another format version, CorruptionError for a damaged file.
     """
     body = decode_checked_json(content, source, what)
     version = body.get("format_version")
@@ -228,25 +227,15 @@ def decode_body(content: bytes, source: str, what: str) -> dict[str, Any]:
     return body
 
 
-def content_crc32(content: bytes) -> int:
-    """Return the checksum of a manifest's content, as a child names it."""
-    return zlib.crc32(content)
-
-
-class readable:
-    """Turns what a wrong structure raises into a CorruptionError that names the file."""
-
-    def __init__(self, source: str, what: str) -> None:
-        self._source, self._what = source, what
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type | None, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, KuduliteError):
-            return
-        if isinstance(error, ValueError | KeyError | TypeError):
-            raise CorruptionError(f"{self._source}: not {self._what}: {error!r}") from error
+@contextmanager
+def readable(source: str, what: str) -> Iterator[None]:
+    """Raise the errors of a wrong structure as CorruptionError that names the file."""
+    try:
+        yield
+    except KuduliteError:
+        raise
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptionError(f"{source}: not {what}: {error!r}") from error
 
 
 def content_sum(batches: Iterable[pa.RecordBatch]) -> ContentSum:
@@ -277,7 +266,7 @@ def _mixed(words: np.ndarray) -> np.ndarray:
 
 
 def _cells(array: pa.Array) -> np.ndarray:
-    """Return uint64[n], one hash per cell; null is a value of its own."""
+    """Return uint64[n], one hash per cell; null has a hash of its own."""
     if pa.types.is_list(array.type):
         hashes = _lists(array)
     elif pa.types.is_string(array.type) or pa.types.is_binary(array.type):
@@ -292,7 +281,7 @@ def _cells(array: pa.Array) -> np.ndarray:
 
 
 def _words(array: pa.Array) -> list[np.ndarray]:
-    """Return the cells of a type of fixed width as columns of uint64; anything for null."""
+    """Return the cells of a fixed-width type as columns of uint64; nulls have any value."""
     kind, count = array.type, len(array)
     if pa.types.is_boolean(kind):
         return [array.fill_null(False).cast(pa.uint8()).to_numpy().astype(np.uint64)]
@@ -317,13 +306,13 @@ def _strings(strings: RaggedBytes) -> np.ndarray:
 
 
 def _lists(array: pa.Array) -> np.ndarray:
-    """Return the hash of each list: of its length and its elements with their places."""
+    """Return the hash of each list: its length, and its elements with their positions."""
     offsets = array.offsets.to_numpy().astype(np.int64)
     lengths = np.diff(offsets)
     elements = _cells(array.values.slice(offsets[0], offsets[-1] - offsets[0]))
     starts = offsets[:-1] - offsets[0]
     places = np.arange(len(elements)) - np.repeat(starts, lengths)
     elements = _mixed(elements ^ _mixed(places.astype(np.uint64)))
-    # A list that is empty ends where the next begins, so sums are differences of running sums.
+    # Differences of running sums are right for empty lists, too.
     running = np.concatenate([np.zeros(1, np.uint64), np.cumsum(elements, dtype=np.uint64)])
     return _mixed(lengths.astype(np.uint64)) ^ (running[starts + lengths] - running[starts])

@@ -1,39 +1,37 @@
-"""Restoring a table: a chain of backups into a hidden table, which gets its name when it is whole.
+"""Restoring a table: a chain of backups into a hidden table, which gets its name at the end.
 
     <root>/.restore-<name>/lock           one restore of this table at a time
-                           table/         the table that is being made
-                           restore.json   its id, and the chain that goes into it
-    <root>/<name>                         what table/ is renamed to, at the very end
+                           table/         the hidden table
+                           restore.json   the id of the hidden table, and the chain
+    <root>/<name>                         the name that table/ gets by the last step
 
-The full backup is loaded under its own schema and partitioning; before each increment the table is
-altered to the schema and partitioning of that one. Column ids are those of the table that was
-backed up, so columns that were renamed, added, dropped, or dropped and added again in between are
-what they were. A range that was dropped takes its rows with it; one that was dropped and added
-again, which its tablets' ids tell, is emptied first.
+The full backup is loaded under its own schema and partitioning. Before each increment the table is
+altered to the schema and partitioning of that increment. Column ids are those of the original
+table, so columns that were renamed, added, dropped, or dropped and added again are restored as
+such. The rows of a dropped range are dropped, too. A range that was dropped and added again, which
+its new tablet ids show, is emptied first.
 
-Whoever is killed leaves the hidden folder. The next restore of the same chain goes on after the
-last step that was committed; any other starts over.
-
-Invariants: (1) restore.json is there only when the hidden table is; (2) the table's name is free
-or holds a whole table at every moment; with `overwrite` it is free for the moment between two
-renames.
-
-One step of a restore: the rows, or the deletes, of one backup, as one bulk write.
+A step of a restore is one bulk write: the rows, or the deletes, of one backup.
 
     staged = [step.stage(index) for index in range(step.task_count)]     anywhere, in any order
     step.commit(staged)                                                  once
 
-A step is picklable. Staging twice does no harm: only what is handed to `commit` counts, and a step
-that was committed before is skipped.
+A step is picklable. Staging a task twice does no harm, because only the tasks given to `commit`
+count. An interrupted restore leaves the hidden folder. The next restore of the same chain continues
+after the last committed step; a restore of another chain starts over.
+
+**Invariants**: (1) restore.json exists only if the hidden table does; (2) the table's name is free
+or names a finished table at every moment; with `overwrite` it is free between two renames.
+
+**Threads**: one thread uses a job; a step's tasks may be staged in any thread or process.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +39,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kudulite.backups.backup_job import CHANGE_TYPE
+from kudulite.backups.backup_job import CHANGE_TYPE, run_in_threads
 from kudulite.backups.backup_set import Backup, BackupSet, LockedJob, check_data_file
 from kudulite.backups.format import (
     FORMAT_VERSION,
@@ -70,64 +68,69 @@ from kudulite.errors import (
     TableExistsError,
 )
 from kudulite.fs.file_system import encode_checked_json, read_file
-from kudulite.fs.lock import TabletLock, create_lock_file
+from kudulite.model.aliases import Moment
 from kudulite.table.alter import TableDraft, alter_table
 from kudulite.table.garbage_collection import collect_garbage, collect_staging_garbage
 from kudulite.table.partition import RangePartition
 from kudulite.table.stage import StagedTask
 from kudulite.table.table_store import Environment, TableStore, default_environment
 
-# Each stages up to 256 MiB.
+# Each thread stages up to 256 MiB.
 THREAD_COUNT = min(2, os.cpu_count() or 1)
 _STATE_NAME, _TABLE_NAME = "restore.json", "table"
 
-# In the applications of the restored table: the highest step that was committed.
+# Under this id the restored table has the number of the last committed step.
 APPLICATION_ID = "kudulite.restore"
 _BATCH_ROWS = 1 << 17
 
 
 @dataclass(frozen=True)
 class ContentPiece:
-    """A picklable part of the check of a restored table: hashes the rows of one token."""
+    """A picklable part of the check of a restored table: the hash of one token's rows."""
 
     token: ScanToken
 
     def run(self) -> ContentSum:
-        """Return the count and the sum of the rows' hashes."""
+        """Return the number of rows and the sum of their hashes."""
         return content_sum(self.token.open())
 
 
 class RestoreJob(LockedJob):
-    """A restore under way; made by `begin_restore`, closed by leaving its `with`."""
+    """A restore in progress; made by `begin_restore`, closed by leaving its `with` block.
+
+    `is_resumed` says whether it continues an interrupted restore.
+    """
 
     def __init__(
-        self, chain: Sequence[Backup], store: TableStore, folder: Path, *, overwrite: bool
+        self, chain: Sequence[Backup], path: Path, environment: Environment, *, overwrite: bool
     ) -> None:
-        super().__init__(ExitStack())
+        place = Path(os.path.abspath(path))
         self._chain = chain
-        self._target = store
-        self._folder = folder
-        self._hidden = TableStore(folder / _TABLE_NAME, store.environment)
+        self._target = TableStore(table_folder(place.parent, place.name), environment)
+        self._folder = place.with_name(f".restore-{place.name}")
+        self._hidden = TableStore(self._folder / _TABLE_NAME, environment)
         self._overwrite = overwrite
         self.is_resumed = False
+        self._check_target(self._read_state())
+        super().__init__(self._folder, environment.file_system, "restore")
 
     def __repr__(self) -> str:
         return f"<kudulite restore of backup {self.backup.id} to {self._target.folder}>"
 
     @property
     def backup(self) -> Backup:
-        """The backup that the table will be as."""
+        """Return the backup to restore."""
         return self._chain[-1]
 
     @property
     def chain(self) -> list[Backup]:
-        """The backups that go into the table: a full one, then increments."""
+        """Return the backups to apply: a full one, then its increments."""
         return list(self._chain)
 
     def steps(self) -> Iterator[RestoreStep]:
-        """Yield what is left to do; each step must be committed before the next is asked for."""
+        """Yield the remaining steps; commit each step before taking the next."""
         if not self._hidden.exists():
-            return  # it has its name already
+            return  # the table has its name already
         for place, backup in enumerate(self._chain):
             done = self._hidden.newest().applications.get(APPLICATION_ID, -1)
             if done < step_numbers(place)[0]:
@@ -135,38 +138,33 @@ class RestoreJob(LockedJob):
             yield from restore_steps(backup, Table(self._hidden), place, done)
 
     def run(self, report: Callable[[int, int], None] = lambda done, count: None) -> None:
-        """Do all steps, files in a few threads; `report` is told how many are done, of how many."""
+        """Do all steps in a few threads; `report` gets the number of finished files and of all."""
         count, done = sum(len(backup.files) for backup in self._chain), 0
-        with ThreadPoolExecutor(THREAD_COUNT, thread_name_prefix="kudulite-restore") as pool:
-            for step in self.steps():
-                futures = [pool.submit(step.stage, index) for index in range(step.task_count)]
-                try:
-                    staged = []
-                    for future in futures:
-                        staged.append(future.result())
-                        done += not step.is_deletes
-                        report(done, count)
-                except BaseException:
-                    for future in futures:
-                        future.cancel()
-                    raise
-                step.commit(staged)
+
+        def finished(step: RestoreStep, _staged_count: int) -> None:
+            nonlocal done
+            done += not step.is_deletes
+            report(done, count)
+
+        for step in self.steps():
+            tasks = [partial(step.stage, index) for index in range(step.task_count)]
+            step.commit(run_in_threads(tasks, THREAD_COUNT, partial(finished, step)))
 
     def content_pieces(self) -> list[ContentPiece]:
-        """Return the parts of the check of all rows; none where the backup has no content hash."""
+        """Return the parts of the check of all rows, none if the backup has no content hash."""
         if self.backup.content is None or not self._hidden.exists():
             return []
         return [ContentPiece(token) for token in Table(self._hidden).scan_tokens()]
 
     def finish(self, sums: Iterable[ContentSum] | None = None) -> Table:
-        """Check the table, and give it its name; returns it.
+        """Check the table, give it its name, and return it.
 
-        `sums` are those of `content_pieces`, which are run here when None. Raises CorruptionError
-        where rows are not those of the backup, TableExistsError.
+        `sums` are the results of `content_pieces`; with None the pieces are run here. Raises
+        CorruptionError if the rows differ from the backup's, TableExistsError.
         """
         if self._hidden.exists():
             self._check(sums)
-            collect_garbage(self._hidden, 0, 0)  # what killed attempts have left
+            collect_garbage(self._hidden, 0, 0)  # files of interrupted attempts
         self._give_name()
         return Table(self._target)
 
@@ -174,7 +172,7 @@ class RestoreJob(LockedJob):
         backup, what = self.backup, f"restore of backup {self.backup.id} from {self.backup.path}"
         count = Table(self._hidden).scan().count()
         if count != backup.row_count:
-            raise CorruptionError(f"{what}: {count} rows came out, expected {backup.row_count}")
+            raise CorruptionError(f"{what}: {count} rows, expected {backup.row_count}")
         if backup.content is None:
             return
         found = ContentSum(0, 0)
@@ -188,22 +186,12 @@ class RestoreJob(LockedJob):
 
     # -- the hidden table
 
-    @staticmethod
-    def begin(
-        chain: Sequence[Backup], path: Path, environment: Environment, *, overwrite: bool
-    ) -> RestoreJob:
-        """Lock the table's name, and find the hidden table of this chain, or make it anew."""
-        place = Path(os.path.abspath(path))
-        store = TableStore(table_folder(place.parent, place.name), environment)
-        folder = place.with_name(f".restore-{place.name}")
-        job = RestoreJob(chain, store, folder, overwrite=overwrite)
-        job._check_target(job._read_state())
-        with _locked(folder, environment) as held:
-            job._find_hidden()
-            job._held = held.pop_all()
-        return job
-
-    def _find_hidden(self) -> None:
+    def _begin(self) -> None:
+        """Find the hidden table of this chain, or make it anew."""
+        if not (self._folder / LOCK_NAME).exists():
+            raise LockTimeoutError(
+                f"{self._folder}: another restore has just ended; look at its table"
+            )
         state = self._read_state()
         self._check_target(state)
         if state is not None and state["chain"] == self._chain_state():
@@ -241,15 +229,15 @@ class RestoreJob(LockedJob):
         if not folder.exists() or self._is_named(state):
             return
         if not self._target.exists():
-            raise TableExistsError(f"cannot restore to {folder}: it is there, and is no table")
+            raise TableExistsError(f"cannot restore to {folder}: it exists and is not a table")
         if not self._overwrite:
             raise TableExistsError(
-                f"cannot restore to {folder}: there is a table; choose another name, or"
+                f"cannot restore to {folder}: the table exists; choose another name, or"
                 " overwrite=True"
             )
 
     def _is_named(self, state: dict[str, Any] | None) -> bool:
-        """Whether this chain's table has its name already: the last run ended just after that."""
+        """Whether the last run ended just after it gave this chain's table its name."""
         if state is None or state["chain"] != self._chain_state() or self._hidden.exists():
             return False
         return self._target.exists() and self._target.newest().table_id == state["table_id"]
@@ -288,7 +276,7 @@ class RestoreJob(LockedJob):
 
 
 def stale_ranges(before: Backup, after: Backup) -> frozenset[RangePartition]:
-    """Return the ranges of `before` that are gone in `after`, or are there with other tablets."""
+    """Return the ranges of `before` that `after` does not have, or has with other tablets."""
     kept = dict(_tablets_of_ranges(after))
     return frozenset(
         given for given, tablets in _tablets_of_ranges(before) if kept.get(given) != tablets
@@ -305,10 +293,10 @@ def restore(
     target: str | os.PathLike[str],
     path: str | os.PathLike[str],
     *,
-    at: Any = None,
+    at: Moment | None = None,
     overwrite: bool = False,
 ) -> Table:
-    """Make the table at `path` from the backups in the directory `target`; see `begin_restore`."""
+    """Restore the table at `path` from the backups in `target`; see `begin_restore`."""
     with begin_restore(target, path, at=at, overwrite=overwrite) as job:
         job.run()
         return job.finish()
@@ -318,43 +306,31 @@ def begin_restore(
     target: str | os.PathLike[str],
     path: str | os.PathLike[str],
     *,
-    at: Any = None,
+    at: Moment | None = None,
     overwrite: bool = False,
 ) -> RestoreJob:
-    """Begin to make the table at `path` from the backups in `target`, or go on with it.
+    """Begin to restore the table at `path` from the backups in `target`, or continue to.
 
-    `at` is a backup's id, or a moment, for the newest backup at or before it; None is the newest
-    of all. With `overwrite` a table that is at `path` is replaced at the end, with its history.
+    `at` is a backup's id, or a moment, which means the newest backup at or before it; None is the
+    newest of all. With `overwrite` an existing table is replaced at the end, with its history.
 
     Raises NotFoundError listing the backups, TableExistsError, CorruptionError or StorageError for
-    a damaged or missing manifest, FormatVersionError for a newer one, LockTimeoutError while
-    another restore of the same table is under way.
+    a damaged or missing manifest, FormatVersionError for one of a newer version, LockTimeoutError
+    while another restore of the same table is in progress.
     """
     environment = default_environment()
     chain = BackupSet(Path(target), environment.file_system).chain(at)
-    return RestoreJob.begin(chain, Path(path), environment, overwrite=overwrite)
-
-
-def _locked(folder: Path, environment: Environment) -> ExitStack:
-    """Return the lock of a restore, taken; its folder is there."""
-    environment.file_system.make_directory(folder, parents=True)
-    create_lock_file(folder / LOCK_NAME)
-    with ExitStack() as stack:
-        lock = stack.enter_context(TabletLock(folder / LOCK_NAME, 0.0))
-        lock.announce("restore")
-        if not (folder / LOCK_NAME).exists():
-            raise LockTimeoutError(f"{folder}: another restore has just ended; look at its table")
-        return stack.pop_all()
+    return RestoreJob(chain, Path(path), environment, overwrite=overwrite)
 
 
 def step_numbers(place: int) -> tuple[int, int]:
-    """Return the numbers of the steps of a chain's backup: its rows', and its deletes'."""
+    """Return the numbers of the two steps of a chain's backup: its rows and its deletes."""
     return 2 * place, 2 * place + 1
 
 
 @dataclass(frozen=True)
 class RestoreStep:
-    """Rows or deletes of one backup on their way into the table; made by `RestoreJob.steps`."""
+    """One bulk write of a restore: the rows or deletes of a backup; made by `RestoreJob.steps`."""
 
     backup_folder: Path
     backup_id: str
@@ -367,17 +343,17 @@ class RestoreStep:
 
     @property
     def task_count(self) -> int:
-        """How many tasks there are to stage, one per file."""
+        """Return the number of tasks to stage, one per file."""
         return len(self.files)
 
     def stage(self, index: int) -> StagedTask:
-        """Check a file and prepare its rows; nothing is visible.
+        """Check a file and prepare its rows; nothing becomes visible.
 
-        Raises CorruptionError or StorageError naming the file, ConflictError after the restore was
-        given up.
+        Raises CorruptionError or StorageError naming the file, ConflictError if another restore has
+        started over.
         """
         file = self.files[index]
-        # A file with other rows than deletes was checked when those were staged.
+        # A file that also has other rows was checked when those were staged.
         if not self.is_deletes or file.delete_count == file.row_count:
             check_data_file(self.backup_folder, file)
         return self.write.stage(self._batches(self.backup_folder / file.ref.name), index)
@@ -404,15 +380,15 @@ class RestoreStep:
         if not self.is_deletes:
             return chosen.filter(pc.invert(is_delete))
         chosen = chosen.filter(is_delete)
-        # What was deleted with its range has no place any more, and is gone with it here, too.
+        # A row of a dropped range has no tablet, and was dropped with the range here, too.
         index = table.tablet_index(pa.Table.from_batches([chosen]))
         return chosen.filter(pc.greater_equal(index, 0))
 
 
 def restore_steps(backup: Backup, table: Table, place: int, done: int) -> Iterator[RestoreStep]:
-    """Yield the steps of one backup of a chain that are not committed (`done` is the highest).
+    """Yield the steps of a backup with numbers above `done`, the last committed step.
 
-    Each must be committed before the next is asked for.
+    Commit each step before taking the next.
     """
     schema = backup.schema
     row_files = tuple(file for file in backup.files if file.row_count > file.delete_count)

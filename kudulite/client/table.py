@@ -542,3 +542,8 @@ def _check_options(table: str, options: Mapping[str, object]) -> None:
                 f"table {table!r}: unknown option {name!r} of a write; known:"
                 f" {', '.join(WRITE_OPTIONS)}"
             )
+
+
+def store_of(table: Table) -> TableStore:
+    """Return the store below a table, for layers above the client; users have no need of it."""
+    return table._store

@@ -58,10 +58,10 @@ def test_a_full_backup_and_three_increments_restore_exactly(core: CoreTables):
 
 
 def test_backups_beside_a_writer_are_of_one_moment(core: CoreTables):
-    """Who writes, compacts and sweeps meanwhile; each backup shows its moment."""
+    """Another thread writes, compacts and collects garbage; each backup shows its moment."""
     client, target = core.client(), core.root / "backups"
     table = make_table(client)
-    is_over = threading.Event()
+    is_over, has_turned = threading.Event(), threading.Event()
 
     def write() -> None:
         for turn in range(1000):
@@ -70,13 +70,20 @@ def test_backups_beside_a_writer_are_of_one_moment(core: CoreTables):
             change_one(client, turn % 300)
             if turn % 3 == 0:
                 table.maintain(0, 60)
+            has_turned.set()
             if is_over.is_set():
                 return
 
     with ThreadPoolExecutor() as pool:
         writer = pool.submit(write)
         try:
-            made = [kudulite.backup(table, target, content_hash=n == 2) for n in range(4)]
+            made = []
+            for number in range(4):
+                # Between two signals lies a whole turn, so each increment has changes.
+                for _ in range(2):
+                    has_turned.clear()
+                    assert has_turned.wait(60)
+                made.append(kudulite.backup(table, target, content_hash=number == 2))
         finally:
             is_over.set()
         writer.result()
@@ -160,17 +167,17 @@ def test_an_increment_is_refused_when_the_history_is_gone(core: CoreTables):
     clock = ManualClock()
     client, target = core.client(clock=clock), core.root / "backups"
     table = make_table(client)
-    with pytest.raises(NotFoundError, match=r"holds no backup.*full=True"):
+    with pytest.raises(NotFoundError, match=r"has no backup.*full=True"):
         kudulite.backup(table, target, full=False)
     client.new_table_alterer(table).set_history_retention(10).alter()
     first = kudulite.backup(table, target)
     for _ in range(2):
         clock.microseconds += 20_000_000
         table.upsert(rows([1], b=1))
-    with pytest.raises(TimestampError, match=rf"upon {first.id}.*ancient.*take a full one"):
+    with pytest.raises(TimestampError, match=rf"since {first.id}.*ancient.*take a full one"):
         kudulite.backup(table, target, full=False)
     with begin_backup(table, target) as job:
-        assert job.kind == "full" and "is not kept any more" in job.why_full
+        assert job.kind == "full" and "is no longer kept" in job.why_full
         job.run()
         job.finish()
     assert [b.kind for b in kudulite.list_backups(target)] == ["full", "full"]
@@ -308,7 +315,7 @@ def test_a_table_that_is_there_is_replaced_only_with_overwrite(core: CoreTables)
     assert stored(kudulite.restore(target, table.path, overwrite=True)) == before
     other = core.root / "root" / "other"
     other.mkdir()
-    with pytest.raises(TableExistsError, match="is no table"):
+    with pytest.raises(TableExistsError, match="is not a table"):
         kudulite.restore(target, other, overwrite=True)
     assert sorted(path.name for path in (core.root / "root").iterdir()) == [NAME, "other"]
 
@@ -316,7 +323,7 @@ def test_a_table_that_is_there_is_replaced_only_with_overwrite(core: CoreTables)
 def test_what_is_not_there_is_listed(core: CoreTables):
     """No backup, none that early, no such id."""
     client, target = core.client(), core.root / "backups"
-    with pytest.raises(NotFoundError, match="holds no backup"):
+    with pytest.raises(NotFoundError, match="has no backup"):
         kudulite.restore(target, core.root / "r")
     backup = kudulite.backup(make_table(client), target)
     for at in ("2001-01-01", backup_id(5 << 12)):
@@ -353,7 +360,7 @@ def test_damage_is_refused_by_name(core: CoreTables):
     manifest.write_bytes(encode_checked_json({**body, "format_version": 2}))
     expect(FormatVersionError, "format version 2, known: 1; upgrade")
     manifest.write_bytes(encode_checked_json({**body, "table_id": "other"}))
-    expect(CorruptionError, rf"not the backup that {made[1].id} was made upon")
+    expect(CorruptionError, rf"not the parent of backup {made[1].id}")
     manifest.write_bytes(encode_checked_json({"format_version": 1}))
     expect(CorruptionError, "not a backup's manifest")
     manifest.unlink()
