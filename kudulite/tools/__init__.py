@@ -1,1 +1,1 @@
-"""The command line `kudulite`: looking into tables, and looking after them."""
+"""The command line `kudulite`: inspect tables, write to them, and maintain them."""

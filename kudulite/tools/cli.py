@@ -1,8 +1,8 @@
-"""The command line `kudulite`: which commands there are.
+"""The list of the commands of `kudulite`, and how they end.
 
-A table is named by its folder. `--json` prints one JSON value instead of text. An error of the
-library ends a command with its message on standard error and status 1, as do problems that `check`
-or `doctor` find; wrong usage of the command line ends it with status 2.
+A table is named by its folder. `--json` prints one JSON value instead of text. A command ends with
+status 1 after an error of the library, whose message it writes to standard error, and after
+problems found by `check` or `doctor`. Wrong usage of the command line ends it with status 2.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kudulite.errors import KuduliteError
 from kudulite.tools import commands_look, commands_upkeep, commands_write
 
 app = typer.Typer(
-    help="Look into kudulite tables, write to them, look after them, and keep them twice.",
+    help="Inspect kudulite tables, write to them, maintain them, and back them up.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -48,7 +48,7 @@ for command in (
 
 
 def run() -> int:
-    """Run the command of this process; returns its exit status."""
+    """Run the command of this process, and return its exit status."""
     try:
         app()
     except KuduliteError as error:

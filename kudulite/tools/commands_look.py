@@ -1,26 +1,24 @@
-"""Commands that look at a table: list, describe, partitions, layout, check, dump.
+"""Commands that read: list, describe, partitions, layout, check, dump, scan, changes, history.
 
-Commands that print rows: scan, changes, history.
-
-The rowsets of a table drawn over its key space: what is clean and what lies over what.
+`layout` draws the rowsets of each tablet over the key space:
 
     tablet 1 of 4: 3 rowsets, height 1.40
     ██████████████████████████████████████████████████▏  8.1 MiB    100,000 rows
     ▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒                                 3.0 MiB     40,000 rows   2 redo
                         ██████████████████████████████   4.5 MiB     60,000 rows
 
-The width of a rowset is its share of the tablet's bytes, as the compaction policy measures it, so
-two bars over one another are work for two. A rowset with updates or deletes is drawn lighter, one
-that is kept for the past only lightest.
+The width of a bar is the rowset's share of the tablet's bytes, as the compaction policy measures
+it. Bars over one another are rowsets that a compaction would merge. A rowset with updates or deletes
+is drawn lighter, and a rowset that only reads of the past need is the lightest.
 
-PNG: an image of 8-bit colours as a file, with nothing but the standard library.
+With `--png` the drawing is an image of 8-bit colours, encoded with the standard library alone:
 
     file  := signature  chunk IHDR  chunk IDAT  chunk IEND
     chunk := length:u32be  type[4]  payload[length]  crc:u32be     (of type and payload)
     IHDR  := width:u32be height:u32be  8 bits, colour type 2 (RGB), deflate, no filter, no interlace
     IDAT  := zlib of rows, each with a leading filter byte 0
 
-Source: W3C, "Portable Network Graphics (PNG) Specification", sections 5 and 11.
+**Source**: W3C, "Portable Network Graphics (PNG) Specification", sections 5 and 11.
 """
 
 from __future__ import annotations
@@ -87,7 +85,7 @@ def list_tables(
 
 
 def describe(path: TablePath, as_json: AsJson = False) -> None:
-    """Show a table's columns, its partitions, and what it would be worth to maintain."""
+    """Show a table's columns, its partitions, and its statistics."""
     table = kudulite.open_table(path)
     columns = [
         {
@@ -103,8 +101,8 @@ def describe(path: TablePath, as_json: AsJson = False) -> None:
     ]
     partition, statistics = table.partition_schema, table.statistics
     hashed = [f"hash({', '.join(d.columns)}) × {d.bucket_count}" for d in partition.hash_dimensions]
-    ranges = [partition.describe_range(n) for n in range(len(partition.ranges))]
-    ranges = ranges if partition.range_columns else []
+    range_count = len(partition.ranges) if partition.range_columns else 0
+    ranges = [partition.describe_range(number) for number in range(range_count)]
     if as_json:
         parts = {"hash": hashed, "ranges": ranges}
         about = {"name": table.name, "path": str(table.path), "primary_key": table.schema.key_names}
@@ -117,7 +115,7 @@ def describe(path: TablePath, as_json: AsJson = False) -> None:
 
 
 def check(path: TablePath, as_json: AsJson = False) -> None:
-    """Read a table whole and compare what its files say; status 1 where they do not agree."""
+    """Read a whole table and compare its files with its metadata; status 1 for problems."""
     table = kudulite.open_table(path)
     with Progress(f"checking {table.name}"):
         report = table.check()
@@ -140,7 +138,7 @@ def layout(
     png: Annotated[Path | None, typer.Option(help="Write a picture to this file.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Draw the rowsets of each tablet over its key space: what lies over what."""
+    """Draw the rowsets of each tablet over its key space."""
     found = table_layout(open_store(path))
     if png is not None:
         png.write_bytes(layout_png(found))
@@ -171,7 +169,7 @@ def _statistic(name: str, value: float) -> str:
 
 
 def partitions(path: TablePath, as_json: AsJson = False) -> None:
-    """List a table's tablets: the place of each, its rows, rowsets and bytes."""
+    """List a table's tablets: the partition of each, its rows, rowsets and bytes."""
     store = open_store(path)
     manifest = store.newest()
     found = [
@@ -196,10 +194,10 @@ def partitions(path: TablePath, as_json: AsJson = False) -> None:
 
 def dump(
     path: Annotated[str, typer.Argument(metavar="PATH", help="A table, or a file inside it.")],
-    limit: Annotated[int, typer.Option(help="So many rows at most.", min=0)] = 20,
+    limit: Annotated[int, typer.Option(help="The most rows to print.", min=0)] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """Show what is inside a table's files: versions, rowsets, base data, deltas, logs, locks."""
+    """Show the content of a table's files: versions, rowsets, base data, deltas, logs, locks."""
     place = Path(os.path.abspath(path))
     with Progress(f"reading {path}"):
         found = dump_file(open_store(str(table_folder_of(place))), place, limit)
@@ -222,7 +220,7 @@ def scan(
     path: TablePath,
     columns: ColumnNames = None,
     at: Annotated[str | None, typer.Option(help="A moment: ISO 8601 or a HybridTime.")] = None,
-    limit: Annotated[int | None, typer.Option(help="So many rows at most.", min=0)] = None,
+    limit: Annotated[int | None, typer.Option(help="The most rows to print.", min=0)] = None,
     ordered: Annotated[bool, typer.Option(help="In the order of the key.")] = False,
     row_format: Format = RowFormat.TABLE,
     output: OutputFile = None,
@@ -260,7 +258,7 @@ def history(
     output: OutputFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print every version of one row that is still kept, the oldest first."""
+    """Print every version of a row that is kept, the oldest first."""
     table = kudulite.open_table(path)
     found = table.history(key_of_text(table.schema.key_columns, key))
     write_rows(found.to_reader(), RowFormat.JSON if as_json else row_format, output)
@@ -284,7 +282,7 @@ class RowSetBar:
 
     @property
     def fill(self) -> str:
-        """The character that the bar is made of."""
+        """Return the character of the bar."""
         if self.is_ended:
             return _ENDED
         return _CHANGED if self.redo_file_count else _CLEAN
@@ -292,9 +290,9 @@ class RowSetBar:
 
 @dataclass(frozen=True)
 class TabletLayout:
-    """The rowsets of one tablet in the order of their keys; `height` counts those of the present.
+    """The rowsets of one tablet in the order of their keys.
 
-    1 is clean.
+    `height` is the average number of present rowsets over a key; 1 is clean.
     """
 
     tablet_id: str
@@ -303,7 +301,7 @@ class TabletLayout:
 
 
 def table_layout(store: TableStore) -> list[TabletLayout]:
-    """Return the layout of the newest version's rowsets; logs in memory are not drawn."""
+    """Return the layout of the newest version's rowsets; rows in memory are not drawn."""
     return [
         tablet_layout(entry.id, store.tablet(entry).superblock.rowsets)
         for entry in store.newest().tablets
@@ -311,7 +309,7 @@ def table_layout(store: TableStore) -> list[TabletLayout]:
 
 
 def tablet_layout(tablet_id: str, metas: Sequence[RowSetMeta]) -> TabletLayout:
-    """Return where the rowsets of a tablet lie."""
+    """Return the positions of a tablet's rowsets."""
     start, stop = key_positions(extents_of(metas))
     bars = [_bar(meta, *ends) for meta, *ends in zip(metas, start, stop, strict=True)]
     bars.sort(key=lambda bar: (bar.start, bar.stop))
@@ -335,7 +333,7 @@ def layout_text(layouts: Sequence[TabletLayout], width: int) -> Iterator[str]:
 
 
 def layout_png(layouts: Sequence[TabletLayout], width: int = 1000) -> bytes:
-    """Return a PNG of the same drawing: green is clean, orange has deltas, grey is of the past."""
+    """Return the drawing as PNG: green is clean, orange has deltas, grey is only for the past."""
     bars = [[*layout.rowsets] for layout in layouts]
     step = _BAR_PIXELS + _GAP_PIXELS
     height = sum(len(tablet) * step + _MARGIN_PIXELS for tablet in bars) + _MARGIN_PIXELS

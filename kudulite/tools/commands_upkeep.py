@@ -1,6 +1,6 @@
-"""Commands that look after tables and where they are: flush, compact, maintain, doctor.
+"""Commands for maintenance (flush, compact, maintain, doctor) and for second copies of a table.
 
-Commands that keep tables twice: backup, backups, restore, copy.
+The latter are backup, backups, restore and copy.
 """
 
 from __future__ import annotations
@@ -30,9 +30,7 @@ from kudulite.tools.output import (
     print_rows,
 )
 
-Budget = Annotated[
-    int | None, typer.Option(help="Rewrite files of no more than so many megabytes.", min=0)
-]
+Budget = Annotated[int | None, typer.Option(help="The most megabytes of files to rewrite.", min=0)]
 
 _WORDS = {
     "CollectHistory": "dropping history",
@@ -43,23 +41,23 @@ _WORDS = {
 
 Kind = Annotated[
     bool | None,
-    typer.Option("--full/--incremental", help="Without it: incremental where that can be."),
+    typer.Option("--full/--incremental", help="By default incremental if possible."),
 ]
 
 
 def flush(path: TablePath, as_json: AsJson = False) -> None:
-    """Write to rowsets what the logs of a table hold."""
+    """Flush rows in memory, which are in the log, to files of a table."""
     table = kudulite.open_table(path)
     with Progress(f"flushing {table.name}"):
         count = table.flush()
     if as_json:
         print_json({"flushed_tablet_count": count})
     else:
-        print(f"{count} of {table.tablet_count} tablets had something to flush")
+        print(f"{count} of {table.tablet_count} tablets were flushed")
 
 
 def compact(path: TablePath, as_json: AsJson = False) -> None:
-    """Bring a table to its best shape, whatever that rewrites."""
+    """Compact a table completely, at any cost."""
     store = open_store(path)
     with Progress(f"compacting {store.name}") as progress:
         result = compact_table(store, report=_reporter(store.name, progress))
@@ -69,15 +67,15 @@ def compact(path: TablePath, as_json: AsJson = False) -> None:
 def maintain(
     path: TablePath,
     grace_seconds: Annotated[
-        float, typer.Option(help="Files superseded for longer are removed.", min=0)
+        float, typer.Option(help="Remove files replaced for longer than this.", min=0)
     ] = GRACE_SECONDS,
     staging_grace_seconds: Annotated[
-        float, typer.Option(help="Writes without progress for longer are given up.", min=0)
+        float, typer.Option(help="Abort writes without progress for longer than this.", min=0)
     ] = STAGING_GRACE_SECONDS,
     budget_megabytes: Budget = None,
     as_json: AsJson = False,
 ) -> None:
-    """Flush, compact what is worth it, drop old history, and remove what nobody needs."""
+    """Flush, compact where it pays, drop old history, and remove files that are not needed."""
     store = open_store(path)
     with Progress(f"maintaining {store.name}") as progress:
         result = maintain_table(
@@ -96,7 +94,7 @@ def doctor(
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Tell whether tables are safe on the file system of a directory; status 1 where not."""
+    """Check whether a directory's file system is safe for tables; status 1 if not."""
     with Progress(f"trying the file system at {path}"):
         found = diagnose(path)
     if as_json:
@@ -132,7 +130,7 @@ def _print_maintenance(result: MaintenanceResult, as_json: bool) -> None:
         print(f"{_WORDS[kind]}: {count} times")
     print(f"{byte_text(result.bytes_written)} written by {len(result.operations)} operations")
     if result.busy_tablet_ids:
-        print(f"{len(result.busy_tablet_ids)} tablets were left to another maintainer")
+        print(f"{len(result.busy_tablet_ids)} tablets are being maintained by another process")
     swept = result.swept
     print(
         f"removed {swept.file_count} files ({byte_text(swept.byte_count)}),"
@@ -160,15 +158,15 @@ def backup(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Back a table up; goes on with a backup that was interrupted."""
+    """Back up a table, or continue an interrupted backup."""
     with (
         kudulite.begin_backup(path, target, full=full, content_hash=content_hash) as job,
         Progress(f"backing up {path}") as progress,
     ):
         if not as_json and job.why_full:
-            print(f"a full backup, since {job.why_full}")
+            print(f"a full backup, because {job.why_full}")
         if not as_json and job.is_resumed:
-            print("going on with a backup that was interrupted")
+            print("continuing an interrupted backup")
         job.run(lambda done, count: progress.say(f"backing up {path}: {done} of {count} pieces"))
         made = job.finish()
     if as_json:
@@ -208,10 +206,10 @@ def restore(
         str | None,
         typer.Option(help="A backup's id, or a moment: the newest backup at or before it."),
     ] = None,
-    overwrite: Annotated[bool, typer.Option(help="Replace the table that is there.")] = False,
+    overwrite: Annotated[bool, typer.Option(help="Replace an existing table.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a table from its backups; goes on with a restore that was interrupted."""
+    """Restore a table from its backups, or continue an interrupted restore."""
     with (
         kudulite.begin_restore(target, path, at=at, overwrite=overwrite) as job,
         Progress(f"restoring {path}") as progress,
@@ -229,12 +227,10 @@ def restore(
 def copy(
     path: TablePath,
     target: Annotated[str, typer.Argument(metavar="TARGET", help="The folder of the copy.")],
-    present: Annotated[
-        bool, typer.Option(help="Only the rows of the present, without the past.")
-    ] = False,
+    present: Annotated[bool, typer.Option(help="Only the present rows, without the past.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Copy a table, as it is at one moment, with its whole past or only the present."""
+    """Copy a table as of one moment, with its whole past or only the present rows."""
     table = kudulite.open_table(path)
     with Progress(f"copying {table.name}"):
         moment = table.copy_to(target, with_past=not present)

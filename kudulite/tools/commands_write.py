@@ -1,16 +1,13 @@
 """Commands that write to a table: load, upsert, delete, loadgen.
 
-Rows from files: CSV with a header line, JSON lines, Parquet.
+The first three read rows from files, in pieces: CSV with a header line, JSON lines, or Parquet. CSV
+and JSON get the types of an existing table's columns; for a new table, types are inferred from the
+first block. In CSV an empty cell is null and `""` an empty text. In JSON bytes are base64, days and
+moments ISO 8601, and decimals may be text. Rows printed by `scan` can therefore be loaded.
 
-Files are read in pieces. For a table that is there, CSV and JSON take its columns' types; for a new
-one they are inferred from the first block. In CSV an empty cell is null and `""` an empty text. In
-JSON bytes are base64, days and moments ISO 8601, and decimals may be text. So what `scan` prints
-can be loaded.
-
-Synthetic load: random upserts and deletes of one table, at a rate, for a while.
-
-Rows are those of a machine room: an id, a host, a moment, a value and a note, drawn from a seed.
-Writes are whole batches, or rows through a session that is flushed once per batch.
+`loadgen` makes a synthetic load: random upserts and deletes of one table, at a given rate. Rows
+have an id, a host, a moment, a value and a note, drawn from a seed. They are written as whole
+batches, or row by row through a session that is flushed once per batch.
 """
 
 from __future__ import annotations
@@ -20,7 +17,8 @@ import enum
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -55,32 +53,26 @@ SCHEMA = pa.schema(
 
 
 class FileFormat(enum.StrEnum):
-    """How the rows of a file are written."""
+    """The formats of files with rows."""
 
     CSV = "csv"
     JSON = "json"
     PARQUET = "parquet"
 
 
-_ENDINGS = {
-    ".csv": FileFormat.CSV,
-    ".json": FileFormat.JSON,
-    ".jsonl": FileFormat.JSON,
-    ".ndjson": FileFormat.JSON,
-    ".parquet": FileFormat.PARQUET,
-}
-
-
 def format_of(path: Path, given: FileFormat | None) -> FileFormat:
     """Return the format given, or that of the file's name. Raises OptionError."""
-    found = given or _ENDINGS.get(path.suffix.lower())
-    if found is None:
-        raise OptionError(f"{path}: give --format csv, json or parquet; its name does not tell")
-    return found
+    ending = path.suffix.lower().removeprefix(".")
+    try:
+        return given or FileFormat("json" if ending in ("jsonl", "ndjson") else ending)
+    except ValueError:
+        raise OptionError(
+            f"{path}: unknown file name ending; give --format csv, json or parquet"
+        ) from None
 
 
 def schema_of_files(paths: Sequence[Path], given: FileFormat | None) -> pa.Schema:
-    """Return the columns of the first file. Raises OptionError where it cannot be read."""
+    """Return the columns of the first file. Raises OptionError if it cannot be read."""
     with _reading(paths[0]):
         file_format = format_of(paths[0], given)
         if file_format == FileFormat.PARQUET:
@@ -92,9 +84,9 @@ def schema_of_files(paths: Sequence[Path], given: FileFormat | None) -> pa.Schem
 
 
 def read_rows(path: Path, given: FileFormat | None, schema: Schema | None) -> Iterator[pa.Table]:
-    """Yield the rows of a file, in the types of a table's `schema` where it has the column.
+    """Yield the rows of a file; columns of the table's `schema` get its types.
 
-    Raises OptionError for a file that cannot be read, naming it.
+    Raises OptionError that names the file if it cannot be read.
     """
     with _reading(path):
         for batch in _batches(path, format_of(path, given), schema):
@@ -129,14 +121,14 @@ def _json_batches(path: Path, types: dict[str, pa.DataType]) -> Iterator[pa.Reco
     names = set(_json_schema(path).names)
     with pa.json.open_json(path, read_options=reading, parse_options=parsing) as reader:
         for batch in reader:
-            # Columns of the schema that the file does not have come as nulls.
+            # Arrow adds columns of the schema that the file does not have.
             chosen = batch.select([name for name in batch.schema.names if name in names])
             yield _decoded(chosen, texts)
 
 
 def _is_text_in_json(kind: pa.DataType) -> bool:
-    """Whether Arrow reads the type from JSON otherwise than `scan` writes it: as text."""
-    return pa.types.is_binary(kind) or pa.types.is_temporal(kind)
+    """Whether `scan` writes the type as text that Arrow reads in another way."""
+    return bool(pa.types.is_binary(kind) or pa.types.is_temporal(kind))
 
 
 def _json_schema(path: Path) -> pa.Schema:
@@ -147,7 +139,7 @@ def _json_schema(path: Path) -> pa.Schema:
 
 
 def _decoded(batch: pa.RecordBatch, texts: dict[str, pa.DataType]) -> pa.RecordBatch:
-    """Return a batch with texts as what they stand for: moments in ISO 8601, bytes in base64."""
+    """Return a batch with decoded texts: moments from ISO 8601, bytes from base64."""
     for name in texts.keys() & {*batch.schema.names}:
         place, kind = batch.schema.get_field_index(name), texts[name]
         column = batch.column(place)
@@ -159,32 +151,25 @@ def _decoded(batch: pa.RecordBatch, texts: dict[str, pa.DataType]) -> pa.RecordB
     return batch
 
 
-class _reading:
-    """Turns what a bad file raises into an OptionError that names it."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type | None, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, pa.ArrowException | OSError | ValueError):
-            raise OptionError(f"cannot read {self._path}: {error}") from error
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Raise the errors of a bad file as OptionError that names it."""
+    try:
+        yield
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise OptionError(f"cannot read {path}: {error}") from error
 
 
 GivenFormat = Annotated[
-    FileFormat | None, typer.Option("--format", help="Without it: as the files' names end.")
+    FileFormat | None, typer.Option("--format", help="By default by the file name's ending.")
 ]
 PrimaryKey = Annotated[
-    str | None, typer.Option(help="Make the table, with this key: names, separated by commas.")
+    str | None, typer.Option(help="Make the table with this key: names, separated by commas.")
 ]
-HashPartitions = Annotated[
-    str | None, typer.Option(help="Of the table that is made: `a:4; b,c:8`.")
-]
+HashPartitions = Annotated[str | None, typer.Option(help="Of the new table: `a:4; b,c:8`.")]
 RangePartitions = Annotated[
     str | None,
-    typer.Option(help='Of the table that is made: {"columns": […], "bounds": [[low, high], …]}.'),
+    typer.Option(help='Of the new table: {"columns": […], "bounds": [[low, high], …]}.'),
 ]
 
 
@@ -197,28 +182,35 @@ def load(
     range_partitions: RangePartitions = None,
     as_json: AsJson = False,
 ) -> None:
-    """Insert the rows of files, all or none; a key that is there already is an error.
+    """Insert the rows of files, all or none; an existing key is an error.
 
-    A table that was made for them goes again where they cannot be loaded.
+    A table that was made for the rows is deleted if they cannot be loaded.
     """
     if primary_key is None:
         if hash_partitions is not None or range_partitions is not None:
-            raise OptionError("partitions are of a new table, which needs --primary-key")
+            raise OptionError("partitions are for a new table, which needs --primary-key")
         _write(kudulite.open_table(path), "insert", files, file_format, as_json)
         return
-    table = _made_table(path, files, file_format, primary_key, hash_partitions, range_partitions)
+    place = Path(path).absolute()
+    client = kudulite.connect(place.parent, background_maintenance=False)
+    table = client.create_table(
+        place.name,
+        schema_of_files(files, file_format),
+        primary_key=names_of(primary_key),
+        hash_partitions=_hash_partitions(hash_partitions),
+        range_partitions=_range_partitions(range_partitions),
+    )
     try:
         _write(table, "insert", files, file_format, as_json)
     except BaseException:
-        client = kudulite.connect(table.path.parent, background_maintenance=False)
-        client.delete_table(table.name, if_version=1)  # unless somebody has written to it
+        client.delete_table(table.name, if_version=1)  # unless another process has written to it
         raise
 
 
 def upsert(
     path: TablePath, files: Files, file_format: GivenFormat = None, as_json: AsJson = False
 ) -> None:
-    """Insert the rows of files, or set their cells where the key is there, all or none."""
+    """Insert the rows of files, or update the rows with existing keys, all or none."""
     _write(kudulite.open_table(path), "upsert", files, file_format, as_json)
 
 
@@ -226,7 +218,7 @@ def delete(
     path: TablePath,
     files: Files,
     file_format: GivenFormat = None,
-    ignore: Annotated[bool, typer.Option(help="Keys that are absent are no error.")] = False,
+    ignore: Annotated[bool, typer.Option(help="Absent keys are no error.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Delete the rows whose keys are in files, all or none; other columns are ignored."""
@@ -236,22 +228,22 @@ def delete(
 
 def loadgen(
     path: TablePath,
-    seconds: Annotated[float, typer.Option(help="End after so long.", min=0)] = 10.0,
-    rows: Annotated[int | None, typer.Option(help="End after so many rows.", min=1)] = None,
+    seconds: Annotated[float, typer.Option(help="The duration.", min=0)] = 10.0,
+    rows: Annotated[int | None, typer.Option(help="The most rows to write.", min=1)] = None,
     rate: Annotated[
-        float, typer.Option(help="Rows a second at most; 0 is as many as can be.", min=0)
+        float, typer.Option(help="The most rows per second; 0 is no limit.", min=0)
     ] = 0.0,
-    batch_rows: Annotated[int, typer.Option(help="Rows of one write.", min=1)] = 1000,
-    keys: Annotated[int, typer.Option(help="Different keys.", min=1)] = 1_000_000,
-    deletes: Annotated[float, typer.Option(help="Share of deletes.", min=0, max=1)] = 0.05,
+    batch_rows: Annotated[int, typer.Option(help="Rows per write.", min=1)] = 1000,
+    keys: Annotated[int, typer.Option(help="The number of different keys.", min=1)] = 1_000_000,
+    deletes: Annotated[float, typer.Option(help="The share of deletes.", min=0, max=1)] = 0.05,
     sessions: Annotated[
-        bool, typer.Option(help="Write row by row, and flush after each --batch-rows.")
+        bool, typer.Option(help="Write row by row, and flush after --batch-rows.")
     ] = False,
-    tablets: Annotated[int, typer.Option(help="Of a table that is made.", min=1)] = 4,
-    seed: Annotated[int, typer.Option(help="Of the random rows.")] = 0,
+    tablets: Annotated[int, typer.Option(help="The tablets of a new table.", min=1)] = 4,
+    seed: Annotated[int, typer.Option(help="The seed of the random rows.")] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Write random rows for a while, and say how fast; makes the table where there is none."""
+    """Write random rows for a while and report the rate; makes the table if there is none."""
     settings = LoadSettings(
         seconds=seconds,
         row_count_max=rows,
@@ -264,34 +256,20 @@ def loadgen(
         seed=seed,
     )
     with Progress(f"writing to {path}") as progress:
-        found = asdict(generate_load(path, settings, progress.say))
+        found = generate_load(path, settings, progress.say)
     if as_json:
         print_json(found)
     else:
         print_fields({n: f"{v:,.6g}" if isinstance(v, float) else v for n, v in found.items()})
 
 
-def _made_table(
-    path: str,
-    files: Sequence[Path],
-    file_format: FileFormat | None,
-    primary_key: str,
-    hash_partitions: str | None,
-    range_partitions: str | None,
-) -> kudulite.Table:
-    place = Path(path).absolute()
-    client = kudulite.connect(place.parent, background_maintenance=False)
+def _range_partitions(text: str | None) -> dict[str, Any] | None:
+    """Return the range partitions in a JSON text. Raises OptionError."""
     try:
-        bounds = None if range_partitions is None else json.loads(range_partitions)
+        found: dict[str, Any] | None = None if text is None else json.loads(text)
     except ValueError as error:
-        raise OptionError(f"--range-partitions {range_partitions!r} is not JSON: {error}") from None
-    return client.create_table(
-        place.name,
-        schema_of_files(files, file_format),
-        primary_key=names_of(primary_key),
-        hash_partitions=_hash_partitions(hash_partitions),
-        range_partitions=bounds,
-    )
+        raise OptionError(f"--range-partitions {text!r} is not JSON: {error}") from None
+    return found
 
 
 def _hash_partitions(text: str | None) -> list[tuple[list[str], int]] | None:
@@ -339,10 +317,6 @@ def _write(
     except BaseException:
         write.abort()
         raise
-    _print_result(result, as_json)
-
-
-def _print_result(result: kudulite.WriteResult, as_json: bool) -> None:
     counts: dict[str, Any] = {
         name: getattr(result, name) for name in ("inserted", "updated", "deleted", "ignored")
     }
@@ -358,7 +332,7 @@ _HOSTS = np.array([f"host-{number:03d}" for number in range(200)], object)
 
 @dataclass(frozen=True)
 class LoadSettings:
-    """What load to make; `rows_per_second` 0 is as much as can be."""
+    """The load to make; 0 `rows_per_second` is no limit."""
 
     seconds: float = 10.0
     row_count_max: int | None = None
@@ -371,23 +345,13 @@ class LoadSettings:
     seed: int = 0
 
 
-@dataclass(frozen=True)
-class LoadReport:
-    """What a load did; milliseconds are of one write, from its begin until it was durable."""
+def generate_load(
+    path: str, settings: LoadSettings, say: Callable[[str], None]
+) -> dict[str, float]:
+    """Write to the table at `path` until a limit is reached; the table is made if there is none.
 
-    seconds: float
-    write_count: int
-    row_count: int
-    delete_count: int
-    rows_per_second: float
-    milliseconds_median: float
-    milliseconds_p99: float
-    milliseconds_max: float
-    table_row_count: int
-
-
-def generate_load(path: str, settings: LoadSettings, say: Callable[[str], None]) -> LoadReport:
-    """Write to the table at `path`, which is made if it is not there, until time or rows are up."""
+    Returns counts, the rate, and the milliseconds of one write until it was durable.
+    """
     table = _table(path, settings.tablet_count)
     session = kudulite.Session("manual") if settings.uses_sessions else None
     random = np.random.default_rng(settings.seed)
@@ -399,26 +363,26 @@ def generate_load(path: str, settings: LoadSettings, say: Callable[[str], None])
         count = settings.batch_rows if left is None else min(settings.batch_rows, left - rows)
         delete_count = int(random.binomial(count, settings.delete_share))
         made = _rows(random, count - delete_count, settings.key_count)
-        gone = pa.table({"id": random.integers(0, settings.key_count, delete_count)})
+        deleted = pa.table({"id": random.integers(0, settings.key_count, delete_count)})
         start = time.perf_counter()
-        _write_batches(table, session, made, gone)
+        _write_batches(table, session, made, deleted)
         latencies.append(time.perf_counter() - start)
         rows, deletes = rows + count, deletes + delete_count
         say(f"writing to {table.name}: {rows:,} rows in {time.perf_counter() - begin:.0f} s")
         _wait(begin, rows, settings)
     seconds = time.perf_counter() - begin
     found = 1000 * np.array(latencies or [0.0])
-    return LoadReport(
-        seconds=seconds,
-        write_count=len(latencies),
-        row_count=rows,
-        delete_count=deletes,
-        rows_per_second=rows / seconds if seconds else 0.0,
-        milliseconds_median=float(np.median(found)),
-        milliseconds_p99=float(np.quantile(found, 0.99)),
-        milliseconds_max=float(found.max()),
-        table_row_count=table.scan().count(),
-    )
+    return {
+        "seconds": seconds,
+        "write_count": len(latencies),
+        "row_count": rows,
+        "delete_count": deletes,
+        "rows_per_second": rows / seconds if seconds else 0.0,
+        "milliseconds_median": float(np.median(found)),
+        "milliseconds_p99": float(np.quantile(found, 0.99)),
+        "milliseconds_max": float(found.max()),
+        "table_row_count": table.scan().count(),
+    }
 
 
 def _table(path: str, tablet_count: int) -> kudulite.Table:
@@ -444,23 +408,23 @@ def _rows(random: np.random.Generator, count: int, key_count: int) -> pa.Table:
 
 
 def _write_batches(
-    table: kudulite.Table, session: kudulite.Session | None, made: pa.Table, gone: pa.Table
+    table: kudulite.Table, session: kudulite.Session | None, made: pa.Table, deleted: pa.Table
 ) -> None:
     if session is None:
         if made.num_rows:
             table.upsert(made)
-        if gone.num_rows:
-            table.delete_ignore(gone)
+        if deleted.num_rows:
+            table.delete_ignore(deleted)
         return
     for row in made.to_pylist():
         session.apply(table.new_upsert(row))
-    for row in gone.to_pylist():
+    for row in deleted.to_pylist():
         session.apply(table.new_delete_ignore(row))
     session.flush()
 
 
 def _wait(begin: float, rows: int, settings: LoadSettings) -> None:
-    """Sleep until the rows written so far are due at the rate, but not past the end."""
+    """Sleep until the written rows are due at the rate, but not past the end."""
     if settings.rows_per_second:
         due = min(rows / settings.rows_per_second, settings.seconds)
         time.sleep(max(0.0, begin + due - time.perf_counter()))

@@ -1,14 +1,15 @@
-"""Is a file system safe for tables? Tries what the engine relies on, in a folder of its own.
+"""Whether a file system is safe for tables: tries the calls that the engine relies on.
 
-    atomic      rename replaces or moves in one step; link refuses a name that is there
+    atomic      rename replaces or moves in one step; link refuses an existing name
     durable     fsync of a file, of a growing file, and of a folder
-    locked      flock excludes another process, and goes with the process that had it
-    seen        another process sees what was written, through read and through a memory map
+    locked      flock excludes other processes, and ends with the process that holds it
+    seen        another process sees written bytes, through read and through a memory map
 
-A file system that only claims to do so (fsync that returns before the disk has it, locks that hold
-on one machine only) cannot be told from inside; the kinds for which that is known are named.
+All files are in a new folder, which is removed. False claims (an fsync that returns before the disk
+has the data, locks that hold on one machine only) cannot be detected; file systems that are known
+for them are recognized by their kind.
 
-Source: SQLite, "How To Corrupt An SQLite Database File", parts 2 and 4, on locks and syncs.
+**Source**: SQLite, "How To Corrupt An SQLite Database File", parts 2 and 4, on locks and syncs.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _MEMORY_KINDS = ("tmpfs", "ramfs")
 _FSYNC_COUNT = 20
 _CHILD_SECONDS = 30.0
 
-# Each runs in a process of its own, with the path as its argument; prints what it found.
+# Each program runs in a process of its own, with the path as its argument, and prints its finding.
 _TRY_LOCK = """
 import fcntl, sys
 with open(sys.argv[1]) as file:
@@ -66,7 +67,7 @@ sys.stdout.write(open(sys.argv[1]).read())
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was tried; `is_warning` for what is not wrong in itself."""
+    """The result of one check; with `is_warning` it is no reason against tables."""
 
     name: str
     is_ok: bool
@@ -76,7 +77,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What was found about the file system at `path`."""
+    """The findings about the file system at `path`."""
 
     path: str
     kind: str
@@ -85,7 +86,7 @@ class Diagnosis:
 
     @property
     def verdict(self) -> str:
-        """One sentence."""
+        """Return the result in one sentence."""
         if not self.is_safe:
             failed = ", ".join(f.name for f in self.findings if not f.is_ok and not f.is_warning)
             return f"NOT SAFE for tables: {failed}"
@@ -94,7 +95,7 @@ class Diagnosis:
 
 
 def diagnose(path: Path) -> Diagnosis:
-    """Try the file system at the folder `path`; what was made for it is removed."""
+    """Try the file system of the folder `path`; the files made for it are removed."""
     kind = file_system_kind(path)
     findings = [_kind_finding(kind)]
     with tempfile.TemporaryDirectory(prefix=".kudulite-doctor-", dir=path) as folder:
@@ -108,7 +109,7 @@ def diagnose(path: Path) -> Diagnosis:
 
 
 class _FoundWrongError(Exception):
-    """The file system does something else than it must."""
+    """The file system breaks one of the rules."""
 
 
 def _expect(is_right: bool, message: str) -> None:
@@ -117,7 +118,7 @@ def _expect(is_right: bool, message: str) -> None:
 
 
 def file_system_kind(path: Path) -> str:
-    """Return the kind of the file system that holds `path`, `unknown` where none is told."""
+    """Return the kind of the file system that holds `path`, or `unknown`."""
     place, best, kind = os.path.realpath(path), "", "unknown"
     with suppress(OSError):
         for line in Path("/proc/self/mounts").read_text().splitlines():
@@ -137,7 +138,7 @@ def _kind_finding(kind: str) -> Finding:
         detail = f"{kind} is a network file system: run doctor on every machine that will use it"
         return Finding("kind", False, detail, is_warning=True)
     if kind in _MEMORY_KINDS:
-        return Finding("kind", False, f"{kind} is memory: gone at a reboot", is_warning=True)
+        return Finding("kind", False, f"{kind} is memory: it is lost at a reboot", is_warning=True)
     return Finding("kind", True, kind)
 
 
@@ -160,12 +161,12 @@ def _link(folder: Path) -> str:
     os.link(folder / "one", folder / "name")
     with suppress(FileExistsError):
         os.link(folder / "two", folder / "name")
-        raise _FoundWrongError("link took a name that was there: two writers could both win")
-    _expect((folder / "name").read_text() == "one", "link changed the file that was there")
-    _expect(os.path.samefile(folder / "one", folder / "name"), "a link is another file")
+        raise _FoundWrongError("link replaced an existing name: two writers could both win")
+    _expect((folder / "name").read_text() == "one", "link changed an existing file")
+    _expect(os.path.samefile(folder / "one", folder / "name"), "a link is a different file")
     os.unlink(folder / "one")
-    _expect((folder / "name").read_text() == "one", "a link died with the first name")
-    return "refuses a name that is there"
+    _expect((folder / "name").read_text() == "one", "a link was lost with the first name")
+    return "refuses an existing name"
 
 
 def _fsync(folder: Path) -> str:
@@ -194,7 +195,7 @@ def _append(folder: Path) -> str:
         found = os.pread(descriptor, 4000, 0)
     finally:
         os.close(descriptor)
-    _expect(found == b"a" * 1000 + b"b" * 500, "a file that grew and was cut is not what it was")
+    _expect(found == b"a" * 1000 + b"b" * 500, "a file is wrong after it grew and was cut")
     return "files grow and are cut"
 
 
@@ -203,25 +204,25 @@ def _locks(folder: Path) -> str:
     path.write_text("")
     with path.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        _expect(_child(_TRY_LOCK, path) == "refused", "another process took a lock that is held")
+        _expect(_child(_TRY_LOCK, path) == "refused", "another process took a held lock")
         with path.open() as second:
             with suppress(BlockingIOError):
                 fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 raise _FoundWrongError("a lock does not exclude another opening of the file")
-    _expect(_child(_TRY_LOCK, path) == "got", "a lock was not given back")
+    _expect(_child(_TRY_LOCK, path) == "got", "a lock was not released")
     _child(_HOLD_AND_DIE, path)
     _expect(_child(_TRY_LOCK, path) == "got", "a lock outlived its process")
-    return "exclude processes, and go with theirs"
+    return "exclude other processes, and end with their own"
 
 
 def _memory_map(folder: Path) -> str:
     path = folder / "mapped"
     path.write_bytes(bytes(range(256)) * 64)
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-        _expect(mapped[:] == bytes(range(256)) * 64, "a memory map shows something else")
+        _expect(mapped[:] == bytes(range(256)) * 64, "a memory map shows other bytes")
         os.unlink(path)
-        _expect(mapped[256:512] == bytes(range(256)), "a map died with the file's name")
-    return "show the file, also after its name is gone"
+        _expect(mapped[256:512] == bytes(range(256)), "a map was lost with the file's name")
+    return "show the file, also after its name was removed"
 
 
 def _other_process(folder: Path) -> str:
@@ -229,15 +230,15 @@ def _other_process(folder: Path) -> str:
         (folder / "seen").write_text(f"text {number}")
         _expect(
             _child(_READ, folder / "seen") == f"text {number}",
-            "another process does not see what was written",
+            "another process does not see written bytes",
         )
-    return "sees at once what is written"
+    return "see written bytes at once"
 
 
 def _names(folder: Path) -> str:
     (folder / "Name").write_text("upper")
     (folder / "name").write_text("lower")
-    _expect((folder / "Name").read_text() == "upper", "names differ by case only and are one file")
+    _expect((folder / "Name").read_text() == "upper", "two names that differ by case are one file")
     long = "n" * 200 + ".json"
     (folder / long).write_text("")
     _expect(long in os.listdir(folder), "a long name was changed")

@@ -1,20 +1,19 @@
-"""What is inside a table's files, told apart by their names: for who debugs them.
+"""The content of a table's files, for debugging; a file's name decides how it is read.
 
     a table's folder       the newest manifest            redo-….arrow, undo-….arrow   its changes
     0…7.json               a version                      key-….arrow                  encoded keys
     superblock-….json      a tablet's rowsets             bloom-….bin                  its size
-    rowset/<id>/           what its superblock says       wal/0…3.log                  its records
-    base-….parquet         columns, row groups, rows      lock                         last moment
-    tombstone-….arrow      what ordered writes deleted
+    rowset/<id>/           its entry in the superblock    wal/0…3.log                  its records
+    base-….parquet         columns, row groups, rows      lock                     safe timestamp
+    tombstone-….arrow      keys deleted by ordered writes
 
-Checksums are compared where a superblock of the newest version names the file. A data file that
-cannot be read is said to be so. Nothing is changed.
+If a superblock of the newest version names the file, its checksum is compared. The dump of a data
+file that cannot be read has the reason as its `problem`. Nothing is changed.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,6 @@ from kudulite.fs.file_system import FileRef, decode_checked_json, read_file, ver
 from kudulite.fs.lock import read_lock_file
 from kudulite.model.hybrid_time import format_timestamp
 from kudulite.rowset.rowset_meta import RowSetMeta
-from kudulite.table.manifest import TabletEntry
 from kudulite.table.table_store import MANIFEST_FOLDER, TableStore
 from kudulite.tablet.tablet import LOCK_NAME
 from kudulite.wal.log import SEGMENT_HEADER_BYTES, WalPosition, read_wal
@@ -42,23 +40,23 @@ _DELTA_OPS = {OP_UPDATE: "UPDATE", OP_DELETE: "DELETE", OP_REINSERT: "REINSERT"}
 
 @dataclass(frozen=True)
 class Dump:
-    """A file: what is said of it as a whole, and its first rows."""
+    """A file: facts about the whole file, and its first rows."""
 
     about: dict[str, Any]
     rows: list[dict[str, Any]]
 
 
 def dump(store: TableStore, path: Path, limit: int) -> Dump:
-    """Return what is inside `path`, which is the table's folder or below it.
+    """Return the content of `path`, which is the table's folder or below it.
 
-    At most `limit` rows. Raises OptionError for what is none of a table's files, CorruptionError
-    where it cannot be read.
+    At most `limit` rows. Raises OptionError if the path is not one of a table's files,
+    CorruptionError for a damaged metadata file.
     """
     name = path.name
     if path == store.folder:
-        return Dump(_manifest_of(store.newest().encode(), str(path)), [])
+        return Dump(decode_checked_json(store.newest().encode(), str(path), "a manifest"), [])
     if path.parent.name == MANIFEST_FOLDER and path.suffix == ".json":
-        return Dump(_manifest_of(read_file(path), str(path)), [])
+        return Dump(decode_checked_json(read_file(path), str(path), "a manifest"), [])
     if name.startswith("superblock-"):
         return Dump(json.loads(read_file(path)), [])
     if name == LOCK_NAME:
@@ -77,8 +75,8 @@ def dump(store: TableStore, path: Path, limit: int) -> Dump:
                 return Dump({**about, "problem": str(error)}, [])
             return Dump({**about, **found.about}, found.rows)
     raise OptionError(
-        f"{path}: none of a table's files; known are the table's folder, versions in manifest/,"
-        " superblocks, lock, rowset/<id> and what is in it, tombstone- files, wal/<n>.log"
+        f"{path}: not one of a table's files; known are the table's folder, versions in manifest/,"
+        " superblocks, lock, rowset/<id> and the files in it, tombstone- files, wal/<n>.log"
     )
 
 
@@ -90,31 +88,25 @@ def table_folder_of(path: Path) -> Path:
     raise OptionError(f"{path}: neither a kudulite table nor inside one")
 
 
-def _manifest_of(content: bytes, source: str) -> dict[str, Any]:
-    return decode_checked_json(content, source, "a manifest")
-
-
 def _lock(path: Path) -> dict[str, Any]:
-    last, end = read_lock_file(path)
+    safe, end = read_lock_file(path)
     holder = read_file(path)[20:220].decode(errors="replace").strip(" \0")
     return {
-        "last": last,
-        "last_moment": format_timestamp(last) if last else None,
+        "safe_timestamp": safe,
+        "safe_moment": format_timestamp(safe) if safe else None,
         "wal_end": None if end is None else list(end),
         "announced": holder,
     }
 
 
-def _entries(store: TableStore, path: Path) -> Iterator[tuple[TabletEntry, RowSetMeta]]:
-    """Yield the rowsets of the newest version that are in the tablet of `path`."""
-    for entry in store.newest().readable_tablets:
-        if store.tablet_folder(entry.id) in path.parents:
-            for meta in store.tablet(entry).superblock.rowsets:
-                yield entry, meta
-
-
 def _meta_of(store: TableStore, folder: Path) -> RowSetMeta | None:
-    return next((meta for _, meta in _entries(store, folder) if meta.id == folder.name), None)
+    """Return the rowset in a folder, None if it is not in the newest version."""
+    for entry in store.newest().readable_tablets:
+        if store.tablet_folder(entry.id) in folder.parents:
+            for meta in store.tablet(entry).superblock.rowsets:
+                if meta.id == folder.name:
+                    return meta
+    return None
 
 
 def _known_ref(store: TableStore, path: Path) -> FileRef | None:
@@ -127,9 +119,9 @@ def _known_ref(store: TableStore, path: Path) -> FileRef | None:
 
 
 def _checked(path: Path, known: FileRef | None) -> dict[str, Any]:
-    """Return whether the file is as the newest version says."""
+    """Return whether the file matches its entry in the newest version."""
     if known is None:
-        return {"length": path.stat().st_size, "checked": "not of the newest version"}
+        return {"length": path.stat().st_size, "checked": "not in the newest version"}
     try:
         verify_file(path, known)
     except KuduliteError as error:
@@ -164,10 +156,14 @@ def _base(path: Path, limit: int) -> Dump:
         return Dump(about, [{"rowid": rowid, **row} for rowid, row in enumerate(rows)])
 
 
-def _deltas(path: Path, limit: int) -> Dump:
-    """Changes in the order of the file; a cell that a row does not set is left out."""
+def _arrow_rows(path: Path) -> pa.Table:
     with pa.ipc.open_file(pa.memory_map(str(path))) as file:
-        batch = file.get_batch(0)
+        return file.read_all()
+
+
+def _deltas(path: Path, limit: int) -> Dump:
+    """Return changes in the order of the file, with the cells that they set."""
+    batch = _arrow_rows(path)
     names, ops = batch.schema.names, batch.column("op").to_numpy()
     counts = {name: int(np.count_nonzero(ops == op)) for op, name in _DELTA_OPS.items()}
     about = {
@@ -190,11 +186,10 @@ def _deltas(path: Path, limit: int) -> Dump:
 
 
 def _keys(path: Path, limit: int) -> Dump:
-    with pa.ipc.open_file(pa.memory_map(str(path))) as file:
-        header = json.loads((file.schema.metadata or {})[b"kudulite.key_index"])
-        keys = file.get_batch(0).column(0).slice(0, limit) if file.num_record_batches else []
-    rows = [{"rowid": rowid, "key": key.as_py().hex()} for rowid, key in enumerate(keys)]
-    return Dump(header, rows)
+    found = _arrow_rows(path)
+    header = json.loads((found.schema.metadata or {})[b"kudulite.key_index"])
+    keys = found.column(0).slice(0, limit).to_pylist()
+    return Dump(header, [{"rowid": rowid, "key": key.hex()} for rowid, key in enumerate(keys)])
 
 
 def _bloom(path: Path, _limit: int) -> Dump:
@@ -203,15 +198,13 @@ def _bloom(path: Path, _limit: int) -> Dump:
 
 
 def _tombstones(path: Path, limit: int) -> Dump:
-    with pa.ipc.open_file(pa.memory_map(str(path))) as file:
-        batches = [file.get_batch(number) for number in range(file.num_record_batches)]
-    found = pa.Table.from_batches(batches)
+    found = _arrow_rows(path)
     rows = [{**row, "key": row["key"].hex()} for row in found.slice(0, limit).to_pylist()]
     return Dump({"row_count": found.num_rows, "value": str(found.schema.field("value").type)}, rows)
 
 
 def _log(store: TableStore, path: Path, limit: int) -> Dump:
-    """The records of one segment; a torn end is left out, as a reader does."""
+    """Return the records of one segment, without a torn end, as a reader sees them."""
     segment = int(path.stem)
     newest, folder = store.newest(), path.parent
     start = WalPosition(segment, SEGMENT_HEADER_BYTES)

@@ -1,4 +1,4 @@
-"""Entry point of the command `kudulite`: says what to install where its libraries are missing."""
+"""The entry point of the command `kudulite`; it names the package to install if one is missing."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ except ModuleNotFoundError as error:
 
 
 def main() -> None:
-    """Run the command that the process was started with; exits with its status."""
+    """Run the command of this process, and exit with its status."""
     sys.exit(run())

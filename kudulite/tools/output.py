@@ -1,13 +1,10 @@
-"""What commands print: text for people, or with --json one JSON value for programs.
+"""Arguments and output that the commands share.
 
-Results go to standard output. Progress and errors go to standard error, so a result can be piped;
-progress is shown only on a terminal, and only when the work takes longer than two seconds.
+With --json a command prints one JSON value for programs, else text for people. Rows are printed, or
+written to a file, as a table, CSV, JSON lines or Parquet.
 
-Rows to standard output or a file: as a table, CSV, JSON lines, or Parquet.
-
-Arguments and options that several commands have.
-
-Opening a table by its folder, for commands that look below what `Table` shows.
+Results are written to standard output, progress and errors to standard error, so that results can
+be piped. Progress is shown only on a terminal, and only if the work takes longer than two seconds.
 """
 
 from __future__ import annotations
@@ -19,12 +16,10 @@ import datetime
 import decimal
 import enum
 import json
-import os
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Annotated, Any, BinaryIO
 
 import pyarrow as pa
@@ -35,9 +30,11 @@ from rich.console import Console
 from rich.status import Status
 from rich.table import Table
 
+from kudulite.client.client import open_table
+from kudulite.client.table import store_of
 from kudulite.errors import OptionError
 from kudulite.model.schema import Column
-from kudulite.table.table_store import TableStore, default_environment
+from kudulite.table.table_store import TableStore
 
 PROGRESS_AFTER_SECONDS = 2.0
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -56,7 +53,7 @@ def print_json(value: Any) -> None:
 
 
 def json_text(value: Any) -> str:
-    """Return a value as JSON; what JSON does not have as ISO 8601, base64, or decimal digits."""
+    """Return a value as JSON; dates as ISO 8601, bytes as base64, decimals as their digits."""
     return json.dumps(value, default=_json_value, ensure_ascii=False)
 
 
@@ -73,7 +70,7 @@ def _json_value(value: Any) -> Any:
 
 
 def print_fields(fields: Mapping[str, Any]) -> None:
-    """Print names and values, one a line."""
+    """Print names and values, one pair per line."""
     width = max(map(len, fields))
     for name, value in fields.items():
         print(f"{name:<{width}}  {value}")
@@ -82,7 +79,7 @@ def print_fields(fields: Mapping[str, Any]) -> None:
 def print_rows(
     names: Sequence[str], rows: Iterable[Sequence[Any]], *, thousands: bool = False
 ) -> None:
-    """Print a table; numbers to the right, with `thousands` in groups of three digits."""
+    """Print a table with numbers to the right; `thousands` separates groups of three digits."""
     cells = [list(row) for row in rows]
     table = Table(box=None, pad_edge=False, header_style="bold")
     for index, name in enumerate(names):
@@ -91,12 +88,12 @@ def print_rows(
     for row in cells:
         table.add_row(*(f"{v:,}" if thousands and type(v) is int else str(v) for v in row))
     console = Console(markup=False, highlight=False)
-    # What is piped is not cut to the width of a terminal.
+    # Piped text is not cut to the width of a terminal.
     console.print(table, width=None if console.is_terminal else 100_000)
 
 
 def byte_text(count: int) -> str:
-    """Return a number of bytes as people read it: `12.3 MiB`."""
+    """Return a number of bytes as text for people: `12.3 MiB`."""
     size, unit = float(count), 0
     while size >= 1024 and unit + 1 < len(_UNITS):
         size, unit = size / 1024, unit + 1
@@ -104,7 +101,7 @@ def byte_text(count: int) -> str:
 
 
 class Progress:
-    """Says what is being done, on a terminal, once the work has taken two seconds."""
+    """Shows the current work on a terminal, after the work has taken two seconds."""
 
     def __init__(self, text: str) -> None:
         self._console = Console(stderr=True)
@@ -117,24 +114,19 @@ class Progress:
             self._timer.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_exc: object) -> None:
         self._timer.cancel()
         if self._timer.ident is not None:
             self._timer.join()
         self._status.stop()
 
     def say(self, text: str) -> None:
-        """Replace what is said."""
+        """Replace the text."""
         self._status.update(text)
 
 
 class RowFormat(enum.StrEnum):
-    """How rows are written."""
+    """The forms in which rows are written."""
 
     TABLE = "table"
     CSV = "csv"
@@ -143,7 +135,10 @@ class RowFormat(enum.StrEnum):
 
 
 def write_rows(reader: pa.RecordBatchReader, row_format: RowFormat, output: Path | None) -> None:
-    """Write all rows, batch by batch but for a table. Raises OptionError for Parquet to a pipe."""
+    """Write all rows; a table at once, other formats batch by batch.
+
+    Raises OptionError for Parquet without a file, and for values that CSV cannot hold.
+    """
     if row_format == RowFormat.TABLE:
         if output is not None:
             raise OptionError("--output needs --format csv, json or parquet")
@@ -153,7 +148,7 @@ def write_rows(reader: pa.RecordBatchReader, row_format: RowFormat, output: Path
     nested = [field.name for field in reader.schema if pa.types.is_nested(field.type)]
     if row_format == RowFormat.CSV and nested:
         raise OptionError(
-            f"CSV has no rows or arrays within rows: {', '.join(nested)}; leave them out with"
+            f"CSV cannot hold rows or arrays within rows: {', '.join(nested)}; leave them out with"
             " --columns, or use --format json or parquet"
         )
     if row_format == RowFormat.PARQUET and output is None:
@@ -176,16 +171,16 @@ def _write_csv(reader: pa.RecordBatchReader, sink: BinaryIO) -> None:
             for batch in reader:
                 writer.write_batch(batch)
     except pa.ArrowInvalid as error:
-        # Nothing but bytes fails here: every other flat value has a text.
+        # Only bytes fail here: every other flat value has a text form.
         binary = [field.name for field in reader.schema if pa.types.is_binary(field.type)]
         raise OptionError(
-            f"CSV has no bytes that are not text, as in column {', '.join(binary)}; leave it out"
-            " with --columns, or use --format json or parquet"
+            f"CSV cannot hold the bytes of column {', '.join(binary)}, which are not text; leave it"
+            " out with --columns, or use --format json or parquet"
         ) from error
 
 
 def key_of_text(columns: Sequence[Column], texts: Sequence[str]) -> tuple[object, ...]:
-    """Return a primary key from what was typed for each of its columns. Raises OptionError."""
+    """Return a primary key from one text per key column. Raises OptionError."""
     names = ", ".join(column.name for column in columns)
     if len(texts) != len(columns):
         raise OptionError(f"the primary key is ({names}); {len(texts)} values were given")
@@ -209,19 +204,17 @@ def _sink(output: Path | None) -> Iterator[BinaryIO]:
             yield file
 
 
-Format = Annotated[RowFormat, typer.Option("--format", help="json prints one object a line.")]
+Format = Annotated[RowFormat, typer.Option("--format", help="json prints one object per line.")]
 OutputFile = Annotated[
     Path | None, typer.Option("--output", help="A file instead of standard output.")
 ]
 
 
 def names_of(text: str | None) -> list[str] | None:
-    """Return the names in a text with commas."""
+    """Return the names in a text, which are separated by commas."""
     return None if text is None else [name.strip() for name in text.split(",")]
 
 
 def open_store(path: str) -> TableStore:
-    """Open the table in the folder `path`. Raises TableNotFoundError that says what is there."""
-    store = TableStore(Path(os.path.abspath(path)), default_environment())
-    store.newest()
-    return store
+    """Open the store below a table. Raises TableNotFoundError that says what the folder is."""
+    return store_of(open_table(path))

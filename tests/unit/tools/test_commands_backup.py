@@ -44,7 +44,7 @@ def test_backups_are_made_listed_and_restored(table, tmp_path):
     assert stored(kudulite.open_table(copy)) == before
     table.purge([{"k": 8}])
     assert "rows were purged" in error("backup", table.path, target, "--incremental")
-    assert output("backup", table.path, target).startswith("a full backup, since at the moment")
+    assert output("backup", table.path, target).startswith("a full backup, because at the moment")
     assert value("backup", table.path, target, "--full")["kind"] == "full"
 
 

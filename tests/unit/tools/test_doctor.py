@@ -16,7 +16,7 @@ def test_this_file_system_is_safe_and_left_as_it_was(tmp_path):
     assert [finding["name"] for finding in found["findings"]] == ["kind", *doctor.CHECKS]
     assert list(tmp_path.iterdir()) == []
     text = output("doctor", tmp_path)
-    assert "refuses a name that is there" in text and str(tmp_path) in text
+    assert "refuses an existing name" in text and str(tmp_path) in text
     output("doctor", tmp_path / "nothing", status=2)
 
 

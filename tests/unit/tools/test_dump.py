@@ -67,7 +67,7 @@ def test_rows_of_files_are_as_they_were_written(table):
     records = [(row["op"], row["k"]) for found in logs for row in found["rows"]]
     assert records[-2:] == [("INSERT", 70), ("DELETE", 5)]
     (lock,) = [value("dump", path)["about"] for path in table.path.rglob("lock")]
-    assert lock["last"] > 0 and "of process" in lock["announced"]
+    assert lock["safe_timestamp"] > 0 and "of process" in lock["announced"]
     assert value("dump", table.path)["about"]["table_id"] == table._store.newest().table_id
 
 
@@ -79,5 +79,5 @@ def test_damage_and_strangers_are_named(table, tmp_path):
         about = value("dump", file)["about"]
         assert about["checked"].startswith("WRONG") and problem in about["problem"]
         assert "WRONG" in output("dump", file)
-    assert "none of a table's files" in error("dump", table.path / "manifest" / "hint")
+    assert "not one of a table's files" in error("dump", table.path / "manifest" / "hint")
     assert "neither a kudulite table nor inside one" in error("dump", tmp_path)
