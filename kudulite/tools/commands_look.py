@@ -8,8 +8,8 @@
                         ██████████████████████████████   4.5 MiB     60,000 rows
 
 The width of a bar is the rowset's share of the tablet's bytes, as the compaction policy measures
-it. Bars over one another are rowsets that a compaction would merge. A rowset with updates or deletes
-is drawn lighter, and a rowset that only reads of the past need is the lightest.
+it. Bars over one another are rowsets that a compaction would merge. A rowset with updates or
+deletes is drawn lighter, and a rowset that only reads of the past need is the lightest.
 
 With `--png` the drawing is an image of 8-bit colours, encoded with the standard library alone:
 

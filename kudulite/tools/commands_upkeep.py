@@ -6,7 +6,6 @@ The latter are backup, backups, restore and copy.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -122,7 +121,16 @@ def _reporter(name: str, progress: Progress) -> Report:
 
 def _print_maintenance(result: MaintenanceResult, as_json: bool) -> None:
     if as_json:
-        print_json({**vars(result), "operations": [*_performed(result)]})
+        operations = [
+            {
+                "tablet_id": done.tablet_id,
+                "kind": type(done.operation).__name__,
+                **vars(done.operation),
+                **vars(done.result),
+            }
+            for done in result.operations
+        ]
+        print_json({**vars(result), "operations": operations})
         return
     counts = Counter(type(done.operation).__name__ for done in result.operations)
     print(f"flushed {result.flushed_tablet_count} tablets")
@@ -136,17 +144,6 @@ def _print_maintenance(result: MaintenanceResult, as_json: bool) -> None:
         f"removed {swept.file_count} files ({byte_text(swept.byte_count)}),"
         f" {swept.version_count} versions, {swept.staging_folder_count} abandoned writes"
     )
-
-
-def _performed(result: MaintenanceResult) -> Iterable[dict[str, Any]]:
-    for done in result.operations:
-        kind = type(done.operation).__name__
-        yield {
-            "tablet_id": done.tablet_id,
-            "kind": kind,
-            **vars(done.operation),
-            **vars(done.result),
-        }
 
 
 def backup(
