@@ -315,4 +315,6 @@ def _lists(array: pa.Array) -> np.ndarray:
     elements = _mixed(elements ^ _mixed(places.astype(np.uint64)))
     # Differences of running sums are right for empty lists, too.
     running = np.concatenate([np.zeros(1, np.uint64), np.cumsum(elements, dtype=np.uint64)])
-    return _mixed(lengths.astype(np.uint64)) ^ (running[starts + lengths] - running[starts])
+    hashes = _mixed(lengths.astype(np.uint64))
+    hashes ^= running[starts + lengths] - running[starts]
+    return hashes

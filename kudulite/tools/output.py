@@ -16,6 +16,7 @@ import datetime
 import decimal
 import enum
 import json
+import os
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,11 +31,9 @@ from rich.console import Console
 from rich.status import Status
 from rich.table import Table
 
-from kudulite.client.client import open_table
-from kudulite.client.table import store_of
 from kudulite.errors import OptionError
 from kudulite.model.schema import Column
-from kudulite.table.table_store import TableStore
+from kudulite.table.table_store import TableStore, default_environment
 
 PROGRESS_AFTER_SECONDS = 2.0
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -217,4 +216,6 @@ def names_of(text: str | None) -> list[str] | None:
 
 def open_store(path: str) -> TableStore:
     """Open the store below a table. Raises TableNotFoundError that says what the folder is."""
-    return store_of(open_table(path))
+    store = TableStore(Path(os.path.abspath(path)), default_environment())
+    store.newest()
+    return store

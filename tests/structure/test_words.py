@@ -24,9 +24,18 @@ DOCUMENTS = [
 CHECKED_FOLDERS = (
     "benchmarks",
     "examples",
+    "kudulite",
+    "kudulite/backups",
     "kudulite/basefile",
+    "kudulite/client",
+    "kudulite/delta",
     "kudulite/fs",
+    "kudulite/model",
+    "kudulite/rowset",
     "kudulite/table",
+    "kudulite/tablet",
+    "kudulite/tools",
+    "kudulite/wal",
     "kudulite_spark",
 )
 
