@@ -1,28 +1,30 @@
-"""Compaction policy: which rowsets of a tablet are worth merging, within a budget of bytes.
+"""Compaction policy: chooses the rowsets of a tablet to merge, within a budget of bytes.
 
     keys      A────────────B──────C────────────────D        rowset 1: A-C, 2: B-D, 3: C-D
-    height          1         2            2                how many rowsets a lookup asks there
+    height          1         2            2                rowsets that a lookup there must ask
     key space 0 ─────────────────────────────────── 1       measured in bytes stored, not in keys
 
 Each rowset has a width w in key space, the share of the bytes that lie under it. Merging a set of
-rowsets replaces the sum of their widths by that of what they cover together, at most U. So
+rowsets replaces the sum of their widths by the width that they cover together, at most U. So
 
-    value v  = w + 0.009 × (1 − fullness)                   a half empty rowset is worth merging too
-    quality  = Σ v − U,  less 0.003 × U where that is positive (a wider span has to pay)
+    value v  = w + 0.009 × (1 − fullness)                   merging half empty rowsets pays as well
+    quality  = Σ v − U,  less 0.003 × U if that is positive (a wider span has to pay)
 
-is maximised over sets of rowsets that weigh no more than the budget: a knapsack for each left end
-and each right end. A fractional knapsack bounds them all; the exact one (dynamic programming over
-megabytes) is solved where the bound promises 5 % more than what is found.
+is maximised over sets of rowsets within the budget: a knapsack for each left end and each right
+end. A fractional knapsack bounds them all; the exact one (dynamic programming over megabytes) is
+solved where the bound promises 5 % more than the best set found so far.
 
-Invariants: (1) a lone rowset never qualifies, since 0.009 < 0.01: what a compaction leaves,
-disjoint rowsets of which at most one is not full, is not chosen again; (2) nothing here reads or
-writes.
+The quality is the compaction score of the merge.
 
-Threads: any; all functions are pure.
+**Invariants**: (1) a lone rowset never qualifies, because 0.009 < 0.01. So the result of a
+compaction, disjoint rowsets of which at most one is not full, is not chosen again; (2) nothing here
+reads or writes files.
 
-Source: Kudu compaction_policy.cc, rowset_info.cc and design-docs/compaction-policy.md. There
-fullness is by bytes alone; here whoever makes the extents says it, because a rowset is also full
-when its writer stopped at a number of rows.
+**Threads**: any; all functions are pure.
+
+**Source**: Kudu compaction_policy.cc, rowset_info.cc and design-docs/compaction-policy.md. Kudu
+derives fullness from bytes alone; here it is part of the extents, because a rowset is also full if
+its writer stopped at a number of rows.
 """
 
 from __future__ import annotations
@@ -39,14 +41,14 @@ QUALITY_MIN = 0.01
 _MEGABYTE = 1 << 20
 _FULLNESS_WEIGHT = 0.009
 _SPAN_PENALTY = 0.003
-# The exact search is done where it may be better than what is found by more than this factor.
+# The exact search runs if it may be better than the best set so far by more than this factor.
 _APPROXIMATION_RATIO = 1.05
 _FRACTION_BYTES = 8
 
 
 @dataclass(frozen=True)
 class RowSetExtent:
-    """Where a rowset lies (inclusive encoded keys), how much it weighs, how full it is (0 … 1)."""
+    """A rowset's bounds (inclusive encoded keys), its bytes, and its fullness (0 … 1)."""
 
     id: str
     key_min: bytes
@@ -57,7 +59,7 @@ class RowSetExtent:
 
 @dataclass(frozen=True)
 class RowSetChoice:
-    """Rowsets to merge, in key order, and by how much that lowers the tablet's height."""
+    """Rowsets to merge, in key order, and the compaction score of the merge."""
 
     rowset_ids: tuple[str, ...]
     quality: float
@@ -66,7 +68,7 @@ class RowSetChoice:
 @dataclass(frozen=True)
 class _KeySpace:
     """Key space cut at all ends of n extents: `widths` and `heights` of the pieces between them,
-    and where each extent starts and stops, between 0 and 1."""
+    and the `start` and `stop` of each extent, between 0 and 1."""
 
     widths: np.ndarray
     heights: np.ndarray
@@ -88,7 +90,7 @@ class _Candidates:
     weight: np.ndarray
 
     def take(self, keep: np.ndarray) -> _Candidates:
-        """Return some of them, in the same order."""
+        """Return the candidates where `keep` is true, in the same order."""
         extents = [self.extents[index] for index in np.flatnonzero(keep).tolist()]
         arrays = (self.start, self.stop, self.value, self.weight)
         return _Candidates(extents, *(array[keep] for array in arrays))
@@ -101,9 +103,9 @@ class _Solution:
 
 
 def average_height(extents: Sequence[RowSetExtent]) -> float:
-    """Return how many rowsets cover a key on average, weighed by the bytes there.
+    """Return the average number of rowsets that cover a key, weighted by bytes.
 
-    1 where all are disjoint; 0 where there is none, or where all hold a single key.
+    1 if all are disjoint; 0 if there is none, or if each holds a single key.
     """
     space = _key_space(extents)
     total = space.widths.sum()
@@ -111,7 +113,7 @@ def average_height(extents: Sequence[RowSetExtent]) -> float:
 
 
 def key_positions(extents: Sequence[RowSetExtent]) -> tuple[np.ndarray, np.ndarray]:
-    """Return where each extent starts and stops in key space: float64[n] twice, from 0 to 1."""
+    """Return the start and stop of each extent in key space: float64[n] twice, from 0 to 1."""
     space = _key_space(extents) if extents else _NO_SPACE
     return space.start, space.stop
 
@@ -121,10 +123,10 @@ def choose_rowsets(
     budget_bytes: int = BUDGET_BYTES,
     without: Collection[str] = (),
 ) -> RowSetChoice | None:
-    """Return the set of rowsets that are best merged, None where no set is worth it.
+    """Return the best set of rowsets to merge, or None if no set is worth it.
 
-    The set weighs at most `budget_bytes`, each rowset at least one megabyte. Rowsets `without` are
-    part of the layout but not of the set. O(n² log n) with n rowsets at the worst.
+    The set has at most `budget_bytes`; each rowset counts as at least one megabyte. The rowsets
+    `without` are part of the layout but never of the set. At worst O(n² log n) with n rowsets.
     """
     candidates = _candidates(extents)
     if without:
@@ -148,7 +150,7 @@ def choose_rowsets(
 
 
 def _key_space(extents: Sequence[RowSetExtent]) -> _KeySpace:
-    """Measure key space by bytes: a rowset's are spread evenly between its bounds."""
+    """Measure key space by bytes; the bytes of a rowset are spread evenly between its bounds."""
     points = sorted({key for extent in extents for key in (extent.key_min, extent.key_max)})
     position = {key: index for index, key in enumerate(points)}
     widths = np.zeros(max(0, len(points) - 1))
@@ -172,7 +174,7 @@ def _key_space(extents: Sequence[RowSetExtent]) -> _KeySpace:
 
 
 def _common_length(low: bytes, high: bytes) -> int:
-    """Return how many bytes two keys share before they differ, or one ends."""
+    """Return the length of the common prefix of two keys."""
     pairs = enumerate(zip(low, high, strict=False))
     return next((at for at, (a, b) in pairs if a != b), min(len(low), len(high)))
 
@@ -200,7 +202,7 @@ def _candidates(extents: Sequence[RowSetExtent]) -> _Candidates:
 
 
 def _quality(value: np.ndarray | float, span: np.ndarray | float) -> np.ndarray:
-    """Return what sets of these total values are worth that cover at most these spans."""
+    """Return the quality of sets with these total values, covering at most these spans."""
     gain = value - span
     return np.where(gain > 0, gain - _SPAN_PENALTY * span, gain)
 
@@ -208,9 +210,9 @@ def _quality(value: np.ndarray | float, span: np.ndarray | float) -> np.ndarray:
 def _approximate(
     candidates: _Candidates, left: float, budget: int, best: _Solution
 ) -> tuple[_Solution, float]:
-    """Return a good set with this left end, and a bound of what any has; all right ends are tried.
+    """Return a good set with this left end and a bound for any; all right ends are tried.
 
-    The prefixes of the candidates that the budget holds whole are exact by themselves.
+    Prefixes of the candidates that fit into the budget are exact without a search.
     """
     whole = _quality(np.cumsum(candidates.value), candidates.stop - left)
     fits = np.cumsum(candidates.weight) <= budget
@@ -218,7 +220,7 @@ def _approximate(
     if fits.any():
         at = int(np.argmax(np.where(fits, whole, -np.inf)))
         solution = _Solution(float(whole[at]), candidates.extents[: at + 1])
-    # Without a budget no set is better than all candidates up to its right end.
+    # Even without a budget, no set is better than all candidates up to its right end.
     if whole.max() <= max(QUALITY_MIN, best.quality, solution.quality):
         return solution, solution.quality
     return _fractional(candidates, left, budget, solution)
@@ -229,11 +231,12 @@ def _fractional(
 ) -> tuple[_Solution, float]:
     """Fill a fractional knapsack by density, one right end after the other.
 
-    What is thrown out never comes back, since there is ever more that is denser.
+    A dropped candidate is never needed again, because the denser ones that replaced it stay.
     """
     spans = candidates.stop - left
     density = candidates.value / candidates.weight
-    inside = SortedKeyList(key=lambda index: density[index])  # the least dense first, may stick out
+    # The least dense stands first; it may exceed the budget.
+    inside = SortedKeyList(key=lambda index: density[index])
     weight, value, bound = 0, 0.0, solution.quality
     for index in range(len(candidates.extents)):
         inside.add(index)
@@ -255,7 +258,7 @@ def _fractional(
 
 
 def _solve(candidates: _Candidates, left: float, budget: int) -> _Solution:
-    """Return the best set with this left end: `most[w]` is the value that weight w can hold."""
+    """Return the best set with this left end; `most[w]` is the highest value within weight w."""
     most = np.zeros(budget + 1)
     is_taken = np.zeros((len(candidates.extents), budget + 1), dtype=bool)
     totals = np.empty(len(candidates.extents))

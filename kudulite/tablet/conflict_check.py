@@ -1,21 +1,25 @@
-"""Fits what a write has staged to a tablet that has moved on since, or to its own other parts.
+"""Conflict check: rebases the staged parts of a write to a newer version of a tablet.
 
-A staged part was resolved against an older version. Most of it still holds: a row that got another
-update has the same row id, and the later timestamp wins. What may not hold are keys that changed
-between present and absent:
+A staged part was resolved against an older version. Most of it is still correct: a row that another
+commit has updated keeps its row id, and the later timestamp wins. A conflict arises only where a
+key has changed between present and absent, or two parts of the write change the same key:
 
     staged insert    another commit, or another part of this write, has inserted the key
-    staged delta     another commit has deleted the row, or its rowset is gone;
-                     or two parts of this write delete the same row
+    staged delta     another commit has deleted the row, or removed its rowset;
+                     or two parts of this write change the same row, at least one deleting rows
 
-Such rows are taken back out of the staged files (a DELETE at the same timestamp hides an inserted
-row; a REDO file is written again without them) and resolved once more, in the order of the parts,
-against the tablet as it is now. All other values are left where they are.
+Such rows are removed from the staged files (a DELETE at the same timestamp hides an inserted row; a
+REDO file is written again without them) and resolved again, in the order of the parts, against the
+newest version. All other rows stay in their files.
 
-A row that an IGNORE operation ignored stays ignored: it is judged at the version the write read.
+A row that an IGNORE operation ignored stays ignored: the version that the write read decides.
+Several rows of one key in one part are staged as one. If an UPDATE_IGNORE no longer finds its row,
+that one is counted as ignored, and the others stay counted as updated.
 
-Counts: several rows of one key in one part are staged as one. Where an UPDATE_IGNORE finds its row
-gone, that one is counted as ignored and the others stay counted as updated.
+**Invariants**: after `rebase`, no two parts insert the same key, and each staged delta changes a
+row that is live in the newest version.
+
+**Threads**: any; a `ConflictCheck` is immutable and changes only its own staging folders.
 """
 
 from __future__ import annotations
@@ -48,7 +52,7 @@ from kudulite.tablet.tablet import Tablet
 
 @dataclass(frozen=True)
 class Conflict:
-    """Rows of one staged file that must be resolved again: row ids or positions, ascending."""
+    """Rows of one staged file that must be resolved again: `at` row ids or positions, ascending."""
 
     part: int
     rowset: RowSetMeta | None
@@ -58,7 +62,7 @@ class Conflict:
 
 @dataclass(frozen=True)
 class ConflictCheck:
-    """Fits the parts of one write in one tablet to a newer version of the tablet."""
+    """Rebases the parts of one write in one tablet to a newer version of the tablet."""
 
     resolver: Resolver
     cache: BlockCache
@@ -70,23 +74,23 @@ class ConflictCheck:
         now: Tablet,
         new_folder: Callable[[], str],
     ) -> list[StagedTablet]:
-        """Return parts that hold for `now`, given parts that each held alone for `before`.
+        """Return parts that are valid for `now`; each of `parts` is valid alone for `before`.
 
-        With `before` the same as `now` only the parts are compared with each other. `new_folder`
-        makes a staging folder where rows must be resolved again. Raises RowError.
+        If `before` is `now`, the parts are compared only with each other. `new_folder` makes a
+        staging folder if rows must be resolved again. Raises RowError.
         """
         conflicts = self._conflicts(parts, before, now)
         if not conflicts:
             return list(parts)
         tables = [self._recover(parts[c.part], c, before) for c in conflicts]
-        fitted = list(parts)
+        rebased = list(parts)
         for conflict in conflicts:
-            fitted[conflict.part] = self._without(fitted[conflict.part], conflict)
+            rebased[conflict.part] = self._without(rebased[conflict.part], conflict)
         rows = pa.concat_tables(tables).combine_chunks()
-        fitted.append(self.resolver.resolve(self._batch(rows), now, new_folder()))
-        return fitted
+        rebased.append(self.resolver.resolve(self._batch(rows), now, new_folder()))
+        return rebased
 
-    # -- finding what does not hold
+    # -- finding conflicts
 
     def _conflicts(
         self, parts: Sequence[StagedTablet], before: Tablet, now: Tablet
@@ -122,7 +126,7 @@ class ConflictCheck:
         now: Tablet,
         repeated: KeyArray | None,
     ) -> np.ndarray:
-        """Return the row ids of a staged rowset whose key is now somewhere else as well."""
+        """Return the row ids of a staged rowset whose keys are also live elsewhere."""
         rowset = self._staged_rowset(part, meta)
         keys = rowset.key_index.slice(0, meta.row_count)
         hit = np.zeros(meta.row_count, dtype=bool)
@@ -139,7 +143,7 @@ class ConflictCheck:
     def _delta_conflicts(
         self, parts: Sequence[StagedTablet], before: Tablet, now: Tablet
     ) -> list[tuple[int, StagedDelta, np.ndarray]]:
-        """Return (part, delta, positions) of staged deltas whose row is no longer as it was."""
+        """Return (part, delta, positions) of staged deltas whose rows are deleted or repeated."""
         conflicts = []
         for rowset_id in {delta.rowset_id for part in parts for delta in part.deltas}:
             staged = [
@@ -148,12 +152,12 @@ class ConflictCheck:
                 for delta in part.deltas
                 if delta.rowset_id == rowset_id
             ]
-            gone = _rows_gone(rowset_id, before, now)
+            conflicting = _deleted_since(rowset_id, before, now)
             if any(file.meta.delete_count for _, _, file in staged):
                 twice = _repeated_rowids([file.rowids for _, _, file in staged])
-                gone = np.union1d(gone, twice)
+                conflicting = np.union1d(conflicting, twice)
             for index, delta, file in staged:
-                hit = np.isin(file.rowids, gone)
+                hit = np.isin(file.rowids, conflicting)
                 if hit.any():
                     conflicts.append((index, delta, np.flatnonzero(hit)))
         return conflicts
@@ -164,10 +168,10 @@ class ConflictCheck:
         path = self.resolver.folder / part.folder / delta.rowset_id / delta.meta.ref.name
         return DeltaFile(path, delta.meta, base.meta.row_count)
 
-    # -- taking rows out, and in again
+    # -- removing rows and resolving them again
 
     def _recover(self, part: StagedTablet, conflict: Conflict, before: Tablet) -> pa.Table:
-        """Return the rows of a conflict as the write gave them: key and value columns."""
+        """Return the rows of a conflict as the write provided them: key and value columns."""
         schema, names = self.resolver.schema, self._names()
         if conflict.rowset is not None:
             columns = [schema.column(name) for name in names]
@@ -201,7 +205,7 @@ class ConflictCheck:
         )
 
     def _without(self, part: StagedTablet, conflict: Conflict) -> StagedTablet:
-        """Return the part without the rows of a conflict, in files and counts."""
+        """Return the part without the rows of a conflict, both in its files and in its counts."""
         if conflict.rowset is not None:
             ops = np.full(len(conflict.at), OP_DELETE, dtype=np.uint8)
             hide = DeltaRows(conflict.at, ops, {})
@@ -235,8 +239,8 @@ class ConflictCheck:
         return part.with_delta(delta, new, removed)
 
 
-def _rows_gone(rowset_id: str, before: Tablet, now: Tablet) -> np.ndarray:
-    """Return the row ids of a rowset that are live in `before` and not in `now`."""
+def _deleted_since(rowset_id: str, before: Tablet, now: Tablet) -> np.ndarray:
+    """Return the row ids of a rowset that are live in `before` but not in `now`."""
     old, current = before.rowset(rowset_id), now.rowset(rowset_id)
     assert old is not None
     if current is None or current.meta.delete_timestamp is not None:
@@ -247,7 +251,7 @@ def _rows_gone(rowset_id: str, before: Tablet, now: Tablet) -> np.ndarray:
 
 
 def _repeated_keys(parts: Sequence[Sequence[KeyArray]]) -> KeyArray | None:
-    """Return the keys that stand in more than one part, ascending, or None when there are none."""
+    """Return the keys that are in more than one part, ascending, or None if there are none."""
     arrays = [keys for part in parts for keys in part if len(keys)]
     bounds = sorted((keys[0], keys[len(keys) - 1]) for keys in arrays)
     if all(left[1] < right[0] for left, right in itertools.pairwise(bounds)):

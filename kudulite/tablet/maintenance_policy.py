@@ -1,34 +1,34 @@
-"""Maintenance policy: what is worth doing to a tablet, and what first.
+"""Maintenance policy: the maintenance operations that a tablet needs, best first.
 
-    CollectHistory    drops files that no legal read needs      first of all: it costs nothing
-    CompactRowSets    overlapping or small rowsets into fewer   score: the height it takes away, or
-                      one with many rows dead behind the mark   the share of such rows
-    CompactColumns    a rowset's updates into base data         score: updates per base data, by
-                                                                column, from a tenth on
+    CollectHistory    remove files that no legal read needs     always first: nothing is rewritten
+    CompactRowSets    merge overlapping or small rowsets; or    score: the height saved, or the
+                      rewrite one with many ancient deletes     share of such rows
+    CompactColumns    updates of a rowset into base data        score: updates per base data, by
+                                                                column, at least a tenth
     CompactDeltas     adjacent delta files into one             score: number of files / 1000
 
-Everything is weighed against what it rewrites, so that upkeep costs a bounded multiple of what is
-written: a delta file or a rowset is joined with smaller ones only once those make up a fair part of
-it, so sizes grow in steps and a byte is rewritten a few times in each. Deletes are never a reason
-to compact columns, since they would stay.
+An operation is weighed against the bytes that it rewrites, so maintenance costs a bounded multiple
+of the bytes written. A delta file or rowset is joined with smaller ones only when those add up to a
+fair part of it, so sizes grow in steps and a byte is rewritten a few times per step. Deletes are no
+reason to compact columns, because they remain in REDO.
 
-Invariants: (1) what an operation leaves does not qualify for it again, so a pass ends; (2) a tiny
-table is not a reason to do anything before a few files have come together.
-
-Threads: any; all functions are pure.
-
-Source: Kudu util/maintenance_manager.cc and tablet_mm_ops.cc; rowsets and delta files by steps of
-size are ours (there a flush comes at a gigabyte, here after two minutes).
-
-What a DiskRowSet costs its readers beyond clean base data, from its superblock entry alone.
+The cost of a DiskRowSet beyond clean base data is estimated from its superblock entry alone:
 
     REDO     updates and deletes that every read applies; updates can become base data
-    UNDO     history: the bytes that only reads of the past touch, and those that no legal read does
-    dead     rows that are deleted: kept for the past, dropped once their DELETE is ancient
+    UNDO     history: read only by reads of the past, or by no legal read
+    dead     deleted rows: kept for reads of the past, dropped once their DELETE is ancient
 
-A change is ancient when its timestamp is at or before the ancient history mark. Where a file holds
-changes on both sides of the mark, its share behind it is estimated: as if they came evenly between
-its oldest and its newest.
+A change is ancient if its timestamp is at or before the ancient history mark. If a file has changes
+on both sides of the mark, its ancient share is estimated by assuming that its timestamps are spread
+evenly.
+
+**Invariants**: (1) the result of an operation does not qualify for it again, so a pass ends; (2) a
+tiny tablet needs nothing until it has a few files.
+
+**Threads**: any; all functions are pure.
+
+**Source**: Kudu util/maintenance_manager.cc and tablet_mm_ops.cc. The size steps for rowsets and
+delta files are kudulite's own, because it flushes after two minutes, Kudu at a gigabyte.
 """
 
 from __future__ import annotations
@@ -45,61 +45,62 @@ from kudulite.tablet.compaction_policy import BUDGET_BYTES, RowSetExtent, choose
 from kudulite.tablet.tablet import Superblock
 from kudulite.tablet.tombstones import is_ancient
 
-# Files or rowsets of fewer bytes are taken for so large: what they cost is being files.
+# Smaller files or rowsets count as this many bytes: most of their cost is per file.
 _SMALL_FILE_BYTES = 16 << 10
-# Delta files are joined from this many on, each at most so many times as large as all newer ones.
+# At least this many delta files are joined, each at most `_DELTA_STEP` times as large as all
+# newer ones together.
 DELTA_FILES_MIN = 3
 _DELTA_STEP = 4
 _DELTA_FILE_SCORE = 1 / 1000
-# Rowsets are merged where what lies over others weighs an eighth of those, or the largest at most
-# eight times as much as the others; small ones from three on.
+# Rowsets are merged if the ones that overlap others have at least an eighth of the others' bytes,
+# or if the largest has at most eight times the bytes of the rest; small rowsets if there are three.
 _ROWSET_STEP = 8
 _SMALL_MERGE_BYTES = 8 << 20
 _SMALL_MERGE_COUNT = 3
-_MERGE_CHOICES_MAX = 32  # each takes half a second where rowsets are five hundred
-# Updates become base data where they are this part of it, and so many bytes.
+_MERGE_CHOICES_MAX = 32  # each takes half a second with five hundred rowsets
+# Updates become base data if they reach this share of it, and this many bytes.
 UPDATE_SHARE_MIN = 0.1
 _UPDATE_BYTES_MIN = 64 << 10
-# Rows dead behind the mark are dropped where they are this part of a rowset; few rows, where they
-# are half of it.
+# Rows deleted behind the ancient history mark are dropped if they reach this share of a rowset; a
+# few rows, if they are half of it.
 DEAD_SHARE_MIN, _DEAD_SHARE_SMALL = 0.1, 0.5
 _DEAD_ROWS_MIN = 1000
 
-# A rowset of so many bytes is not worth joining with its neighbours; Kudu's size of a rowset.
+# A rowset of this many bytes is not worth joining with its neighbours; Kudu's size of a rowset.
 FULL_ROWSET_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
 class MaintenanceOperation:
-    """Something to do to a tablet's rowsets, by their ids."""
+    """A maintenance operation on a tablet's rowsets, given by their ids."""
 
     rowset_ids: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class CollectHistory(MaintenanceOperation):
-    """Drop UNDO files and tombstones behind the mark, and rowsets that are dead for ever: all that
-    there are."""
+    """Remove all UNDO files and tombstones behind the ancient history mark, and all rowsets that no
+    legal read can see."""
 
     rowset_ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class CompactRowSets(MaintenanceOperation):
-    """Merge rowsets into new ones that do not overlap; or one, to drop what is dead behind the
-    mark."""
+    """Merge rowsets into new ones that do not overlap; or rewrite one rowset, to drop rows deleted
+    behind the ancient history mark."""
 
 
 @dataclass(frozen=True)
 class CompactColumns(MaintenanceOperation):
-    """Make the updates of some columns base data; UNDO takes it back."""
+    """Make the updates of some columns base data, and keep the old values as UNDO."""
 
     column_ids: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class CompactDeltas(MaintenanceOperation):
-    """Join adjacent REDO files, `start` to `stop` of the rowset's, into one; or its UNDO files."""
+    """Join the adjacent REDO files [start, stop) of a rowset into one; or its UNDO files."""
 
     start: int
     stop: int
@@ -108,9 +109,9 @@ class CompactDeltas(MaintenanceOperation):
 
 @dataclass(frozen=True)
 class ScoredOperation:
-    """An operation with the bytes that it reads to rewrite them, and those it frees at once.
+    """An operation with the bytes that it rewrites, and the bytes that it frees at once.
 
-    What frees something goes first, then the highest score.
+    Operations that free bytes rank first, then those with the highest score.
     """
 
     operation: MaintenanceOperation
@@ -120,7 +121,7 @@ class ScoredOperation:
 
     @property
     def rank(self) -> tuple[int, float]:
-        """What the best operation has the highest of."""
+        """The sort key: the best operation has the highest."""
         return self.freed_bytes, self.score
 
 
@@ -130,10 +131,10 @@ def scored_operations(
     column_ids: Collection[int],
     budget_bytes: int = BUDGET_BYTES,
 ) -> list[ScoredOperation]:
-    """Return what is worth doing to a tablet, the best first; none where it is in good shape.
+    """Return the operations that a tablet needs, best first; none if it is in good shape.
 
-    `mark` is the ancient history mark, `column_ids` are those of the schema. An operation reads no
-    more than `budget_bytes` to rewrite them.
+    `mark` is the ancient history mark, `column_ids` are those of the schema. An operation
+    rewrites at most `budget_bytes`.
     """
     metas = [meta for meta in superblock.rowsets if meta.delete_timestamp is None]
     candidates = [*_collection(superblock, mark), *_merges(metas, budget_bytes)]
@@ -149,12 +150,12 @@ def scored_operations(
 def full_compaction(
     superblock: Superblock, mark: int, column_ids: Collection[int]
 ) -> list[MaintenanceOperation]:
-    """Return all that brings a tablet to its best shape, whatever it costs; none where it is so.
+    """Return the operations that bring a tablet to its best shape, at any cost; none if it is so.
 
-    After it no rowsets overlap, no two neighbours fit into one, no column has updates in REDO, and
-    rowsets have one REDO file at most, and one of UNDO beside that of inserts. The operations are
-    of different rowsets, and it may take some rounds: what is behind the mark goes first, joining
-    what is left comes last.
+    Afterwards no rowsets overlap, no two neighbours fit into one, no column has updates in REDO,
+    and a rowset has at most one REDO file, and one UNDO file beside the one of inserts. The
+    operations of a round concern different rowsets; several rounds may be needed. History behind
+    the ancient history mark is removed first, delta files are joined last.
     """
     metas = [meta for meta in superblock.rowsets if meta.delete_timestamp is None]
     operations: list[MaintenanceOperation] = [
@@ -189,7 +190,7 @@ def _collection(superblock: Superblock, mark: int) -> Iterator[ScoredOperation]:
 def _merges(metas: Sequence[RowSetMeta], budget_bytes: int) -> Iterator[ScoredOperation]:
     """Yield the best merge that is worth its bytes, if any.
 
-    A choice that is not is made again without its largest rowsets.
+    If a choice is not worth its bytes, the next one leaves out its largest rowsets.
     """
     extents = {extent.id: extent for extent in extents_of(metas)}
     without: set[str] = set()
@@ -207,10 +208,10 @@ def _merges(metas: Sequence[RowSetMeta], budget_bytes: int) -> Iterator[ScoredOp
 
 
 def _is_worth_its_bytes(inputs: Sequence[RowSetExtent]) -> bool:
-    """Whether a merge has enough to bring together for all that it rewrites.
+    """Whether a merge gains enough for the bytes that it rewrites.
 
-    Either what lies over other rowsets is a fair part of it, or none is full and the largest does
-    not outweigh the others by far.
+    Either the overlapping bytes are a fair part of it, or no rowset is full and the largest is not
+    much larger than the rest together.
     """
     sizes = [max(_SMALL_FILE_BYTES, extent.byte_count) for extent in inputs]
     total, largest = sum(sizes), max(sizes)
@@ -223,10 +224,10 @@ def _is_worth_its_bytes(inputs: Sequence[RowSetExtent]) -> bool:
 
 
 def _side_by_side(extents: Sequence[RowSetExtent], sizes: Sequence[int]) -> int:
-    """Return the most bytes that rowsets of no common key have."""
+    """Return the largest total size of rowsets that do not overlap each other."""
     order = sorted(range(len(extents)), key=lambda index: extents[index].key_max)
     ends: list[bytes] = []
-    most = [0]  # by how many of those in order may take part
+    most = [0]  # by the number of rowsets, in key order, to choose from
     for index in order:
         before = bisect_left(ends, extents[index].key_min)
         most.append(max(most[-1], most[before] + sizes[index]))
@@ -263,7 +264,7 @@ def _columns(meta: RowSetMeta, column_ids: Collection[int]) -> Iterator[ScoredOp
 def _deltas(
     meta: RowSetMeta, newest_first: Sequence[DeltaFileMeta], *, is_undo: bool
 ) -> Iterator[ScoredOperation]:
-    """Yield the join of the newest delta files that are of about the same size, if any are."""
+    """Yield the join of the newest run of delta files of about the same size, if there is one."""
     sizes = [max(_SMALL_FILE_BYTES, delta.ref.length) for delta in newest_first]
     for first in range(len(sizes)):
         stop, total = first + 1, sizes[first]
@@ -279,14 +280,14 @@ def _deltas(
 
 
 def _join(meta: RowSetMeta, first: int, stop: int, *, is_undo: bool) -> CompactDeltas:
-    """Return the join of files counted from the newest; a rowset lists REDO oldest first."""
+    """Return the join of files [first, stop), newest first; a rowset lists REDO oldest first."""
     if is_undo:
         return CompactDeltas((meta.id,), first, stop, is_undo=True)
     return CompactDeltas((meta.id,), len(meta.redo) - stop, len(meta.redo) - first)
 
 
 def _cleaned(meta: RowSetMeta, column_ids: Collection[int]) -> Iterator[MaintenanceOperation]:
-    """Yield what leaves a rowset that stays by itself without updates, or with fewer files."""
+    """Yield the next operation that removes a rowset's updates from REDO, or joins its files."""
     updated = tuple(sorted(update_bytes(meta, column_ids)))
     if updated:
         yield CompactColumns((meta.id,), updated)
@@ -297,9 +298,9 @@ def _cleaned(meta: RowSetMeta, column_ids: Collection[int]) -> Iterator[Maintena
 
 
 def _joinable_undo(meta: RowSetMeta) -> Sequence[DeltaFileMeta]:
-    """Return the UNDO files, newest first, without the oldest one where it has inserts only.
+    """Return the UNDO files, newest first, without the oldest one if it has inserts only.
 
-    A writer keeps those apart, since nearly all reads of the past need no other file.
+    A writer keeps inserts in their own file, because most reads of the past need no other.
     """
     oldest = meta.undo[-1:]
     is_inserts_only = any(delta.delete_count == delta.row_count for delta in oldest)
@@ -307,7 +308,7 @@ def _joinable_undo(meta: RowSetMeta) -> Sequence[DeltaFileMeta]:
 
 
 def _overlapping_groups(metas: Sequence[RowSetMeta]) -> list[list[RowSetMeta]]:
-    """Return the rowsets in key order, those together that others connect."""
+    """Group the rowsets, in key order, so that rowsets of different groups do not overlap."""
     groups: list[list[RowSetMeta]] = []
     key_max = b""
     for meta in sorted(metas, key=lambda meta: meta.key_min):
@@ -320,7 +321,7 @@ def _overlapping_groups(metas: Sequence[RowSetMeta]) -> list[list[RowSetMeta]]:
 
 
 def _joined_groups(groups: Sequence[list[RowSetMeta]]) -> list[list[RowSetMeta]]:
-    """Return the groups with neighbours together that fit into one rowset."""
+    """Join neighbouring groups whose rows fit into one rowset."""
     joined: list[list[RowSetMeta]] = []
     room = 0.0
     for group in groups:
@@ -335,7 +336,7 @@ def _joined_groups(groups: Sequence[list[RowSetMeta]]) -> list[list[RowSetMeta]]
 
 
 def collectable_bytes(meta: RowSetMeta, mark: int) -> int:
-    """Return the size of the files that no legal read needs: all of them, or whole UNDO files."""
+    """Return the bytes of files that no legal read needs: the whole rowset, or some UNDO files."""
     if is_fully_ancient(meta, mark):
         return meta.bytes_on_disk
     return meta.bytes_on_disk - without_ancient_undo(meta, mark).bytes_on_disk
@@ -349,20 +350,20 @@ def ancient_bytes(meta: RowSetMeta, mark: int) -> int:
 
 
 def dead_row_count(meta: RowSetMeta) -> int:
-    """Return how many rows are deleted but still stored."""
+    """Return the number of deleted rows that are still stored."""
     return meta.row_count - meta.live_row_count
 
 
 def ancient_row_count(meta: RowSetMeta, mark: int) -> int:
-    """Estimate how many rows are deleted behind the mark: a merging compaction drops them."""
+    """Estimate the number of rows deleted behind the mark: a merge compaction drops them."""
     return sum(int(delta.delete_count * _ancient_share(delta, mark)) for delta in meta.redo)
 
 
 def update_bytes(meta: RowSetMeta, column_ids: Collection[int]) -> dict[int, int]:
-    """Estimate the bytes of REDO by column, for those of `column_ids` that any update sets.
+    """Estimate the bytes of REDO by column, for each of `column_ids` that an update sets.
 
     The bytes of a file are spread evenly over its row ids and cells. Deletes are not counted: they
-    stay REDO whatever columns are compacted.
+    stay in REDO when columns are compacted.
     """
     sizes: dict[int, int] = {}
     for delta in meta.redo:
@@ -375,14 +376,14 @@ def update_bytes(meta: RowSetMeta, column_ids: Collection[int]) -> dict[int, int
 
 
 def updated_cell_count(meta: RowSetMeta, column_id: int) -> int:
-    """Return how many updates of a column REDO holds."""
+    """Return the number of updates of a column in REDO."""
     return sum(delta.update_counts.get(column_id, 0) for delta in meta.redo)
 
 
 def column_bytes(meta: RowSetMeta, column_id: int) -> int:
-    """Estimate the bytes of a column's base data: its part of the file if all were alike.
+    """Estimate the bytes of a column's base data: its share of the file if all columns were alike.
 
-    For a column that was added later it is what a bit per row would take.
+    A column that was added later counts as one bit per row.
     """
     for base in meta.base:
         if column_id in base.column_ids:
@@ -391,10 +392,10 @@ def column_bytes(meta: RowSetMeta, column_id: int) -> int:
 
 
 def fullness(meta: RowSetMeta) -> float:
-    """Return how full a rowset is, between 0 and 1; a full one is not joined with its neighbours.
+    """Return how full a rowset is, from 0 to 1; a full one is not joined with its neighbours.
 
-    A writer rolls over to the next rowset at a row group's border, for reasons of size that the
-    entry does not tell: so a whole number of row groups is full.
+    A writer starts the next rowset at the end of a row group, for reasons of size that the entry
+    does not record. A rowset with a whole number of row groups therefore counts as full.
     """
     if meta.row_count % ROW_GROUP_ROWS == 0:
         return 1.0

@@ -8,11 +8,11 @@ records. The stores only grow; a newer superblock starts new ones. Records that 
 buffered until a read needs them or a limit is reached, because applying several costs little more
 than applying one.
 
-Invariants: (1) the stores hold exactly the log from the superblock's `wal_start` up to `end`; (2) a
-key is live in one store at most; once it is in the MemRowSet, all later changes of it go there; (3)
-a deleted row of a DiskRowSet never becomes live there again.
+**Invariants**: (1) the stores and the buffer hold exactly the log from the superblock's `wal_start`
+up to `end`; (2) a key is live in at most one store; once it is in the MemRowSet, all later changes
+of it are applied there; (3) a deleted row of a DiskRowSet never becomes live there again.
 
-Threads: one `apply` at a time, under the mutex; `tablet` may be called by any thread and returns an
+**Threads**: one `apply` at a time, under the mutex; any thread may call `tablet`, which returns an
 immutable view. Only the lookups of a replay read from disk under the mutex.
 """
 
@@ -48,13 +48,13 @@ Location = tuple[str, int]
 WAITING_ROWS_MAX = 1024
 _WAITING_BYTES_MAX = 1 << 20
 _WAITING_ROW_BYTES = 500  # memory of a buffered row beyond the bytes of its record
-# Fewer keys than this are looked up one by one: array operations cost more to start.
+# Fewer keys than this are looked up one by one: array operations have a higher fixed cost.
 LOCATE_ARRAY_MIN = 12
 
 
 @dataclass(frozen=True)
 class TimedChanges:
-    """n changes in order of time, `timestamps` uint64[n] ascending; otherwise as `RowChanges`."""
+    """n changes in order of time: `RowChanges` with ascending `timestamps` uint64[n]."""
 
     timestamps: np.ndarray
     ops: np.ndarray
@@ -63,7 +63,7 @@ class TimedChanges:
 
     @staticmethod
     def of(records: Sequence[Record], schema: Schema) -> TimedChanges:
-        """Put records, in order of time, one behind the other."""
+        """Concatenate records that are in order of time."""
         if isinstance(records[0], RowList) and all(isinstance(r, RowList) for r in records):
             return TimedChanges._of_rows([r for r in records if isinstance(r, RowList)])
         if len(records) == 1:
@@ -83,14 +83,14 @@ class TimedChanges:
 
     @staticmethod
     def _of_rows(records: Sequence[RowList]) -> TimedChanges:
-        """Put all rows into columns at once."""
+        """Convert the rows of all records into columns at once."""
         rows = [row for record in records for row in record.rows]
         columns, is_set = records[0].codec.columns([cells for _, cells in rows])
         ops = np.array([op for op, _ in rows], np.uint8)
         return TimedChanges(_timestamps_of(records), ops, columns, is_set)
 
     def slice(self, start: int, stop: int) -> TimedChanges:
-        """Return the changes start..stop, without a copy."""
+        """Return the changes [start, stop), without a copy."""
         return TimedChanges(
             self.timestamps[start:stop],
             self.ops[start:stop],
@@ -99,7 +99,7 @@ class TimedChanges:
         )
 
     def take(self, rows: np.ndarray) -> TimedChanges:
-        """Return some of the changes, in the order of `rows`."""
+        """Return the changes at positions `rows`, in that order."""
         at = pa.array(rows)
         return TimedChanges(
             self.timestamps[rows],
@@ -117,7 +117,7 @@ def _ops_of(record: Record) -> list[int]:
 
 
 def _timestamps_of(records: Sequence[Record]) -> np.ndarray:
-    """Return uint64: each record's timestamp, for each of its rows."""
+    """Return the timestamps of all rows, uint64: a record's timestamp repeated for each row."""
     stamps = np.array([record.timestamp for record in records], np.uint64)
     return np.repeat(stamps, [record.row_count for record in records])
 
@@ -128,20 +128,20 @@ def _column_of(record: Record, column_id: int) -> DeltaColumn | None:
 
 
 class MemStores:
-    """The memory of one tablet on top of `base`, the tablet as its superblock says."""
+    """The memory of one tablet on top of `base`, the tablet of its superblock."""
 
     def __init__(self, base: Tablet, schema: Schema) -> None:
         self.base = base
         self.schema = schema
         self.applier = RowApplier(schema)
         self.decoder = RecordDecoder(schema)
-        self.log: WalWriter | None = None  # of this process's last append, by the lock's holder
+        self.log: WalWriter | None = None  # of this process's last append; for the lock's holder
         self.end: WalPosition = base.superblock.wal_start
         self.mutex = threading.Lock()
         self.timestamp_max = 0
         self.timestamp_min = 0
         self.row_count = 0
-        self.is_torn = False  # an error or an interrupt left part of a change here: discard it
+        self.is_torn = False  # an error left part of a change in the stores: discard them
         self._memrowset = MemRowSet(schema)
         self._waiting: list[tuple[Record, Sequence[bytes], Sequence[Location | None]]] = []
         self._waiting_locations: dict[bytes, Location | None] = {}
@@ -156,7 +156,7 @@ class MemStores:
 
     @property
     def nbytes(self) -> int:
-        """Memory in bytes, an estimate."""
+        """An estimate of the memory in bytes."""
         waiting = _WAITING_ROW_BYTES * self._waiting_count + self._waiting_bytes
         return self._stores_bytes + waiting
 
@@ -166,11 +166,11 @@ class MemStores:
         return before, self._nbytes_reported
 
     def tablet(self) -> Tablet:
-        """Return the tablet with everything that is in memory now."""
+        """Return the tablet with all changes that are in memory now."""
         return self.view()[2]
 
     def view(self) -> tuple[WalPosition, int, Tablet]:
-        """Return the log's position that memory has reached, its newest timestamp, the tablet."""
+        """Return the log position that memory has reached, its newest timestamp, and the tablet."""
         if self._view[0] == self.end:
             return self._view
         with self.mutex:
@@ -184,10 +184,10 @@ class MemStores:
     # -- lookups
 
     def locate(self, keys: Sequence[bytes]) -> list[Location | None]:
-        """Return where n keys (any order, repeats allowed) are live now."""
+        """Return the live locations of n keys (any order, repeats allowed), None if not live."""
         locations: list[Location | None] = [None] * len(keys)
         unknown = []
-        waiting = self._waiting_locations  # a reader's thread may put them into the stores now
+        waiting = self._waiting_locations  # a reader's thread may apply them to the stores now
         for position, key in enumerate(keys):
             if key in waiting:
                 locations[position] = waiting[key]
@@ -232,12 +232,12 @@ class MemStores:
         store = self._deltas.get(rowset_id)
         return None if store is not None and store.is_deleted(rowid) else (rowset_id, rowid)
 
-    # -- growing
+    # -- applying changes
 
     def replay(self, records: Sequence[Record], end: WalPosition) -> None:
         """Apply records read from the log up to `end`; under the mutex.
 
-        Raises CorruptionError for a change of a row that is not there.
+        Raises CorruptionError for a change of a row that does not exist.
         """
         self._apply_waiting()
         if records:
@@ -265,10 +265,10 @@ class MemStores:
         locations: Sequence[Location | None],
         end: WalPosition,
     ) -> None:
-        """Apply the record that was just appended; its `locations` were looked up here before."""
+        """Apply a record just appended to the log; `locate` returned its `locations`."""
         with self.mutex:
             if self.end == end:
-                return  # a reader's thread was faster: it has read the record from the log
+                return  # a reader's thread has already read the record from the log
             try:
                 self._waiting.append((record, keys, locations))
                 for key, op, place in zip(keys, _ops_of(record), locations, strict=True):
@@ -292,7 +292,7 @@ class MemStores:
         self.row_count += row_count
 
     def _apply_waiting(self) -> None:
-        """Put the records that wait into the stores; under the mutex."""
+        """Apply the buffered records to the stores; under the mutex."""
         if not self._waiting:
             return
         changes = TimedChanges.of([record for record, _, _ in self._waiting], self.schema)
@@ -310,7 +310,7 @@ class MemStores:
         """Return the location of each change of a replay; None for an INSERT."""
         known = self._memrowset
         inserted: set[bytes] = set()
-        gone: set[bytes] = set()  # from disk; a later INSERT of the key goes to the MemRowSet
+        deleted: set[bytes] = set()  # from disk; a later INSERT of the key is for the MemRowSet
         targets: list[Location | None] = [None] * len(ops)
         on_disk = []
         for position, (op, key) in enumerate(zip(ops.tolist(), keys, strict=True)):
@@ -318,12 +318,12 @@ class MemStores:
                 inserted.add(key)
             elif key in inserted or key in known:
                 targets[position] = IN_MEMROWSET
-            elif key in gone:
+            elif key in deleted:
                 raise self._misfit(key)
             else:
                 on_disk.append(position)
                 if op == CHANGE_DELETE:
-                    gone.add(key)
+                    deleted.add(key)
         if on_disk:
             locations = self._locate_all_on_disk(keys.take(np.array(on_disk)))
             for position, location in zip(on_disk, locations, strict=True):
@@ -334,7 +334,8 @@ class MemStores:
 
     def _misfit(self, key: bytes) -> CorruptionError:
         return CorruptionError(
-            f"{self.base.folder}: the log changes a row that is not there: encoded key {key.hex()}"
+            f"{self.base.folder}: the log changes a row that does not exist:"
+            f" encoded key {key.hex()}"
         )
 
     def _apply(
@@ -347,7 +348,7 @@ class MemStores:
         for position, target in enumerate(targets):
             by_rowset.setdefault("" if target is None else target[0], []).append(position)
         if len(by_rowset) > 1:
-            # Once for all rowsets, of which there may be many with few rows each.
+            # One take for all rowsets, because there may be many with few rows each.
             changes = changes.take(np.array([at for part in by_rowset.values() for at in part]))
         stop = 0
         for rowset_id, positions in by_rowset.items():

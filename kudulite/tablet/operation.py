@@ -1,11 +1,16 @@
-"""The eight write operations, the outcome of each on a row, and the operation of a whole write.
+"""The eight write operations, their outcomes, and the specification of a whole write.
 
-`OUTCOMES` is the only place that says what an operation does when its key is present or absent.
-Batches look it up as an array (row_effects.py), single rows one at a time (row_effects.py).
+`OUTCOMES` alone defines the effect of an operation when its key is absent or present. Batches index
+it as an array, single rows one at a time (both in row_effects.py). `WriteSpec` holds the options
+that all rows of a write share. `raise_row_error` reports the rows that a table refuses: their
+count, the reason, and the first few keys.
 
-Source: Kudu common/row_operations.cc; docs/schema_design.adoc.
+**Invariants**: (1) the numbers of `Operation` are on disk, in staged files; (2) every operation
+has an outcome for an absent and for a present key.
 
-Error for rows that a table refuses: their count, the reason, and the first few keys.
+**Threads**: any; everything here is immutable.
+
+**Source**: Kudu common/row_operations.cc; docs/schema_design.adoc.
 """
 
 from __future__ import annotations
@@ -40,7 +45,7 @@ class Operation(IntEnum):
 
     @property
     def label(self) -> str:
-        """The name that users type."""
+        """The name in user code."""
         return self.name.lower()
 
     @property
@@ -50,13 +55,13 @@ class Operation(IntEnum):
 
     @property
     def is_update(self) -> bool:
-        """Whether the operation changes rows that exist and never makes one."""
+        """Whether the operation changes existing rows and never creates one."""
         return Operation.UPDATE <= self < Operation.DELETE
 
 
-# The outcomes that a write counts, in the order of the fields of WriteCounts.
+# The outcomes that a write counts, in the order of WriteCounts' fields.
 INSERTED, UPDATED, DELETED, IGNORED = range(4)
-# One of these, or the RowError reason of a refusal.
+# One of the four above, or the RowError reason of a refusal.
 Outcome = int | str
 _PRESENT, _NOT_FOUND = RowError.REASON_ALREADY_PRESENT, RowError.REASON_NOT_FOUND
 # OUTCOMES[operation][is_live]: INSERTED is a new row, UPDATED sets the given columns.
@@ -96,9 +101,9 @@ class WriteSpec:
     """The operation and options of one write, the same for all its rows and tasks; picklable.
 
     `operation` is None for a mixed batch, which has an operation per row. `value_columns` are the
-    non-key columns that the write provides, in schema order. `ignore_null` makes a null cell mean
-    "leave it alone". With `ordering_column` the highest ordering value of a key wins.
-    `hides_nulls`: in a new row a null under `ignore_null` becomes a default that is not null.
+    non-key columns that the write provides, in schema order. With `ignore_null`, a null cell keeps
+    the stored value. With `ordering_column`, the highest ordering value of a key wins.
+    `hides_nulls`: in a new row, a null under `ignore_null` becomes a default that is not null.
     """
 
     operation: Operation | None
@@ -137,7 +142,7 @@ class WriteSpec:
         if operation is not None and operation.is_delete:
             if ordering_column is None:
                 return WriteSpec(operation, ())
-            # Other columns are ignored.
+            # A delete ignores all other columns.
             names = [name for name in names if name in (*schema.key_names, ordering_column)]
             ignore_null = False
         unknown = [name for name in names if name not in schema.names]
@@ -194,7 +199,7 @@ def _show(key: tuple[object, ...]) -> str:
 
 
 def _show_cell(cell: object) -> str:
-    """Return a key cell as people write it: dates and numbers plain, text in quotes."""
-    if isinstance(cell, date):  # a datetime is one, too
+    """Return a key cell as text: dates and numbers plain, strings in quotes."""
+    if isinstance(cell, date):  # includes datetime
         return cell.isoformat()
     return str(cell) if isinstance(cell, Decimal) else repr(cell)

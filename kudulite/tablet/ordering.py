@@ -1,24 +1,26 @@
-"""A write with an ordering column: of each key the change with the highest value counts, for good.
+"""Writes with an ordering column: the change of a key with the highest value wins permanently.
 
-    change      the newest of the write's rows of its key       else superseded
-                newer than the row, where the key is live        else outdated
-                newer than the tombstone, where it is not        else outdated
+    change      newer than the write's other rows of its key     else superseded
+                newer than the row, if the key is live           else outdated
+                newer than the tombstone, if it is not           else outdated
 
-A delete leaves a tombstone with its value (tombstones.py), also of a key that was never there, so
-that a change which is older and arrives later does not bring the row back. With an ordering, insert
-and update both mean upsert, and delete means delete_ignore: the rows that came before may have been
-dropped, so only the newest state of a key is meaningful.
+A delete leaves a tombstone with its ordering value (tombstones.py), even for a key that never
+existed, so that an older change that arrives later does not restore the row. With an ordering,
+insert and update both mean upsert, and delete means delete_ignore, because the row that they refer
+to may have been discarded as outdated.
 
-Newer is: a higher ordering value (NaN is the highest, -0.0 is 0.0); of equal values a delete; of
-two such upserts the one with the greater cells, column by column in the table's order, as
-tombstones.py has it. Nothing is newer than itself.
+A change is newer if its ordering value is higher (NaN is the highest, -0.0 equals 0.0). Of equal
+values, a delete is newer than an upsert; of two upserts, the one with the greater cells is newer,
+compared column by column in the table's order (`compare` in tombstones.py). No change is newer than
+itself.
 
-Invariant: whatever the order in which changes arrive, in whatever batches and how often, the newest
-one decides what the table holds, as long as all set the same columns and no delete among them is
-older than the history retention.
+Writes without an ordering column do not follow these rules: a live row keeps the ordering value
+that they gave it, their deletes leave no tombstone, and an overwrite removes all tombstones.
 
-What writes without an ordering column do is outside of this: a live row counts with the value it
-has, a row that they delete leaves no tombstone, an overwrite forgets all of them.
+**Invariants**: applying the same changes in any order, batching or number of times gives the same
+table, if all set the same columns and no delete among them is older than the history retention.
+
+**Threads**: any; an `Ordering` is immutable.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ from kudulite.tablet.tombstones import (
 
 @dataclass(frozen=True)
 class Ordering:
-    """What an ordered write compares: `column`, then all `columns` that it sets, of `rows`.
+    """The comparison of an ordered write: `column`, then all `columns` that it sets, of `rows`.
 
     `rows` is the whole batch; row numbers are positions in it.
     """
@@ -78,7 +80,7 @@ class Ordering:
         group = keyed.group[order]
         last = last_of_runs(group)
         newest = order[last]
-        # A tie: the row before is of the same key, value and kind. Equal deletes are all the same.
+        # A tie: the previous row has the same key, value and kind. Equal deletes are all the same.
         is_tied = equals_previous([key.take(pa.array(order)) for key in keys])
         tied = is_tied[last] & ~is_delete[newest]
         if tied.any():
@@ -94,7 +96,7 @@ class Ordering:
         )
 
     def _greatest(self, keyed: KeyedOperations, among: np.ndarray) -> np.ndarray:
-        """Return the one with the greatest cells, of each key's rows at positions `among`."""
+        """Return the position of each key's row with the greatest cells; `among`: positions."""
         groups = keyed.group[among]
         keys = [pa.array(groups)]
         for column in self.columns:
@@ -106,9 +108,9 @@ class Ordering:
     def is_outdated(
         self, newest: KeyedOperations, keys: KeyArray, locations: RowLocations, tablet: Tablet
     ) -> np.ndarray:
-        """Return bool[k]: whether the tablet holds something that is as new as a key's operation.
+        """Return bool[k]: whether the tablet holds a row or tombstone as new as a key's operation.
 
-        `keys` and `locations` are those of the k operations.
+        `keys` and `locations` belong to the k operations.
         """
         values = self.values(newest.rows)
         is_delete = newest.operations >= Operation.DELETE
@@ -137,7 +139,7 @@ class Ordering:
     def _holds_greater(
         self, numbers: np.ndarray, locations: RowLocations, tablet: Tablet
     ) -> np.ndarray:
-        """Return bool[m]: whether rows of one rowset have cells as great as those of the batch."""
+        """Return bool[m]: whether rows of one rowset are at least as great as the batch's rows."""
         rowset = tablet.rowsets[locations.rowset_index[0]]
         stored = rowset.read_rows(locations.rowid, self.columns, TIMESTAMP_MAX)
         given = [self._column_values(column, numbers) for column in self.columns]

@@ -1,21 +1,18 @@
-"""Resolves the rows of a write against one version of a tablet and stages what they change.
+"""Resolves the rows of a write against one version of a tablet and stages the resulting files.
 
-    rows -> sort by key -> look every key up -> one effect per key -> new DiskRowSets + REDO files
-
-Values are gathered once, straight from the caller's batch into the files. Nothing is visible before
-a commit adopts the files.
-
-Threads: a resolver is immutable; several threads may resolve different tablets of one batch.
-
-The staged part of a write in one tablet, not yet visible: new rowsets and new REDO files.
+    rows -> sort by key -> look up each key -> one effect per key -> new rowsets + REDO files
 
     staging folder of a part := <rowset id>/base-… key-… bloom-…     a new rowset
                                 <rowset id>/redo-…                  a delta of a rowset, old or new
-                                tombstone-…                         what an ordered write deletes
+                                tombstone-…                         deletes of an ordered write
 
-A commit stamps the entries with its timestamp and renames the files into the tablet's folder.
+Values are copied once, from the caller's batch to the files. A commit stamps the entries with its
+timestamp and renames the files into the tablet's folder. A conflict check may take staged rows out
+again; `take_rows_out` turns the cells of a staged delta back into cells of the write's rows.
 
-Turns cells of a staged delta back into the cells of the write's rows.
+**Invariants**: staged files are not visible until a commit installs them.
+
+**Threads**: a resolver is immutable; several threads may resolve different tablets of one batch.
 """
 
 from __future__ import annotations
@@ -65,7 +62,7 @@ class OperationBatch:
     """Operations for one tablet. `rows` holds the whole batch, key and value columns.
 
     `row_numbers` int64[n] are the tablet's rows in it, in batch order; `keys` their n encoded keys;
-    `operations` uint8[n]. `is_set` is None when every row sets every value column, else a bool
+    `operations` uint8[n]. `is_set` is None if every row sets every value column, else a bool
     array per value column over the whole batch.
     """
 
@@ -78,9 +75,9 @@ class OperationBatch:
 
 @dataclass(frozen=True)
 class Resolver:
-    """Resolves the batches of one write; `folder` is the table's, staging folders are below it.
+    """Resolves the batches of one write; `folder` is the table's and has the staging folders below.
 
-    Tombstones up to the ancient history `mark` may be left out of what is written anew.
+    New tombstone files may omit tombstones at or before the ancient history `mark`.
     """
 
     file_system: FileSystem
@@ -91,9 +88,9 @@ class Resolver:
     mark: int = 0
 
     def resolve(self, batch: OperationBatch, tablet: Tablet, staging: str) -> StagedTablet:
-        """Stage what `batch` changes in `tablet`, in the new folder `staging` / tablet id.
+        """Stage the changes of `batch` to `tablet` in the new folder `staging` / tablet id.
 
-        Raises RowError when an operation that is not an IGNORE one cannot apply.
+        Raises RowError if an operation other than an IGNORE one cannot apply.
         """
         order = batch.keys.sort_order()
         keys = batch.keys.take(order)
@@ -149,8 +146,8 @@ class Resolver:
         keyed: KeyedOperations,
         tablet: Tablet,
     ) -> tuple[KeyArray, RowLocations, KeyedOperations]:
-        """Return the keys of which the write has something newer than the tablet, where they are
-        live, and one operation for each.
+        """Return the keys for which the write has a newer change than the tablet, the locations of
+        those keys, and one operation for each.
         """
         newest = ordering.newest(keyed)
         if self.spec.is_overwrite:
@@ -169,7 +166,7 @@ class Resolver:
         tablet: Tablet,
         folder: str,
     ) -> StagedTombstones | None:
-        """Write down what was deleted as of which value, whether it was there or not."""
+        """Stage a tombstone with the ordering value of each delete, even of absent keys."""
         deletes = np.flatnonzero(keyed.operations >= Operation.DELETE)
         if not len(deletes):
             return None
@@ -277,14 +274,14 @@ class Resolver:
 
 
 def _first_rows(keyed: KeyedOperations, key_count: int) -> np.ndarray:
-    """Return a row number per key, to take the key's own values from."""
+    """Return for each key the number of a row that has it, to read the key columns from."""
     firsts = np.zeros(key_count, dtype=np.int64)
     firsts[keyed.group[::-1]] = keyed.rows[::-1]
     return firsts
 
 
 def _gather(rows: pa.Table, name: str, numbers: np.ndarray) -> pa.Array:
-    """Take rows of a column; a run in place is sliced instead of copied."""
+    """Take rows of a column; consecutive rows are sliced instead of copied."""
     column = rows.column(name)
     array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     if len(numbers) and numbers[-1] - numbers[0] == len(numbers) - 1:
@@ -303,7 +300,7 @@ def _values(rows: pa.Table, column: Column, source: np.ndarray | None, count: in
     indices = pa.array(source, mask=source < 0)
     if column.name in rows.column_names:
         values = rows.column(column.name).combine_chunks().take(indices)
-    else:  # no row provides it, but one that replaces a deleted row sets the default
+    else:  # no row provides the column, but a replaced row gets its default
         values = pa.nulls(count, column.type.arrow)
     if column.write_default is None:
         return values
@@ -319,7 +316,7 @@ class StagedDelta:
 
     @property
     def is_no_op(self) -> bool:
-        """Whether it changes nothing, because its rows are key-only upserts or all null under
+        """Whether the file changes nothing: its rows are key-only upserts, or all null under
         ignore_null. It is kept until the commit only to check that its rows still exist.
         """
         return not self.meta.delete_count and not any(self.meta.update_counts.values())
@@ -329,7 +326,7 @@ class StagedDelta:
 class StagedTablet:
     """One part of a write in one tablet; small and picklable.
 
-    `folder` is relative to the table's folder. Parts of a write apply in their order.
+    `folder` is relative to the table's folder. Parts of a write apply in order.
     """
 
     tablet_id: str
@@ -368,7 +365,7 @@ class StagedTablet:
 
 
 def set_masks(rows: pa.Table, spec: WriteSpec) -> list[np.ndarray] | None:
-    """Return which rows set each value column of the write: all (None), or those not null."""
+    """Return the rows that set each value column: all (None), or the rows that are not null."""
     if not spec.ignore_null:
         return None
     return [rows.column(name).is_valid().to_numpy() for name in spec.value_columns]

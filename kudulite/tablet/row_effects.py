@@ -1,23 +1,23 @@
-"""Applies the operations of a flush one after the other: one change per key, and the refusals.
+"""The effects of write operations on rows: at most one change per key, and the refused operations.
 
-`OUTCOMES` (operation.py) says what each operation does to a row. A refused row leaves the others
-applied. The rows were made one by one by a program, so a loop over them is right here; whole
-batches take row_effects.py, which looks up the same table as an array.
+    RowApplier        operations of a session flush, one at a time   -> changes of a log record
+    collapse          operations of a batch, as arrays               -> effects on keys, by column
 
-Invariants: (1) a key has at most one change, which takes the state before the flush to the state
-after it; (2) a live row that was deleted and inserted again is an UPDATE of all columns.
+Operations on one key apply in row order, each to the state that the previous one left; `OUTCOMES`
+(operation.py) defines each effect. A session's rows are made one by one in Python, so `RowApplier`
+loops over them, and a refused row does not stop the others.
 
-Source: Kudu common/row_operations.cc, tablet.cc.
+`collapse` works in rounds: round i applies the i-th operation of every key at once, so the cost
+grows with the longest chain and not with the number of rows. `collapse_uniform` needs no rounds: if
+all rows have one operation and set the same columns, the state of a key does not change after its
+first operation.
 
-Collapses all operations of a write on one key into at most one effect on the tablet.
+**Invariants**: (1) a key has at most one change, which takes the state before the write to the
+state after it; (2) a live row that was deleted and inserted again becomes an UPDATE of all columns.
 
-Operations on one key apply in row order, each on the state that the one before it left; `OUTCOMES`
-(operation.py) says what each does. Round i applies the i-th operation of every key at once, so the
-cost grows with the longest chain and not with the number of rows. When all rows have one operation
-and every row sets the same columns, no rounds are needed: the state of a key does not change after
-its first operation.
+**Threads**: any; a `RowApplier` is immutable.
 
-Write operations on single rows, as a session passes them down, and their results.
+**Source**: Kudu common/row_operations.cc, tablet.cc.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from kudulite.wal.row_codec import (
 # Canonical values (model/values.py) by column name, None for null.
 Cells: TypeAlias = dict[str, Any]
 
-# Up to so many changes a record is written row by row: columns cost more to start.
+# Records with at most this many changes are written row by row: columns have a fixed cost.
 ROW_LIST_MAX = 16
 _COUNTED = (INSERTED, UPDATED, DELETED, IGNORED)
 # (CHANGE_ constant, cells by name, position)
@@ -61,7 +61,7 @@ Change = tuple[int, Cells, int]
 
 ACTION_NONE, ACTION_INSERT, ACTION_UPDATE, ACTION_DELETE = range(4)
 SOURCE_KEEP, SOURCE_DEFAULT = -1, -2
-# The action on a key by how it was and is: uint8[2 * exists + is_live].
+# The action on a key by its state before and after the write: uint8[2 * exists + is_live].
 _ACTIONS = np.array([ACTION_NONE, ACTION_INSERT, ACTION_DELETE, ACTION_UPDATE], np.uint8)
 
 _REASONS = (RowError.REASON_ALREADY_PRESENT, RowError.REASON_NOT_FOUND)
@@ -83,20 +83,20 @@ class _Row:
 class RowEffects(NamedTuple):
     """The effects of a flush on one tablet.
 
-    `changes` has a (op, cells by name, position) per changed key, position being that of the key's
-    first operation. `outcomes` has one Outcome per operation.
+    `changes` has one (op, cells by name, position) per changed key; `position` is the position of
+    the key's first operation. `outcomes` has one Outcome per operation.
     """
 
     changes: Sequence[Change]
     outcomes: Sequence[Outcome]
 
     def counts(self, start: int, stop: int) -> WriteCounts:
-        """Return how many of the operations [start, stop) had which outcome."""
+        """Count the operations [start, stop) by outcome."""
         part = self.outcomes[start:stop]
         return WriteCounts(*map(part.count, _COUNTED))
 
     def refusals(self, start: int, stop: int) -> list[tuple[int, str]]:
-        """Return (position counted from `start`, reason) of the refused ones of [start, stop)."""
+        """Return (position counted from `start`, reason) of each refused one of [start, stop)."""
         part = self.outcomes[start:stop]
         return [(at, reason) for at, reason in enumerate(part) if isinstance(reason, str)]
 
@@ -119,7 +119,7 @@ class RowApplier:
         exists: Sequence[bool],
         misfits: Collection[int] = (),
     ) -> RowEffects:
-        """Apply n operations to their encoded `keys`; `exists`: which are live before the flush.
+        """Apply n operations to their encoded `keys`; `exists[i]`: key i is live before the flush.
 
         Operations at the positions `misfits` are refused.
         """
@@ -147,7 +147,7 @@ class RowApplier:
     def _apply_alone(
         self, position: int, operation: RowOperation, is_live: bool
     ) -> tuple[Outcome, Change | None]:
-        """Apply the only operation on its key; the same as `_apply` and `_change`, in one step."""
+        """Apply the only operation on its key: `_apply` and `_change` in one step."""
         values = operation.values
         outcome = OUTCOMES[operation.operation][is_live]
         if outcome == DELETED:
@@ -158,7 +158,7 @@ class RowApplier:
         if refused := self._refusal(values, not is_live):
             return refused, None
         if outcome == INSERTED:
-            # Cells are shared, not copied: the caller does not change them any more.
+            # Cells are shared, not copied: the caller no longer changes them.
             cells = values if len(values) == len(self._columns) else self._defaults | values
             return outcome, (CHANGE_INSERT, cells, position)
         is_change = len(values) > len(self._key_names)
@@ -167,8 +167,8 @@ class RowApplier:
     def misfits(self, operations: Sequence[RowOperation]) -> set[int]:
         """Return the positions of operations with a value that its column cannot hold.
 
-        Values were checked when they were applied, but the table may have been altered since: a
-        column dropped, and another added under its name.
+        Values were checked when the session accepted them, but the table may have been altered
+        since: a column dropped, and another added under its name.
         """
         return {at for at, operation in enumerate(operations) if not self._fits(operation)}
 
@@ -182,7 +182,7 @@ class RowApplier:
                     fitting = canonical_value(value, column.type, name)
                 except SchemaError:
                     return False
-                if type(fitting) is not type(value):  # canonical, but for the column that was
+                if type(fitting) is not type(value):  # canonical for the dropped column
                     return False
         return True
 
@@ -204,7 +204,7 @@ class RowApplier:
         return outcome
 
     def _refusal(self, given: Cells, is_new: bool) -> str | None:
-        if not given.keys() <= self._columns.keys():  # the table was altered meanwhile
+        if not given.keys() <= self._columns.keys():  # the table was altered since
             return RowError.REASON_INVALID
         for name in self._not_null:
             if name in given:
@@ -224,7 +224,7 @@ class RowApplier:
         return None
 
     def record(self, effects: RowEffects, timestamp: int) -> Record:
-        """Return the changes (at least one) as a record: few row by row, many as columns.
+        """Return the changes (at least one) as a record: a few row by row, many as columns.
 
         Raises pa.ArrowException for a value that does not fit its column; see `misfits`.
         """
@@ -246,7 +246,7 @@ _OUTCOMES = np.array([_code(outcome) for pair in OUTCOMES for outcome in pair], 
 
 @dataclass(frozen=True)
 class WriteCounts:
-    """How many rows of a write had which outcome."""
+    """The number of rows of a write by outcome."""
 
     inserted: int = 0
     updated: int = 0
@@ -267,10 +267,10 @@ NO_COUNTS = WriteCounts()
 
 @dataclass(frozen=True)
 class KeyedOperations:
-    """n operations in key order, those of one key in row order.
+    """n operations in key order; operations on one key are in row order.
 
-    `rows` int64[n] are row numbers, `group` int64[n] the index of each one's key among the k
-    distinct keys, `operations` uint8[n].
+    `rows` int64[n] are row numbers, `group` int64[n] the index of each operation's key among the
+    k distinct keys, `operations` uint8[n].
     """
 
     rows: np.ndarray
@@ -281,7 +281,7 @@ class KeyedOperations:
 
 @dataclass(frozen=True)
 class RowFailure:
-    """Row numbers int64[m] that the tablet refuses, for one reason of RowError."""
+    """Row numbers int64[m] that the tablet refuses, all for one reason of RowError."""
 
     reason: str
     rows: np.ndarray
@@ -293,7 +293,7 @@ class KeyEffects:
 
     `action` uint8[k]. `sources` has an int64[k] per value column of the write: the row number whose
     value the column takes, SOURCE_KEEP, or SOURCE_DEFAULT. `is_replaced` bool[k]: the row was
-    deleted and inserted again, so columns that the write does not provide go to their defaults.
+    deleted and inserted again, so columns that the write does not provide get their defaults.
     """
 
     action: np.ndarray
@@ -309,9 +309,9 @@ def collapse(
     column_count: int,
     is_set: Sequence[np.ndarray] | None,
 ) -> KeyEffects:
-    """Return the effect of all operations, given which of the k keys exist (bool[k]).
+    """Return the effect of all operations; `exists` bool[k]: which keys exist before them.
 
-    `is_set` is None when every row sets all `column_count` columns, else a bool array per column
+    `is_set` is None if every row sets all `column_count` columns, else a bool array per column
     indexed by row number.
     """
     operations = keyed.operations
@@ -332,7 +332,7 @@ def collapse_uniform(
     is_later = ~is_first
     was_live[is_later] = is_live[keyed.group[is_later]]
     outcomes = np.where(was_live, present, absent)
-    # An operation that updates present keys takes the values of a key's last row.
+    # If the operation updates present keys, the values of the key's last row win.
     is_source = np.append(is_first[1:], True) if present == UPDATED else is_first
     counts, failures = _counts_and_failures(outcomes, keyed.rows)
     return KeyEffects(
@@ -345,7 +345,7 @@ def collapse_uniform(
 
 
 def _actions(exists: np.ndarray, is_live: np.ndarray, is_changed: np.ndarray) -> np.ndarray:
-    """Return the action on each key: which exist before the write, and which are live after it."""
+    """Return the action on each key from its states before and after the write."""
     action: np.ndarray = _ACTIONS.take(np.uint8(2) * exists + is_live)
     action[(action == ACTION_UPDATE) & ~is_changed] = ACTION_NONE
     return action
@@ -354,7 +354,7 @@ def _actions(exists: np.ndarray, is_live: np.ndarray, is_changed: np.ndarray) ->
 def _counts_and_failures(
     outcomes: np.ndarray, rows: np.ndarray
 ) -> tuple[WriteCounts, list[RowFailure]]:
-    """Sum up the outcome codes uint8[n] of n rows."""
+    """Count the outcome codes uint8[n] of n rows, and group the refused rows by reason."""
     counts = WriteCounts(*(int(np.count_nonzero(outcomes == code)) for code in range(_REFUSED)))
     failures = [
         RowFailure(reason, rows[is_refused])
@@ -370,7 +370,7 @@ def collapse_rounds(
     column_count: int,
     is_set: Sequence[np.ndarray] | None,
 ) -> KeyEffects:
-    """Collapse any mixture: one round per position in the chains of operations."""
+    """Collapse any mixture of operations: one round per position in the chains of operations."""
     state = _Rounds(exists, column_count, is_set)
     outcomes = np.empty(len(keyed.rows), np.uint8)
     for at in _rounds(keyed.group):
@@ -379,7 +379,7 @@ def collapse_rounds(
 
 
 def _rounds(group: np.ndarray) -> list[np.ndarray]:
-    """Return, per round, the positions of the operations applied in it; `group` is ascending."""
+    """Return the positions of the operations of each round; `group` is ascending."""
     if not len(group):
         return []
     starts = np.flatnonzero(np.append(True, group[1:] != group[:-1]))
@@ -423,7 +423,7 @@ class _Rounds:
         return outcomes
 
     def effects(self, counts: WriteCounts, failures: Sequence[RowFailure]) -> KeyEffects:
-        """Return the sum of all rounds."""
+        """Return the effects of all rounds."""
         is_changed = self._is_changed | self._is_replaced
         action = _actions(self._exists, self._alive, is_changed)
         sources = self._sources if self._is_set is not None else self._sources * self._column_count
@@ -432,11 +432,11 @@ class _Rounds:
 
 @dataclass(slots=True)
 class RowOperation:
-    """`operation` on the row whose key columns stand in `values`.
+    """`operation` on the row with the key columns in `values`.
 
     `values` maps names of columns to canonical values (`model/values.py`), None for null: exactly
-    the columns that the row sets, all key columns among them. Once the operation is passed down, it
-    must not be changed unless it fails, because memory shares it.
+    the columns that the row sets, including all key columns. An operation that has been handed to
+    a write must not be changed unless it fails, because the memory stores share it.
     """
 
     operation: Operation
@@ -447,8 +447,8 @@ class RowOperation:
 class RowWriteFailure:
     """Operation number `row` of a write was not applied.
 
-    `reason` is one of RowError's REASON_ constants. With `error` set it was no fault of the row:
-    its tablet could not be written at all.
+    `reason` is one of RowError's REASON_ constants. If `error` is set, the row is not at fault: its
+    tablet could not be written at all.
     """
 
     row: int
@@ -457,9 +457,9 @@ class RowWriteFailure:
 
 
 class RowWriteResult(NamedTuple):
-    """A write's outcome: all operations but the `failures` are applied and durable.
+    """The outcome of a write: all operations except `failures` are applied and durable.
 
-    `timestamp` is the highest of the tablets' timestamps, 0 when nothing was written.
+    `timestamp` is the highest of the tablets' timestamps, 0 if nothing was written.
     """
 
     timestamp: int

@@ -1,18 +1,11 @@
 """Tablet: the rowsets of one superblock, opened for reading, with lookups by key.
 
 A `Tablet` is one version and never changes; a newer superblock is another `Tablet`, which shares
-the opened files through the cache. `with_memory` gives the tablet together with what its log holds
-beyond the superblock: the DeltaMemStores on top of their DiskRowSets, and the MemRowSet as one more
-rowset, the last.
+the opened files through the cache. `with_memory` returns the tablet together with the records in
+its log after the superblock: a DeltaMemStore on top of each changed DiskRowSet, and the MemRowSet
+as the last rowset.
 
-Threads: any number may read.
-
-Lock order (a writer takes them top down): the queue of a tablet's row writers within the process
-(table/row_write.py); the tablet locks between processes, in tablet-id order (fs/lock.py); the
-mutex of a tablet's memory (mem_stores.py); then the block cache's lock and the mutexes of single
-stores, leaves. Readers take only the last three.
-
-Superblock: one tablet's list of rowsets and files, as one JSON file that never changes.
+A superblock is one tablet's list of rowsets and files, as one JSON file:
 
     {"format_version": 3, "tablet_id": "…", "wal_start": [segment, offset],
      "rowsets": [rowset, …],                                         rowset: see rowset_meta.py
@@ -20,10 +13,17 @@ Superblock: one tablet's list of rowsets and files, as one JSON file that never 
 
 `wal_start` is a position in the write-ahead log. Records before it have been flushed to rowsets;
 records at or after it have not. Version 1 had no log, version 2 no tombstones. A superblock without
-tombstones is written as version 2.
+tombstones is written as version 2. A manifest names the superblock of each tablet with its length
+and checksum. A commit or a memory flush writes a new superblock for each tablet that it changes;
+the old one stays for readers of the past.
 
-A manifest names the superblock of each tablet with its length and checksum. A commit or a flush
-writes a new superblock for each tablet that it touches; the old one stays for readers of the past.
+**Invariants**: a superblock file and a `Tablet` never change.
+
+**Threads**: any number may read. Lock order (a writer takes the locks from first to last): the
+queue of a tablet's row writers within the process (table/row_write.py); the tablet locks between
+processes, in tablet-id order (fs/lock.py); the mutex of a tablet's memory (mem_stores.py); then the
+block cache's lock and the mutexes of single stores, which are leaves. Readers take only the last
+three.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ from kudulite.wal.log import WAL_BEGIN, WalPosition
 ROWSET_FOLDER = "rowset"
 WAL_FOLDER = "wal"
 LOCK_NAME = "lock"
-MAINTENANCE_LOCK_NAME = "maintenance-lock"  # of who compacts the tablet; see table/maintenance.py
+# Held during maintenance; see table/maintenance.py.
+MAINTENANCE_LOCK_NAME = "maintenance-lock"
 
 FORMAT_VERSION = 3
 _VERSION_WITHOUT_TOMBSTONES = 2
@@ -61,9 +62,9 @@ _VERSION_WITHOUT_TOMBSTONES = 2
 
 @dataclass(frozen=True)
 class RowLocations:
-    """Where n keys are live: `rowset_index` int32[n] into `Tablet.rowsets` and `rowid` int64[n].
+    """The locations of n keys: `rowset_index` int32[n] into `Tablet.rowsets`, `rowid` int64[n].
 
-    Both are -1 for a key that is not in the tablet.
+    Both are -1 for a key that is not live in the tablet.
     """
 
     rowset_index: np.ndarray
@@ -71,7 +72,7 @@ class RowLocations:
 
     @property
     def is_found(self) -> np.ndarray:
-        """bool[n]."""
+        """bool[n]: whether each key is live."""
         return self.rowid >= 0
 
     def take(self, indices: np.ndarray) -> RowLocations:
@@ -80,12 +81,12 @@ class RowLocations:
 
     @staticmethod
     def nowhere(count: int) -> RowLocations:
-        """Return the locations of `count` keys that are not there."""
+        """Return the locations of `count` keys that are not live."""
         return RowLocations(np.full(count, -1, np.int32), np.full(count, -1, np.int64))
 
 
 class Tablet:
-    """One tablet as one superblock describes it; `folder` is the tablet's own."""
+    """One tablet as one superblock describes it; `folder` is the tablet's folder."""
 
     def __init__(self, superblock: Superblock, folder: Path, cache: BlockCache) -> None:
         disk = tuple(
@@ -130,7 +131,7 @@ class Tablet:
         return tablet
 
     def rowset(self, rowset_id: str) -> DiskRowSet | None:
-        """Return a DiskRowSet by id, or None when this version does not have it."""
+        """Return a DiskRowSet by id, or None if this version does not have it."""
         index = self._disk_index.get(rowset_id)
         return None if index is None else self.disk_rowsets[index]
 
@@ -141,7 +142,7 @@ class Tablet:
         return RowSetTree([r for r in self.rowsets if r.is_visible(timestamp)])
 
     def locate(self, keys: KeyArray, timestamp: int) -> RowLocations:
-        """Look up ascending `keys` at a snapshot: bounds, bloom filter, key index, deletes.
+        """Look up ascending `keys` at a snapshot by bounds, bloom filter, key index and deletes.
 
         O(height of the tablet) array operations over the keys.
         """
@@ -165,7 +166,7 @@ class Tablet:
 
     @property
     def live_row_count(self) -> int:
-        """Rows of the newest state, from metadata and memory alone."""
+        """The number of rows in the newest state, from metadata and memory alone."""
         live = 0 if self.memrowset is None else self.memrowset.live_row_count(TIMESTAMP_MAX)
         for rowset in self.disk_rowsets:
             live += rowset.meta.live_row_count
@@ -198,7 +199,7 @@ class Superblock:
 
     @property
     def tablet_file_refs(self) -> list[FileRef]:
-        """The files that are in the tablet's own folder, not in that of a rowset."""
+        """The files in the tablet's own folder, not in the folder of a rowset."""
         return [file.ref for file in self.tombstones]
 
     def encode(self) -> bytes:

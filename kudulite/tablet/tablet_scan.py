@@ -1,14 +1,13 @@
-"""Scans of one tablet: its blocks one by one, or merged in key order.
+"""Scans of tablets: blocks, rows in key order, chosen rows, diff scans, and one key's history.
 
 A block is the unit of work: it is read, brought to the snapshot and filtered without any other, so
-blocks of a tablet may be read in any number of threads. Memory is bounded by the blocks in flight.
+any number of threads may read the blocks of a tablet. Memory is bounded by the blocks in flight.
 
-Scans of some rows of DiskRowSets, chosen by position: those that deltas touch, or all but some.
+`ChosenRows` selects rows of a DiskRowSet by position: the rows that deltas change, or all rows
+except some. A reader that reads base files directly needs the changed rows from here, because base
+data does not show their state at the snapshot.
 
-Who reads base files by himself needs the other rows from here: where a delta touches a row at the
-snapshot, base data does not show it as it is.
-
-Diff scan: what changed in a window of time, one row for each key.
+A diff scan returns the changes within a window of time, one row per key:
 
     rowset ─ changed rows, by key ─┐
     rowset ─ changed rows, by key ─┼─ windows of keys ─ one row a key ─ type, filter ─ batches
@@ -24,14 +23,13 @@ A key may have rows in several rowsets. All of them fall into the same window, s
 together, wherever the key is live at the start or the end. Memory is bounded by a block of each
 rowset that the window reaches.
 
-Threads: any number may scan.
+`key_history` applies the rules of a diff scan between all timestamps at which one key changed.
 
-Source: Kudu tablet.md and generic_iterators.cc, diff scans; there a window is [start, end), deletes
-have keys only, and inserts are not distinguished from updates.
+**Threads**: any number may scan.
 
-The versions of one key: its rows in all rowsets, dead or alive, put together by time.
-
-Source: Kudu has no counterpart; the rules are those of the diff scan, moment by moment.
+**Source**: Kudu tablet.md and generic_iterators.cc, diff scans; Kudu's window is [start, end), its
+deletes have keys only, and it does not distinguish inserts from updates. Kudu has no counterpart of
+`key_history`.
 """
 
 from __future__ import annotations
@@ -70,7 +68,7 @@ INSERT, UPDATE, DELETE = range(3)
 
 @dataclass(frozen=True)
 class BlockRead:
-    """One block of a scan, not read yet; `wanted` is bool[n], which of its rows, None for all."""
+    """One block of a scan, not read yet; `wanted` bool[n] selects its rows, None means all."""
 
     rowset: RowSet
     block: Block
@@ -78,13 +76,13 @@ class BlockRead:
     wanted: np.ndarray | None = None
 
     def run(self) -> pa.RecordBatch | None:
-        """Return the block's matching rows, or None when there are none."""
+        """Return the block's matching rows, or None if there are none."""
         rows = self.rowset.read_block(self.block, self.spec, self.wanted)
         return None if rows is None else rows.batch
 
 
 def block_reads(tablet: Tablet, spec: ScanSpec) -> Iterator[BlockRead]:
-    """Yield the reads that together make an unordered scan of the tablet."""
+    """Yield the reads that together are an unordered scan of the tablet."""
     if spec.predicates.is_empty:
         return
     for rowset in tablet.visible(spec.timestamp).overlapping(spec.lower, spec.upper):
@@ -116,7 +114,7 @@ def _rowset_stream(rowset: RowSet, spec: ScanSpec) -> OrderedStream[ScannedRows]
 
 
 def count_rows(tablet: Tablet, spec: ScanSpec) -> int:
-    """Return the number of matching rows; without predicates and bounds nothing is read."""
+    """Return the number of matching rows; without predicates and bounds no file is read."""
     if spec.predicates.is_empty:
         return 0
     if not spec.predicates.columns and spec.lower is None and spec.upper is None:
@@ -128,7 +126,7 @@ def count_rows(tablet: Tablet, spec: ScanSpec) -> int:
 
 @dataclass(frozen=True)
 class ChosenRows:
-    """Rows of one rowset: all, or those that deltas touch; but never those in `without`.
+    """Rows of one rowset: all, or the rows that deltas change; in both cases except `without`.
 
     `without` holds int64 row ids, strictly ascending, as bytes.
     """
@@ -138,7 +136,7 @@ class ChosenRows:
     without: bytes = b""
 
     def positions(self, rowset: DiskRowSet, timestamp: int) -> np.ndarray | None:
-        """Return int64[m], ascending: the row ids that are chosen; None: all of them."""
+        """Return int64[m], ascending: the chosen row ids, or None for all."""
         without = np.frombuffer(self.without, np.int64)
         if self.only_changed:
             changed = rowset.applier(timestamp).changed
@@ -173,7 +171,7 @@ def _mask(block: Block, rows: np.ndarray) -> np.ndarray | None:
 
 
 def diff_schema(spec: DiffSpec) -> pa.Schema:
-    """Return the Arrow schema of a diff scan: the projection, then what is said of the change."""
+    """Return the Arrow schema of a diff scan: the projection, then the columns of the change."""
     fields = [field.remove_metadata() for field in spec.schema.arrow_schema(spec.names)]
     added = [
         pa.field(CHANGE_TYPE, pa.string(), nullable=False),
@@ -186,9 +184,9 @@ def diff_schema(spec: DiffSpec) -> pa.Schema:
 
 
 def diff_scan(tablets: Sequence[Tablet], spec: DiffSpec) -> Iterator[pa.RecordBatch]:
-    """Yield the changes of some tablets together in key order, of `diff_schema`, none empty.
+    """Yield non-empty batches of `diff_schema`: the changes of some tablets, in key order.
 
-    A key may be in several of them: in a dropped range, and in one that came in its place.
+    A key may be in several tablets: one of a dropped range, and one of the range that replaced it.
     """
     if spec.predicates.is_empty:
         return
@@ -205,13 +203,13 @@ def diff_scan(tablets: Sequence[Tablet], spec: DiffSpec) -> Iterator[pa.RecordBa
 
 
 def _one_row_per_key(rows: ScannedRows, spec: DiffSpec) -> pa.RecordBatch:
-    """Join the lives of each key in a window of ascending keys, and say what became of it."""
+    """Join the rows of each key in a window of ascending keys into one change."""
     assert rows.keys is not None
     batch, keys = rows.batch, rows.keys
     live_start = batch.column(LIVE_START).to_numpy(zero_copy_only=False)
     live_end = batch.column(LIVE_END).to_numpy(zero_copy_only=False)
     starts, group = _groups(keys)
-    # At each end a key is live in one place at most; what is in no place gets any row, unused.
+    # At each end a key is live in at most one row. If it is not live, any row stands in, unused.
     before_at, after_at = starts.copy(), starts.copy()
     for_start, for_end = np.flatnonzero(live_start), np.flatnonzero(live_end)
     before_at[group[for_start]] = for_start
@@ -240,7 +238,7 @@ def _one_row_per_key(rows: ScannedRows, spec: DiffSpec) -> pa.RecordBatch:
 
 
 def _groups(keys: KeyArray) -> tuple[np.ndarray, np.ndarray]:
-    """Return where each key begins, and int64[n]: which of the keys each row has."""
+    """Return the position of each key's first row, and int64[n]: the index of each row's key."""
     is_first = ~keys.equals_previous()
     return np.flatnonzero(is_first), np.cumsum(is_first) - 1
 
@@ -256,7 +254,7 @@ def _matches(
     before_at: np.ndarray,
     was_live: np.ndarray,
 ) -> np.ndarray:
-    """Return bool[k]: which keys meet the predicates on values at either end of the window."""
+    """Return bool[k]: whether each key matches the predicates at either end of the window."""
     names = spec.value_predicates.columns
     places = _image_places(spec)
     first, width = IMAGE_START, len(spec.image_columns)
@@ -265,14 +263,14 @@ def _matches(
         arrays = [batch.column(offset + places[name]).take(pa.array(at)) for name in names]
         return spec.value_predicates.evaluate(pa.RecordBatch.from_arrays(arrays, names))
 
-    # A deleted row's image "after" is the one before.
+    # The "after" image of a deleted row is its "before" image.
     is_match: np.ndarray = evaluate(first, after_at)
     is_match = is_match | (evaluate(first + width, before_at) & was_live)
     return is_match
 
 
 def _struct(arrays: list[pa.Array], fields: list[pa.Field], is_there: np.ndarray) -> pa.Array:
-    """Return a struct array, null where nothing is there; fields may be none."""
+    """Return a struct array, null where `is_there` is false; there may be no fields."""
     if fields:
         return pa.StructArray.from_arrays(arrays, fields=fields, mask=pa.array(~is_there))
     values: list[dict[str, object] | None] = [{} if there else None for there in is_there.tolist()]
@@ -281,9 +279,9 @@ def _struct(arrays: list[pa.Array], fields: list[pa.Field], is_there: np.ndarray
 
 @dataclass(frozen=True)
 class KeyVersion:
-    """One version of a row, from `timestamp` on; None: from before what was asked for.
+    """One row version, current from `timestamp` on; None: since before the requested start.
 
-    `cells` are arrays of one value for each column; of a delete, those of the row before.
+    `cells` has an array of one value for each column; for a delete, the values of the deleted row.
     """
 
     timestamp: int | None
@@ -292,24 +290,24 @@ class KeyVersion:
 
     @property
     def is_delete(self) -> bool:
-        """Whether the row is not there any more."""
+        """Whether this version is a delete."""
         return self.change_type == CHANGE_TYPES[DELETE]
 
 
 def key_history(
     tablets: Sequence[Tablet], key: bytes, schema: Schema, start: int
 ) -> list[KeyVersion]:
-    """Return the KeyVersions of an encoded key, the one at `start` first if it was there then."""
+    """Return the versions of an encoded key, first the one at `start` if it was live then."""
     spec = ScanSpec(
         schema, (), bind_predicates((), schema), TIMESTAMP_MAX, key, key + b"\0", with_keys=True
     )
-    lives = (find_row(rowset, spec) for tablet in tablets for rowset in tablet.rowsets)
-    rows = [row for row in lives if row is not None]
+    found = (find_row(rowset, spec) for tablet in tablets for rowset in tablet.rowsets)
+    rows = [row for row in found if row is not None]
     column_ids = {column.id for column in schema.columns}
-    moments = _moments(rows, start, column_ids)
-    holders = [next((row for row in rows if row.is_live(at)), None) for at in moments]
+    timestamps = _timestamps(rows, start, column_ids)
+    holders = [next((row for row in rows if row.is_live(at)), None) for at in timestamps]
     shown: list[tuple[int | None, int | None, OneRow, int]] = []
-    for number, (at, holder) in enumerate(zip(moments, holders, strict=True)):
+    for number, (at, holder) in enumerate(zip(timestamps, holders, strict=True)):
         if number == 0:
             if holder is not None:
                 shown.append((None, None, holder, at))
@@ -318,7 +316,7 @@ def key_history(
         if holder is not None:
             shown.append((at, INSERT if before is None else UPDATE, holder, at))
         elif before is not None:
-            shown.append((at, DELETE, before, moments[number - 1]))
+            shown.append((at, DELETE, before, timestamps[number - 1]))
     images = {
         row: row.images(schema.columns, sorted({at for _, _, other, at in shown if other is row}))
         for row in dict.fromkeys(row for _, _, row, _ in shown)
@@ -329,8 +327,8 @@ def key_history(
     ]
 
 
-def _moments(rows: Sequence[OneRow], start: int, column_ids: Collection[int]) -> list[int]:
-    """Return `start` and when any of the rows changed after it, ascending."""
+def _timestamps(rows: Sequence[OneRow], start: int, column_ids: Collection[int]) -> list[int]:
+    """Return `start` and all later timestamps at which one of the rows changed, ascending."""
     changed: set[int] = set()
     for row in rows:
         changed |= row.moments(start, column_ids)

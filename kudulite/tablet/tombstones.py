@@ -1,16 +1,4 @@
-"""The tombstones of a tablet together: looked up by ordered writes, joined as they come.
-
-    newest      t8    t7    t6      each commit with ordered deletes adds one file …
-    joined      └──t9──┘    t6      … and takes in those before it that are at most twice as long
-
-So there are few files, each more than twice as long as all newer ones, and a delete is written
-again only some times. A tombstone is kept for the table's history retention: whoever joins files
-leaves out what was deleted at or before the ancient history mark, and files that are wholly behind
-it go with the next ordered delete or history collection.
-
-Threads: any; nothing here is changed after it is made.
-
-Tombstones: the keys that ordered writes have deleted, and as of which ordering value.
+"""Tombstones: the keys that ordered writes have deleted, each with its ordering value.
 
     file := an Arrow IPC file, sorted by key, each key once; schema metadata as below
         key        binary, or fixed_size_binary of the keys' width
@@ -18,25 +6,31 @@ Tombstones: the keys that ordered writes have deleted, and as of which ordering 
         timestamp  uint64: when the delete was committed; 0: by the commit that wrote this file
     metadata "kudulite.tombstones" := {"format_version": 1, "width": bytes of each key or null}
 
-They are no rows: nothing reads them but the next ordered write, which drops changes that are older
-than a delete (ordering.py). A file is in its tablet's folder, `tombstone-<uuid>.arrow`; its entry
-in the superblock names the ordering column by id.
+Only ordered writes read tombstones, to drop changes older than a delete (ordering.py). A file is in
+its tablet's folder, `tombstone-<uuid>.arrow`; its entry in the superblock names the ordering column
+by id.
 
-Invariants: (1) a file has at least one key; (2) it never changes; who joins files lists the new one
-in their place.
+    newest      t8    t7    t6      each commit with ordered deletes adds one file …
+    joined      └──t9──┘    t6      … and merges older files that are at most twice as long into it
 
-Threads: any number may read.
+So there are few files, each more than twice as long as all newer ones together, and a delete is
+rewritten only a few times. A tombstone is kept for the table's history retention: a merge of files
+omits deletes at or before the ancient history mark, and the next ordered delete or history
+collection removes files that are wholly behind it.
 
-A total order over the values of any column, as arrays that other code can sort and compare.
+Ordering values need a total order, given as arrays that can be sorted and compared:
 
     null  <  false < true  <  numbers  <  NaN      strings and binary by unsigned bytes
     arrays by their elements, a shorter one before those that it begins
 
-Each column becomes one or several *sort keys*, arrays which compare one after the other and hold
-no float. Loosely -0.0 equals 0.0 and every NaN every other, as comparisons have it everywhere;
-exactly, only equal bits are equal, so that of two different rows one is always greater.
+A column becomes one or several *sort keys*: arrays without floats that are compared one after the
+other. Loosely, -0.0 equals 0.0 and all NaN are equal, as in every other comparison of kudulite.
+Exactly, only equal bits are equal, so that of two different rows one is always greater.
 
-Threads: pure functions over immutable values.
+**Invariants**: (1) a file has at least one key; (2) a file never changes; a merge of files lists
+its new file in their place.
+
+**Threads**: any number may read; nothing here changes after it is made.
 """
 
 from __future__ import annotations
@@ -65,13 +59,13 @@ TIMESTAMP_OF_COMMIT = 0
 _METADATA_KEY = b"kudulite.tombstones"
 _NAMES = ["key", "value", "timestamp"]
 
-# The integers of a float's size, and the greatest of them.
+# By the size of a float: the integer type of that size, and its greatest value.
 _INTEGERS = {2: (np.int16, 0x7FFF), 4: (np.int32, 0x7FFFFFFF), 8: (np.int64, (1 << 63) - 1)}
 
 
 @dataclass(frozen=True)
 class StagedTombstones:
-    """A new file of a write, and the names of those that the write takes out."""
+    """A new file of a write, and the names of the files that it replaces."""
 
     meta: TombstoneFileMeta
     replaced: frozenset[str] = frozenset()
@@ -79,14 +73,14 @@ class StagedTombstones:
 
 @dataclass(frozen=True)
 class Tombstones:
-    """The files that one superblock lists, oldest first; `folder` is the tablet's."""
+    """The files that one superblock lists, oldest first; `folder` is the tablet's folder."""
 
     metas: Sequence[TombstoneFileMeta]
     folder: Path
     cache: BlockCache
 
     def values_of(self, keys: KeyArray, column: Column) -> pa.Array:
-        """Return the highest value that each of ascending `keys` was deleted with, null: never."""
+        """Return for each of ascending `keys` the highest value of its deletes, or null if none."""
         highest = pa.nulls(len(keys), column.type.arrow)
         for meta in self.metas:
             if meta.column_id != column.id:
@@ -109,10 +103,10 @@ class Tombstones:
         file_system: FileSystem,
         folder: Path,
     ) -> StagedTombstones:
-        """Write that a commit deletes ascending `keys` (at least one) to a new file in `folder`.
+        """Write the deletes of ascending `keys` (at least one) to a new file in `folder`.
 
-        Takes out the files that it joins with the new one, and those that nobody needs: behind the
-        ancient history mark, or of a column that was dropped.
+        The new file replaces the files merged into it, and files that are not needed any more:
+        those behind the ancient history mark, or of a dropped column.
         """
         stamps = np.full(len(keys), TIMESTAMP_OF_COMMIT, np.uint64)
         parts = [TombstoneRows(keys, values, stamps)]
@@ -136,8 +130,9 @@ class Tombstones:
         return StagedTombstones(new, frozenset(replaced))
 
     def without(self, file_system: FileSystem, keys: KeyArray) -> tuple[TombstoneFileMeta, ...]:
-        """Write the files that hold any of ascending `keys` again, into the tablet's folder,
-        without these; returns the entries of all files then.
+        """Rewrite the files that hold any of ascending `keys` without them, in the tablet's folder.
+
+        Returns the entries of all files after that.
         """
         metas = []
         for meta in self.metas:
@@ -151,7 +146,7 @@ class Tombstones:
         return tuple(metas)
 
     def _rows(self, meta: TombstoneFileMeta, column: Column) -> TombstoneRows:
-        """Return a file's rows, values in the column's type: it may have been widened since."""
+        """Return a file's rows; values are cast to the column's type, which may be wider now."""
         rows = self._read(meta)
         if rows.values.type.equals(column.type.arrow):
             return rows
@@ -179,7 +174,7 @@ def _after(rows: TombstoneRows, mark: int) -> TombstoneRows:
 
 
 def _joined(parts: Sequence[TombstoneRows]) -> TombstoneRows:
-    """Return the highest value of each key; of equal ones that of the newest part, the last."""
+    """Return the row with the highest value of each key; of equal values, that of the last part."""
     if len(parts) == 1:
         return parts[0]
     keys = KeyArray.concat([part.keys for part in parts])
@@ -225,7 +220,7 @@ class TombstoneRows:
 
 @dataclass(frozen=True)
 class TombstoneFileMeta:
-    """What a superblock says of a file: its ordering column, its rows, their moments."""
+    """The superblock's entry of a file: ordering column, row count, and range of timestamps."""
 
     ref: FileRef
     column_id: int
@@ -234,7 +229,7 @@ class TombstoneFileMeta:
     timestamp_max: int = TIMESTAMP_OF_COMMIT
 
     def stamped(self, timestamp: int) -> TombstoneFileMeta:
-        """Return the entry of a staged file, now that its commit has a timestamp."""
+        """Return the entry of a staged file with the timestamp of its commit."""
         first = self.timestamp_min or timestamp
         return replace(self, timestamp_min=first, timestamp_max=timestamp)
 
@@ -258,7 +253,7 @@ class TombstoneFileMeta:
 def write_tombstones(
     file_system: FileSystem, folder: Path, column_id: int, rows: TombstoneRows
 ) -> TombstoneFileMeta:
-    """Write `rows` (at least one) to a new file, durable but for its name. Raises StorageError."""
+    """Write `rows` (at least one) to a new file, durable except its name. Raises StorageError."""
     assert len(rows)
     assert rows.keys.is_sorted(strict=True)
     header = {"format_version": FORMAT_VERSION, "width": rows.keys.width}
@@ -309,9 +304,9 @@ def read_tombstones(path: Path, meta: TombstoneFileMeta) -> TombstoneRows:
 
 
 def sort_keys(values: pa.Array, *, exact: bool) -> list[pa.Array]:
-    """Return arrays of `len(values)` that compare, the first that differs deciding, as values do.
+    """Return arrays of `len(values)` that compare as `values` do; the first difference decides.
 
-    Those of different arrays compare with each other only if they were made in one call.
+    Sort keys are comparable only with others of the same call.
     """
     keys = []
     if values.null_count:
@@ -326,7 +321,7 @@ def sort_keys(values: pa.Array, *, exact: bool) -> list[pa.Array]:
 
 
 def sorted_positions(keys: Sequence[pa.Array]) -> np.ndarray:
-    """Return int64[n]: the positions of rows in the order of sort keys, which compare in turn."""
+    """Return int64[n]: the positions of rows in the order of sort keys, compared in turn."""
     names = [str(number) for number in range(len(keys))]
     table = pa.Table.from_arrays(list(keys), names=names)
     order: pa.Array = pc.sort_indices(table, [(name, "ascending") for name in names])
@@ -339,8 +334,8 @@ def last_of_runs(groups: np.ndarray) -> np.ndarray:
 
 
 def compare(left: Sequence[pa.Array], right: Sequence[pa.Array], *, exact: bool) -> np.ndarray:
-    """Return int8[n]: -1, 0 or 1 where row i of the columns `left` is less than that of `right`,
-    equal, or greater; the first column that differs decides.
+    """Return int8[n]: -1, 0 or 1 if row i of the columns `left` is less than row i of `right`,
+    equal to it, or greater; the first column that differs decides.
     """
     count = len(left[0])
     sign = np.zeros(count, np.int8)
@@ -356,7 +351,7 @@ def compare(left: Sequence[pa.Array], right: Sequence[pa.Array], *, exact: bool)
 
 
 def equals_previous(keys: Sequence[pa.Array]) -> np.ndarray:
-    """Return bool[n]: whether a row of the sort keys is equal to the row before it."""
+    """Return bool[n]: whether each row of the sort keys equals the previous row."""
     count = len(keys[0])
     equal = np.ones(count, dtype=bool)
     equal[:1] = False
@@ -372,27 +367,28 @@ def _is_true(flags: pa.Array) -> np.ndarray:
 
 
 def _float_key(values: pa.Array, exact: bool) -> pa.Array:
-    """Return integers whose order is that of floats."""
+    """Return integers that have the same order as the floats."""
     numbers = values.fill_null(0.0).to_numpy(zero_copy_only=False)
     if not exact:
         numbers = np.where(np.isnan(numbers), np.array(np.nan, numbers.dtype), numbers)
         numbers = numbers + np.array(0.0, numbers.dtype)  # -0.0 + 0.0 is 0.0
     integer, greatest = _INTEGERS[numbers.dtype.itemsize]
     bits = np.ascontiguousarray(numbers).view(integer)
-    # The greater a negative float, the smaller its bits; all but the sign are turned round.
+    # The bits of negative floats descend as the floats ascend: flip all bits except the sign.
     return pa.array(np.where(bits < 0, bits ^ integer(greatest), bits))
 
 
 def _element_keys(lists: pa.Array, exact: bool) -> list[pa.Array]:
-    """Return the keys of the first elements of lists, then of the second ones, …; their lengths
-    go between: a list that has ended is less than one that goes on.
+    """Return the sort keys of the first elements of lists, then of the second elements, and so on.
+
+    A flag precedes each: whether the list has that element. A list that has ended is less.
     """
     lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
     starts = lists.offsets.to_numpy(zero_copy_only=False)[:-1]
     keys: list[pa.Array] = []
     for place in range(int(lengths.max(initial=0))):
-        goes_on = lengths > place
-        keys.append(pa.array(goes_on.astype(np.uint8)))
-        at = pa.array(starts + place, mask=~goes_on)
+        has_more = lengths > place
+        keys.append(pa.array(has_more.astype(np.uint8)))
+        at = pa.array(starts + place, mask=~has_more)
         keys += sort_keys(lists.values.take(at), exact=exact)
     return keys or [pa.array(np.zeros(len(lists), np.uint8))]
