@@ -113,7 +113,7 @@ def test_one_row_changed_when_its_changes_say_and_was_what_they_made(versions, r
                 assert life.moments(11, ids) == {c.timestamp for c in own if c.timestamp > 11}
                 for moment in versions.moments():
                     row = versions.at(moment).get(key)
-                    assert life.is_there(moment) == (row is not None)
+                    assert life.is_live(moment) == (row is not None)
                     if row is not None:
                         cells = life.images(columns, [moment])[moment]
                         assert {n: c[0].as_py() for n, c in zip(NAMES, cells, strict=True)} == row
