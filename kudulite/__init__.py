@@ -3,7 +3,7 @@
     import kudulite as kudu
     client = kudu.connect("/data/warehouse")
 
-What stands in `__all__` is what users may rely on; everything else may change.
+`__all__` lists the names that users may rely on. Everything else may change.
 """
 
 from kudulite import errors

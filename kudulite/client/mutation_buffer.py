@@ -267,7 +267,7 @@ class PendingError:
 
     @property
     def status(self) -> str:
-        """What went wrong, in Kudu's words: "Already present: key already present"."""
+        """The reason of the failure in Kudu's words: "Already present: key already present"."""
         if self.error is None:
             return f"{_ROW_STATUS.get(self.reason, _INVALID)}: {self.reason}"
         for kind, status in _ERROR_STATUS:

@@ -11,10 +11,10 @@ A column that is not set keeps what it holds, or takes its default in a new row;
 Threads: one at a time may fill an operation. Once applied it is fixed, unless it failed: then
 it may be changed and applied again.
 
-What a table asks of one row: a converter for each column, and what a row takes in a buffer.
+The layout of a row has a converter for each column, and the bytes that a row takes in a buffer.
 
-A converter gives what `canonical_value` gives. Values that are canonical already, which most are,
-pass after a test or two; all others take the long way, which also says what is wrong with them.
+A converter returns the result of `canonical_value`. Most values are canonical already and pass
+after a test or two. All other values are converted, and the error says what is wrong with them.
 Source: Kudu client/batcher.cc for the size of an operation.
 """
 
@@ -39,7 +39,7 @@ from kudulite.tablet.row_effects import RowOperation
 
 Converter = Callable[[Any], Any]
 
-# What a value takes in a row: a reference and a length for those that have no width of their own.
+# Bytes of a value in a row: a reference and a length for types without a fixed width.
 _VALUE_BYTES = {"bool": 1, "int8": 1, "int16": 2, "int32": 4, "float": 4, "date": 4}
 _REFERENCE_BYTES = 16
 _FLOAT = struct.Struct("<f")  # the native form gives infinity for what is too large
@@ -338,7 +338,7 @@ def _value_bytes(column_type: ColumnType) -> int:
 
 
 def _element_bytes(value: Any) -> int:
-    """What an element of an array takes, near enough."""
+    """Return the approximate size of an element of an array."""
     return _REFERENCE_BYTES + (len(value) if isinstance(value, str | bytes) else 0)
 
 

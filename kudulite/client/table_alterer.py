@@ -51,9 +51,9 @@ class TableAlterer:
         encoding: str | None = None,
         default: Any = None,
     ) -> ColumnSpec:
-        """Add a column, nullable unless said otherwise; returns its spec to refine.
+        """Add a column, nullable unless said otherwise; return its spec to refine.
 
-        Rows that are there show the default, for ever; one that is NOT NULL needs a default.
+        Existing rows show its default. A column that is NOT NULL needs a default.
         """
         options = {
             "type": type_,

@@ -38,8 +38,6 @@ CHECKED_FOLDERS = (
     "kudulite/wal",
     "kudulite_spark",
 )
-    "kudulite_spark",
-)
 
 # "It is told", "whoever reads", "what goes": each has an exact verb or noun in its place.
 BANNED_WORD = re.compile(
