@@ -34,12 +34,12 @@ from kudulite.model.predicate_constraint import domain_value
 from kudulite.model.schema import Column, Schema
 from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.rowset import ScanSpec
-from kudulite.table.flush import flush_table
 from kudulite.table.history import tablet_at
 from kudulite.table.manifest import TabletEntry
 from kudulite.table.read_request import Read, ReadRequest, plan_rows
 from kudulite.table.scan_plan import entries_to_scan
 from kudulite.table.table_store import TableStore
+from kudulite.table.tablet_memory import flush_table
 from kudulite.tablet.tablet import Tablet
 from kudulite.tablet.tablet_scan import BlockRead, ChosenRows, chosen_reads
 

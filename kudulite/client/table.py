@@ -42,7 +42,6 @@ from kudulite.model.aliases import Columns, Key, Keys, Moment, Row, Rows, Where,
 from kudulite.model.predicate import ColumnExpression
 from kudulite.model.schema import Schema
 from kudulite.table.check import CheckReport, check_table
-from kudulite.table.flush import flush_table
 from kudulite.table.garbage_collection import (
     GRACE_SECONDS,
     STAGING_GRACE_SECONDS,
@@ -63,6 +62,7 @@ from kudulite.table.purge import PurgeReport, purge_keys
 from kudulite.table.read_request import ReadRequest
 from kudulite.table.stage import WriteState, begin_write
 from kudulite.table.table_store import TableStore
+from kudulite.table.tablet_memory import flush_table
 from kudulite.tablet.operation import WriteSpec, parse_operation
 
 WRITE_OPTIONS = tuple(sorted(WriteOptions.__annotations__))

@@ -284,7 +284,7 @@ class Schema:
         """The primary key columns, in key order."""
         return self.columns[: self.key_count]
 
-    @property
+    @cached_property
     def value_columns(self) -> tuple[Column, ...]:
         """The columns that are not part of the primary key."""
         return self.columns[self.key_count :]

@@ -59,8 +59,7 @@ from kudulite.delta.delta_history import (
 from kudulite.fs.file_system import FileSystem
 from kudulite.model.schema import Schema
 from kudulite.rowset.disk_rowset import DiskRowSet, read_deltas, write_deltas
-from kudulite.rowset.rowset import Block
-from kudulite.rowset.rowset_meta import BaseFileMeta, RowSetMeta
+from kudulite.rowset.rowset import BaseFileMeta, Block, RowSetMeta
 
 
 def compact_columns(

@@ -1,4 +1,4 @@
-"""DiskRowSet: base data with its key index, bloom filter and deltas, read at a snapshot.
+"""DiskRowSet: base data with key index, bloom filter and deltas, read at a snapshot and written.
 
     row id = position of a row in base data = position of its key in the key index
 
@@ -12,12 +12,11 @@ Base data is read by column id from the file that has the column now:
     a file from before the column's type was widened                -> its values, cast
 
 A rowset begins with one base file. A major compaction of some columns writes another file with just
-these. A column that was added after the rowset was written is in no file until a compaction
-materialises it.
+these. The merged delta files are kept for the newest state and for one past timestamp, because a
+scan asks for them once per block. Changes in memory are merged on top.
 
-The merged delta files are kept for the newest state and for one past timestamp, because a scan
-asks for them once per block. Changes in memory are merged on top, so all versions of a
-DeltaMemStore share the merged files.
+A new rowset begins after `ROWSET_ROWS_MAX` rows or `ROWSET_BYTES_MAX` Arrow bytes, deltas included,
+at the border of a row group. The rowsets of one call have disjoint key ranges.
 
 **Invariants** (1) statistics of base data exclude a block only for columns that no visible delta
 changes; (2) opened files are shared through the cache under their path, since a file never changes;
@@ -32,34 +31,48 @@ data includes the last image of each ghost row.
 from __future__ import annotations
 
 import copy
+import uuid
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from kudulite.basefile.base_data import ROW_GROUP_ROWS, BaseDataFile
+from kudulite.basefile.base_data import ROW_GROUP_ROWS, BaseDataFile, write_base_data
 from kudulite.basefile.block_cache import BlockCache, kept_bytes
-from kudulite.basefile.bloom import BloomFilter
-from kudulite.basefile.key_index import KeyIndex
+from kudulite.basefile.bloom import BloomFilter, write_bloom
+from kudulite.basefile.key_index import KeyIndex, write_key_index
 from kudulite.delta.delta_applier import DeltaApplier, DeltaSource
 from kudulite.delta.delta_file import (
+    OP_DELETE,
     DeltaFile,
     DeltaFileMeta,
     DeltaRows,
+    concat_rows,
     create_delta_file,
+    rows_between,
     without_unset,
 )
 from kudulite.delta.delta_history import stamped
 from kudulite.delta.delta_mem_store import DeltaMemSnapshot
 from kudulite.fs.file_system import FileSystem
 from kudulite.model.key_array import KeyArray
-from kudulite.model.schema import Column
+from kudulite.model.schema import Column, Schema
 from kudulite.model.types import widened
-from kudulite.rowset.rowset import ApplierMemo, Block, RowSet, ScanSpec, View, cell_value, constant
-from kudulite.rowset.rowset_meta import BaseFileMeta, RowSetMeta
+from kudulite.rowset.rowset import (
+    ApplierMemo,
+    BaseFileMeta,
+    Block,
+    RowSet,
+    RowSetMeta,
+    ScanSpec,
+    View,
+    cell_value,
+    constant,
+)
 
 _KEY_BYTES = 12
 # Searching fewer keys than this in an index in memory is faster than asking the bloom filter.
@@ -67,6 +80,9 @@ _BLOOM_KEYS_MIN = 500
 
 # The cost of an opened file in the cache beside its content or map: metadata and handles.
 _OPEN_FILE_BYTES = 16 << 10
+
+ROWSET_ROWS_MAX = 1 << 20
+ROWSET_BYTES_MAX = 256 << 20
 
 
 class DiskRowSet(RowSet):
@@ -428,16 +444,12 @@ class BaseColumns:
         base = next((b for b in self._meta.base if column_id in b.column_ids), None)
         if base is None:
             return None
-        file = self._open(base)
-        self._files[column_id] = weakref.ref(file)
-        return file
-
-    def _open(self, base: BaseFileMeta) -> BaseDataFile:
-        path = self._folder / base.ref.name
-        nbytes = _OPEN_FILE_BYTES + kept_bytes(base.ref)
+        path, ref = self._folder / base.ref.name, base.ref
+        nbytes = _OPEN_FILE_BYTES + kept_bytes(ref)
         file: BaseDataFile = self._cache.get_or_load(
-            str(path), lambda: (BaseDataFile(path, base.ref), nbytes)
+            str(path), lambda: (BaseDataFile(path, ref), nbytes)
         )
+        self._files[column_id] = weakref.ref(file)
         return file
 
 
@@ -452,3 +464,139 @@ def _decode(file: BaseDataFile, group: int, column_id: int) -> tuple[pa.Array, i
 
 def _combined(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+@dataclass(frozen=True)
+class RowImages:
+    """n rows as rowsets store them: ascending `keys`, the newest image of each row, its history.
+
+    `insert_timestamps` is uint64[n], or None for the rows of one commit, which have no history.
+    Row ids of `undo` and `redo` are positions in `rows`, and each change has its own timestamp.
+    `undo` takes a row back to its first insert and is newest first within a row; the inserts are
+    not part of it. None and no changes mean the same.
+    """
+
+    keys: KeyArray
+    rows: pa.Table
+    insert_timestamps: np.ndarray | None = None
+    undo: DeltaRows | None = None
+    redo: DeltaRows | None = None
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @property
+    def nbytes(self) -> int:
+        """Approximate bytes of the cells of images and deltas."""
+        deltas = [changes for changes in (self.undo, self.redo) if changes is not None]
+        columns = [column for changes in deltas for column in changes.columns.values()]
+        cells: int = self.rows.nbytes + sum(column.values.nbytes for column in columns)
+        return cells + sum(changes.rowids.nbytes for changes in deltas)
+
+    def cut(self, start: int, stop: int) -> RowImages:
+        """Return rows start..stop, the row ids of their deltas from 0."""
+        stamps = self.insert_timestamps
+        return RowImages(
+            self.keys.slice(start, stop),
+            self.rows.slice(start, stop - start),
+            None if stamps is None else stamps[start:stop],
+            None if self.undo is None else rows_between(self.undo, start, stop),
+            None if self.redo is None else rows_between(self.redo, start, stop),
+        )
+
+    @staticmethod
+    def concat(parts: Sequence[RowImages]) -> RowImages:
+        """Return parts with insert timestamps and ascending keys, one after the other."""
+        starts = np.cumsum([0, *(len(part) for part in parts)])
+        stamps = [part.insert_timestamps for part in parts if part.insert_timestamps is not None]
+        return RowImages(
+            KeyArray.concat([part.keys for part in parts]),
+            pa.concat_tables([part.rows for part in parts]),
+            np.concatenate(stamps),
+            _concat_deltas([part.undo for part in parts], starts),
+            _concat_deltas([part.redo for part in parts], starts),
+        )
+
+
+def _concat_deltas(parts: Sequence[DeltaRows | None], starts: np.ndarray) -> DeltaRows | None:
+    moved = [
+        replace(changes, rowids=changes.rowids + start)
+        for changes, start in zip(parts, starts, strict=False)
+        if changes is not None
+    ]
+    return concat_rows(moved) if moved else None
+
+
+def write_rowsets(
+    file_system: FileSystem, folder: Path, schema: Schema, images: RowImages
+) -> Iterator[RowSetMeta]:
+    """Write rows with all columns and strictly ascending keys to new rowsets under `folder`.
+
+    Yields each rowset's entry when its files and its folder are durable; the caller makes the name
+    of the rowset in `folder` durable. Raises StorageError.
+    """
+    assert len(images) == images.rows.num_rows
+    step = rows_per_rowset(len(images), images.nbytes)
+    for start in range(0, len(images), step):
+        part = images.cut(start, min(start + step, len(images)))
+        meta = _write_rowset(file_system, folder, schema, part)
+        meta = _write_history(file_system, folder / meta.id, meta, part)
+        file_system.sync_directory(folder / meta.id)
+        yield meta
+
+
+def _write_history(
+    file_system: FileSystem, target: Path, meta: RowSetMeta, part: RowImages
+) -> RowSetMeta:
+    stamps = part.insert_timestamps
+    if stamps is None:
+        return meta
+    inserted = int(stamps.min())
+    # The rowset's insert timestamp is that of its first insert. Rows inserted later need an UNDO
+    # DELETE. It gets its own file, the last in the UNDO order, so that reads of older values can
+    # skip it.
+    later = np.flatnonzero(stamps > inserted)
+    absent = DeltaRows(later, np.full(len(later), OP_DELETE, np.uint8), {}, stamps[later])
+    return replace(
+        meta,
+        insert_timestamp=inserted,
+        undo=(
+            *write_deltas(file_system, target, "undo", part.undo),
+            *write_deltas(file_system, target, "undo", absent),
+        ),
+        redo=write_deltas(file_system, target, "redo", part.redo),
+    )
+
+
+def rows_per_rowset(row_count: int, nbytes: int) -> int:
+    """Return how many rows fill a rowset, if `row_count` rows have `nbytes` bytes."""
+    row_bytes = max(1, nbytes // max(1, row_count))
+    groups = min(ROWSET_ROWS_MAX, ROWSET_BYTES_MAX // row_bytes) // ROW_GROUP_ROWS
+    return max(1, groups) * ROW_GROUP_ROWS
+
+
+def _write_rowset(
+    file_system: FileSystem, folder: Path, schema: Schema, part: RowImages
+) -> RowSetMeta:
+    keys, rows = part.keys, part.rows
+    rowset_id = uuid.uuid4().hex
+    target = folder / rowset_id
+    file_system.make_directory(target)
+    with file_system.open_sink(target / f"base-{uuid.uuid4().hex}.parquet") as sink:
+        write_base_data(sink, rows, schema.columns)
+        base = sink.finish()
+    with file_system.open_sink(target / f"key-{uuid.uuid4().hex}.arrow") as sink:
+        write_key_index(sink, keys)
+        key_index = sink.finish()
+    with file_system.open_sink(target / f"bloom-{uuid.uuid4().hex}.bin") as sink:
+        write_bloom(sink, keys)
+        bloom = sink.finish()
+    return RowSetMeta(
+        id=rowset_id,
+        row_count=rows.num_rows,
+        key_min=keys[0],
+        key_max=keys[len(keys) - 1],
+        base=(BaseFileMeta(base, tuple(column.id for column in schema.columns)),),
+        key_index=key_index,
+        bloom=bloom,
+    )

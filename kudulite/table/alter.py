@@ -37,11 +37,11 @@ from typing import Any
 from kudulite.errors import KuduliteError, NotSupportedError, SchemaError, UsageError
 from kudulite.fs.lock import TabletLock
 from kudulite.model.schema import Column, Schema
-from kudulite.table.flush import flushed_under_locks
 from kudulite.table.history import ancient_history_mark, is_mark_still_valid
 from kudulite.table.manifest import DroppedRange, Manifest, TabletEntry
 from kudulite.table.partition import PartitionSchema, RangePartition, TabletPartition
 from kudulite.table.table_store import TableStore, publish_alone, publish_next
+from kudulite.table.tablet_memory import flushed_under_locks
 
 
 @dataclass(frozen=True)

@@ -39,12 +39,11 @@ from kudulite.model.encoded_key import encode_keys
 from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.model.types import is_widened
 from kudulite.rowset.disk_rowset import DiskRowSet
-from kudulite.rowset.rowset import RowSet
-from kudulite.rowset.rowset_meta import RowSetMeta
+from kudulite.rowset.rowset import RowSet, RowSetMeta
 from kudulite.table.manifest import DroppedRange, Manifest, TabletEntry
 from kudulite.table.partition import PartitionSchema
 from kudulite.table.table_store import TableStore
-from kudulite.table.wal_tail import read_tablet
+from kudulite.table.tablet_memory import read_tablet
 from kudulite.tablet.tablet import ROWSET_FOLDER, Tablet
 from kudulite.tablet.tombstones import TombstoneFileMeta, read_tombstones
 

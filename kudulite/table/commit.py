@@ -32,8 +32,7 @@ from kudulite.delta.delta_file import DeltaFileMeta
 from kudulite.errors import ConflictError, KuduliteError, StorageError, UsageError
 from kudulite.fs.file_system import check_length
 from kudulite.fs.lock import TabletLock
-from kudulite.rowset.rowset_meta import RowSetMeta
-from kudulite.table.flush import flush_tablet, flushed_under_locks
+from kudulite.rowset.rowset import RowSetMeta
 from kudulite.table.manifest import Manifest, TabletEntry
 from kudulite.table.stage import (
     StagedOperations,
@@ -46,6 +45,7 @@ from kudulite.table.stage import (
     new_part_folder,
 )
 from kudulite.table.table_store import TableStore, publish_next
+from kudulite.table.tablet_memory import flush_tablet, flushed_under_locks
 from kudulite.tablet.conflict_check import ConflictCheck
 from kudulite.tablet.resolve import StagedTablet
 from kudulite.tablet.row_effects import WriteCounts

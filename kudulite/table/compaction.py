@@ -42,7 +42,7 @@ from kudulite.model.schema import Schema
 from kudulite.rowset.delta_compaction import compact_columns, merge_redo_files, merge_undo_files
 from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.merge_compaction import RowIdMap, merge_rowsets
-from kudulite.rowset.rowset_meta import RowSetMeta, is_fully_ancient, without_ancient_undo
+from kudulite.rowset.rowset import RowSetMeta, is_fully_ancient, without_ancient_undo
 from kudulite.table.history import ancient_history_mark, is_mark_still_valid
 from kudulite.table.manifest import Manifest
 from kudulite.table.table_store import TableStore, are_there, publish_next

@@ -45,7 +45,7 @@ from kudulite.model.hybrid_time import (
 )
 from kudulite.table.manifest import Manifest, PartitionedTablets, TabletEntry
 from kudulite.table.table_store import TableStore, publish_alone
-from kudulite.table.wal_tail import make_durable, read_tablet
+from kudulite.table.tablet_memory import make_durable, read_tablet
 from kudulite.tablet.tablet import Tablet
 
 _NOT_WRITABLE = (errno.EACCES, errno.EROFS, errno.EPERM)

@@ -40,11 +40,10 @@ from pathlib import Path
 from kudulite.delta.delta_file import DeltaFileMeta
 from kudulite.errors import KuduliteError, LockTimeoutError, UsageError
 from kudulite.fs.lock import TabletLock, create_lock_file
-from kudulite.rowset.rowset_meta import RowSetMeta
+from kudulite.rowset.rowset import RowSetMeta
 from kudulite.table.alter import forget_dropped_ranges
 from kudulite.table.background import RETRY_SECONDS
 from kudulite.table.compaction import OperationResult, run_operation
-from kudulite.table.flush import flush_tablet
 from kudulite.table.garbage_collection import (
     GRACE_SECONDS,
     STAGING_GRACE_SECONDS,
@@ -54,7 +53,7 @@ from kudulite.table.garbage_collection import (
 )
 from kudulite.table.history import ancient_history_mark
 from kudulite.table.table_store import Environment, TableStore
-from kudulite.table.wal_tail import read_tablet
+from kudulite.table.tablet_memory import flush_tablet, read_tablet
 from kudulite.tablet.compaction_policy import BUDGET_BYTES, average_height
 from kudulite.tablet.maintenance_policy import (
     MaintenanceOperation,

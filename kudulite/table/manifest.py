@@ -18,21 +18,11 @@ from functools import cached_property, lru_cache
 from typing import Annotated, Any
 
 from kudulite.errors import CorruptionError, FormatVersionError, KuduliteError
-from kudulite.fs.file_system import (
-    FileRef,
-    decode_checked_json,
-    encode_checked_json,
-    stored_crc32,
-)
+from kudulite.fs.file_system import FileRef, decode_checked_json, encode_checked_json, stored_crc32
 from kudulite.fs.json_form import JsonForm, Stored
 from kudulite.model.schema import Schema
-from kudulite.rowset.rowset_meta import RowSetMeta
-from kudulite.table.partition import (
-    PartitionSchema,
-    RangePartition,
-    TabletPartition,
-    placed_schema,
-)
+from kudulite.rowset.rowset import RowSetMeta
+from kudulite.table.partition import PartitionSchema, RangePartition, TabletPartition, placed_schema
 
 FORMAT_VERSION = 3
 HISTORY_SECONDS_DEFAULT = 7 * 24 * 3600

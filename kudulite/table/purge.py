@@ -26,11 +26,11 @@ from kudulite.model.key_array import KeyArray
 from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.merge_compaction import merge_rowsets
 from kudulite.table.compaction import Replacement, carry_over, publish_superblock
-from kudulite.table.flush import flush_tablet, flush_under_lock
 from kudulite.table.garbage_collection import collect_garbage, open_writes
 from kudulite.table.history import ancient_history_mark
 from kudulite.table.manifest import Manifest
 from kudulite.table.table_store import TableStore
+from kudulite.table.tablet_memory import flush_tablet, flush_under_lock
 from kudulite.tablet.tablet import Tablet
 
 # Each lost race means that another process compacted the tablet.

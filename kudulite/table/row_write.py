@@ -33,7 +33,7 @@ from kudulite.table.background import RowQueue, WriteRequest
 from kudulite.table.maintenance import flush_when_needed
 from kudulite.table.manifest import Manifest
 from kudulite.table.table_store import TableStore
-from kudulite.table.wal_tail import recover
+from kudulite.table.tablet_memory import recover
 from kudulite.tablet.mem_stores import LOCATE_ARRAY_MIN, Location, MemStores
 from kudulite.tablet.row_effects import (
     NO_COUNTS,

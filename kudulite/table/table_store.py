@@ -52,7 +52,7 @@ from kudulite.fs.file_system import TRAILER_BYTES_MAX, FileRef, FileSystem, read
 from kudulite.fs.lock import TabletLock, create_lock_file, read_safe_timestamp
 from kudulite.model.hybrid_time import TIMESTAMP_MAX, Clock
 from kudulite.model.schema import Schema
-from kudulite.rowset.rowset_meta import RowSetMeta
+from kudulite.rowset.rowset import RowSetMeta
 from kudulite.table.background import BackgroundWork, RowQueue
 from kudulite.table.manifest import Manifest, TabletEntry, manifest_name
 from kudulite.table.partition import PartitionSchema, TabletPartition

@@ -37,7 +37,7 @@ from kudulite.model.encoded_key import decode_keys, encode_keys
 from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.model.key_array import KeyArray
 from kudulite.rowset.disk_rowset import DiskRowSet
-from kudulite.rowset.rowset_meta import RowSetMeta
+from kudulite.rowset.rowset import RowSetMeta
 from kudulite.tablet.resolve import (
     OperationBatch,
     Resolver,

@@ -38,8 +38,8 @@ from kudulite.fs.file_system import FileSystem
 from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Column, Schema
-from kudulite.rowset.rowset_meta import RowSetMeta
-from kudulite.rowset.rowset_writer import RowImages, write_rowsets
+from kudulite.rowset.disk_rowset import RowImages, write_rowsets
+from kudulite.rowset.rowset import RowSetMeta
 from kudulite.tablet.operation import Operation, WriteSpec, raise_row_error
 from kudulite.tablet.ordering import Ordering
 from kudulite.tablet.row_effects import (

@@ -8,7 +8,7 @@ as the last rowset.
 A superblock is one tablet's list of rowsets and files, as one JSON file:
 
     {"format_version": 3, "tablet_id": "…", "wal_start": [segment, offset],
-     "rowsets": [rowset, …],                                         rowset: see rowset_meta.py
+     "rowsets": [rowset, …],                                         rowset: see rowset.py
      "tombstones": [file, …]}                                        file: see tombstones.py
 
 `wal_start` is a position in the write-ahead log. Records before it have been flushed to rowsets;
@@ -45,8 +45,7 @@ from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.model.key_array import KeyArray
 from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.memrowset import MemRowSetSnapshot
-from kudulite.rowset.rowset import RowSet, RowSetTree
-from kudulite.rowset.rowset_meta import RowSetMeta
+from kudulite.rowset.rowset import RowSet, RowSetMeta, RowSetTree
 from kudulite.tablet.tombstones import TombstoneFileMeta, Tombstones
 from kudulite.wal.log import WAL_BEGIN, WalPosition
 

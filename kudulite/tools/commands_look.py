@@ -37,7 +37,7 @@ import typer
 
 import kudulite
 from kudulite.model.hybrid_time import format_timestamp
-from kudulite.rowset.rowset_meta import RowSetMeta
+from kudulite.rowset.rowset import RowSetMeta
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.compaction_policy import average_height, key_positions
 from kudulite.tablet.maintenance_policy import extents_of

@@ -29,7 +29,7 @@ from kudulite.errors import KuduliteError, OptionError
 from kudulite.fs.file_system import FileRef, decode_checked_json, read_file, verify_file
 from kudulite.fs.lock import read_lock_file
 from kudulite.model.hybrid_time import format_timestamp
-from kudulite.rowset.rowset_meta import RowSetMeta
+from kudulite.rowset.rowset import RowSetMeta
 from kudulite.table.table_store import MANIFEST_FOLDER, TableStore
 from kudulite.tablet.tablet import LOCK_NAME
 from kudulite.wal.log import SEGMENT_HEADER_BYTES, WalPosition, read_wal

@@ -20,7 +20,7 @@ from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.errors import TimestampError
 from kudulite.fs.file_system import FileSystem
-from kudulite.rowset.rowset_meta import RowSetMeta
+from kudulite.rowset.rowset import RowSetMeta
 from kudulite.table.alter import forget_dropped_ranges
 from kudulite.table.compaction import run_operation
 from kudulite.tablet.maintenance_policy import (

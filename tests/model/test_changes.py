@@ -14,7 +14,7 @@ import pytest
 
 import kudulite
 from kudulite.errors import TimestampError
-from kudulite.rowset.rowset_meta import RowSetMeta
+from kudulite.rowset.rowset import RowSetMeta
 from kudulite.table.compaction import run_operation
 from kudulite.table.history import ancient_history_mark
 from kudulite.tablet.maintenance_policy import (

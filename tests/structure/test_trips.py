@@ -8,12 +8,12 @@ from tests.structure.trips import TRIPS, files_entered, trip
 pytestmark = pytest.mark.xdist_group("structure")
 
 FILES_MAX = {
-    "bulk_upsert": 40,
-    "scan": 28,
-    "session_row": 21,
-    "get": 19,
-    "flush": 34,
-    "changes": 33,
+    "bulk_upsert": 36,
+    "scan": 27,
+    "session_row": 19,
+    "get": 17,
+    "flush": 29,
+    "changes": 32,
 }
 
 

@@ -18,12 +18,7 @@ from kudulite.delta.delta_file import DeltaFileMeta
 from kudulite.fs.file_system import FileRef
 from kudulite.model.schema import Column, Schema
 from kudulite.model.types import int64
-from kudulite.rowset.rowset_meta import (
-    BaseFileMeta,
-    RowSetMeta,
-    is_fully_ancient,
-    without_ancient_undo,
-)
+from kudulite.rowset.rowset import BaseFileMeta, RowSetMeta, is_fully_ancient, without_ancient_undo
 from kudulite.table.compaction import OperationResult
 from kudulite.table.manifest import Manifest, TabletEntry
 from kudulite.table.partition import PartitionSchema, TabletPartition

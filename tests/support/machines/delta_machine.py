@@ -42,14 +42,12 @@ from kudulite.model.key_array import KeyArray
 from kudulite.model.predicate import Predicate, bind_predicates
 from kudulite.model.schema import Column, Schema
 from kudulite.model.types import parse_type
-from kudulite.rowset import disk_rowset, rowset_writer
+from kudulite.rowset import disk_rowset
 from kudulite.rowset.delta_compaction import compact_columns, merge_redo_files, merge_undo_files
-from kudulite.rowset.disk_rowset import DiskRowSet
+from kudulite.rowset.disk_rowset import DiskRowSet, write_rowsets
 from kudulite.rowset.memrowset import MemRowSet
 from kudulite.rowset.row_versions import flush_image
-from kudulite.rowset.rowset import ScanSpec
-from kudulite.rowset.rowset_meta import RowSetMeta, without_ancient_undo
-from kudulite.rowset.rowset_writer import write_rowsets
+from kudulite.rowset.rowset import RowSetMeta, ScanSpec, without_ancient_undo
 from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
 
 LAST = 1 << 60
@@ -203,7 +201,7 @@ KEYS: dict[str, list[tuple]] = {
 def small_row_groups(rows: int) -> Iterator[None]:
     """Write and read row groups of so many rows."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (base_data, disk_rowset, disk_rowset, rowset_writer):
+        for module in (base_data, disk_rowset, disk_rowset, disk_rowset):
             patch.setattr(module, "ROW_GROUP_ROWS", rows)
         yield
 

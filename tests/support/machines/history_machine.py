@@ -42,15 +42,9 @@ import pyarrow as pa
 
 import kudulite
 from kudulite.client.table_alterer import TableAlterer
-from kudulite.errors import (
-    ConflictError,
-    KuduliteError,
-    RowError,
-    StorageError,
-    TimestampError,
-)
+from kudulite.errors import ConflictError, KuduliteError, RowError, StorageError, TimestampError
 from kudulite.model.hybrid_time import LOGICAL_BITS
-from kudulite.rowset.rowset_meta import RowSetMeta
+from kudulite.rowset.rowset import RowSetMeta
 from kudulite.table.alter import forget_dropped_ranges
 from kudulite.table.compaction import run_operation
 from kudulite.table.manifest import TabletEntry

@@ -18,11 +18,11 @@ from kudulite.delta.delta_history import merge_redo, stamped
 from kudulite.model.schema import Column
 from kudulite.model.types import parse_type
 from kudulite.rowset.delta_compaction import compact_columns, merge_redo_files, merge_undo_files
+from kudulite.rowset.disk_rowset import write_rowsets
 from kudulite.rowset.memrowset import MemRowSet
 from kudulite.rowset.merge_compaction import merge_rowsets
 from kudulite.rowset.row_versions import flush_image
-from kudulite.rowset.rowset_meta import RowSetMeta, is_fully_ancient, without_ancient_undo
-from kudulite.rowset.rowset_writer import write_rowsets
+from kudulite.rowset.rowset import RowSetMeta, is_fully_ancient, without_ancient_undo
 from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
 from tests.support.machines.random_rowsets import TYPES, VALUES, WIDER, RandomRowSets, Row
 

@@ -30,11 +30,9 @@ from kudulite.model.key_array import KeyArray
 from kudulite.model.predicate import bind_predicates
 from kudulite.model.schema import Column, Schema
 from kudulite.model.types import parse_type
-from kudulite.rowset.disk_rowset import DiskRowSet
+from kudulite.rowset.disk_rowset import DiskRowSet, RowImages, write_rowsets
 from kudulite.rowset.memrowset import MemRowSet
-from kudulite.rowset.rowset import ScanSpec
-from kudulite.rowset.rowset_meta import RowSetMeta
-from kudulite.rowset.rowset_writer import RowImages, write_rowsets
+from kudulite.rowset.rowset import RowSetMeta, ScanSpec
 
 Row = dict[int, Any]
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kudulite.model.hashing import hash_bucket, hash_buckets, murmur3
 from kudulite.model.key_array import KeyArray
+from kudulite.table.partition import hash_bucket, hash_buckets, murmur3
 
 
 @settings(max_examples=100, deadline=None)

@@ -10,10 +10,10 @@ from kudulite.delta.delta_file import OP_DELETE, OP_REINSERT, OP_UPDATE, DeltaFi
 from kudulite.delta.delta_history import merge_undo, stamped
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Column
-from kudulite.rowset import merge_compaction, rowset_writer
+from kudulite.rowset import disk_rowset, merge_compaction
 from kudulite.rowset.merge_compaction import MergedRowSets, merge_rowsets
 from kudulite.rowset.row_versions import RowVersions, read_row_versions
-from kudulite.rowset.rowset_meta import RowSetMeta
+from kudulite.rowset.rowset import RowSetMeta
 from tests.support.machines.merge_machine import MergeMachine
 from tests.support.machines.random_rowsets import RandomRowSets
 from tests.support.tiers import tiered
@@ -26,7 +26,7 @@ def small_limits(patch: pytest.MonkeyPatch, group: int, rowset: int, window: int
     for name, module in list(sys.modules.items()):
         if name.startswith("kudulite.") and hasattr(module, "ROW_GROUP_ROWS"):
             patch.setattr(module, "ROW_GROUP_ROWS", group)
-    patch.setattr(rowset_writer, "ROWSET_ROWS_MAX", rowset)
+    patch.setattr(disk_rowset, "ROWSET_ROWS_MAX", rowset)
     patch.setattr(merge_compaction, "_WINDOW_ROWS", window)
 
 
@@ -208,7 +208,7 @@ def test_rows_with_long_histories_fill_a_rowset_sooner(tmp_path, monkeypatch):
     small_limits(monkeypatch, 2, 100, 100)
     rows = IntRows(tmp_path)
     rows.insert(10, *range(6))
-    monkeypatch.setattr(rowset_writer, "ROWSET_BYTES_MAX", 1000)
+    monkeypatch.setattr(disk_rowset, "ROWSET_BYTES_MAX", 1000)
     assert len(rows.merged().rowsets) == 1
     for timestamp in range(20, 100):
         rows.change(timestamp, 1, "123")

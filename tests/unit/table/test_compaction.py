@@ -7,7 +7,7 @@ import pytest
 
 from kudulite.client.table import Table
 from kudulite.errors import TimestampError
-from kudulite.rowset.rowset_meta import RowSetMeta
+from kudulite.rowset.rowset import RowSetMeta
 from kudulite.table.compaction import OperationResult, run_operation
 from kudulite.table.garbage_collection import collect_garbage
 from kudulite.table.table_store import TableStore

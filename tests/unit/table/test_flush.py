@@ -9,11 +9,11 @@ import pytest
 
 from kudulite.client.table import Table
 from kudulite.errors import StorageError
-from kudulite.table import flush
-from kudulite.table.flush import flush_table, flush_tablet
+from kudulite.table import tablet_memory
 from kudulite.table.garbage_collection import collect_garbage
 from kudulite.table.manifest import manifest_name
 from kudulite.table.table_store import TableStore
+from kudulite.table.tablet_memory import flush_table, flush_tablet
 from kudulite.tablet.tablet import Superblock
 from kudulite.wal.log import list_segments, segment_path
 from tests.support.doubles.killing_file_system import (
@@ -203,7 +203,7 @@ def test_a_log_that_is_not_flushed_is_not_swept(core: CoreTables):
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]) -> None:
     """Have something done once, after a flush's files were built and before it is published."""
-    write_files, actions = flush._write_files, [action]
+    write_files, actions = tablet_memory._write_files, [action]
 
     def build(store: TableStore, memory: object) -> object:
         files = write_files(store, memory)
@@ -211,7 +211,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]) -> 
             actions.pop()()
         return files
 
-    monkeypatch.setattr(flush, "_write_files", build)
+    monkeypatch.setattr(tablet_memory, "_write_files", build)
 
 
 @pytest.mark.parametrize("is_other", [False, True], ids=["of this process", "of another"])
@@ -313,20 +313,20 @@ def test_a_flush_of_a_table_that_is_deleted_meanwhile_brings_nothing_back(core, 
 def test_a_flush_gives_up_where_commits_win_again_and_again(core: CoreTables, monkeypatch):
     """Each of them has flushed; nothing is lost."""
     table = new_table(core.client())
-    write_files, counts = flush._write_files, []
+    write_files, counts = tablet_memory._write_files, []
 
     def build(store: TableStore, memory: object) -> object:
         files = write_files(store, memory)
         with monkeypatch.context() as patch:
-            patch.setattr(flush, "_write_files", write_files)
+            patch.setattr(tablet_memory, "_write_files", write_files)
             counts.append(table.upsert([{"k": 1, "v": len(counts)}]).timestamp)
             put(table, 2, v=len(counts))
         return files
 
     put(table, 2)
-    monkeypatch.setattr(flush, "_write_files", build)
+    monkeypatch.setattr(tablet_memory, "_write_files", build)
     assert table.flush() == 0
-    assert len(counts) == flush.FLUSH_ATTEMPTS_MAX
+    assert len(counts) == tablet_memory.FLUSH_ATTEMPTS_MAX
     monkeypatch.undo()
     last = len(counts)
     assert stored(table) == stored(fresh(table)) == [(1, last - 1, 7), (2, last, 7)]

@@ -10,7 +10,7 @@ import pytest
 import kudulite
 from kudulite.client.table import Table
 from kudulite.errors import ConflictError
-from kudulite.table import flush
+from kudulite.table import tablet_memory
 from kudulite.table.garbage_collection import collect_garbage, collect_staging_garbage
 from kudulite.table.table_store import TableStore
 from tests.support.tables.core_tables import CoreTables, files_below, stored
@@ -193,7 +193,7 @@ def test_a_flush_does_not_publish_files_that_were_swept(core, table, monkeypatch
     session.apply(table.new_upsert({"k": 0, "v": 9}))
     session.apply(table.new_insert({"k": 100, "v": 9}))
     session.flush()
-    write, sweeps = flush._write_files, []
+    write, sweeps = tablet_memory._write_files, []
 
     def swept(*arguments):
         written = write(*arguments)
@@ -201,7 +201,7 @@ def test_a_flush_does_not_publish_files_that_were_swept(core, table, monkeypatch
             sweeps.append(collect_garbage(store(table), 0))
         return written
 
-    monkeypatch.setattr(flush, "_write_files", swept)
+    monkeypatch.setattr(tablet_memory, "_write_files", swept)
     before = stored(table)
     assert table.flush() > 0
     assert sweeps[0].file_count > 0

@@ -10,14 +10,9 @@ from kudulite.delta.delta_file import DeltaFileMeta
 from kudulite.fs.file_system import FileRef
 from kudulite.model.schema import Column, Schema
 from kudulite.model.types import parse_type
-from kudulite.rowset.rowset_meta import BaseFileMeta, RowSetMeta
+from kudulite.rowset.rowset import BaseFileMeta, RowSetMeta
 from kudulite.table.manifest import DroppedRange, Manifest, TabletEntry
-from kudulite.table.partition import (
-    HashDimension,
-    PartitionSchema,
-    RangePartition,
-    TabletPartition,
-)
+from kudulite.table.partition import HashDimension, PartitionSchema, RangePartition, TabletPartition
 from kudulite.tablet.tablet import Superblock
 from kudulite.tablet.tombstones import TombstoneFileMeta
 from kudulite.wal.log import WalPosition

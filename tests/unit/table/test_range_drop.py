@@ -14,11 +14,11 @@ from kudulite.client.table import Table
 from kudulite.errors import ConflictError, RowError, SchemaError, TimestampError
 from kudulite.table import maintenance
 from kudulite.table.alter import TableDraft, alter_table, forget_dropped_ranges
-from kudulite.table.flush import flush_tablet
 from kudulite.table.history import ancient_history_mark
 from kudulite.table.manifest import Manifest
 from kudulite.table.partition import RangePartition
 from kudulite.table.table_store import TableStore
+from kudulite.table.tablet_memory import flush_tablet
 from tests.support.tables.core_tables import CoreTables, ManualClock, environment, stored
 from tests.support.tables.readings import every_reading, rows_of_tokens
 from tests.support.tiers import tiered

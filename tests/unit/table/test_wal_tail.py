@@ -14,7 +14,7 @@ from kudulite.fs.lock import TabletLock, read_lock_file
 from kudulite.model.encoded_key import encode_key
 from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.table.table_store import TableStore
-from kudulite.table.wal_tail import caught_up_memory, make_durable, read_tablet, recover
+from kudulite.table.tablet_memory import caught_up_memory, make_durable, read_tablet, recover
 from kudulite.tablet.row_effects import RowOperation
 from kudulite.wal.log import (
     WAL_BEGIN,

@@ -18,8 +18,8 @@ from kudulite.fs.file_system import FileSystem
 from kudulite.fs.lock import TabletLock
 from kudulite.model.encoded_key import encode_key
 from kudulite.rowset.memrowset import MemRowSet
-from kudulite.table import wal_tail
-from kudulite.table.wal_tail import caught_up_memory, read_tablet
+from kudulite.table import tablet_memory
+from kudulite.table.tablet_memory import caught_up_memory, read_tablet
 from kudulite.tablet.mem_stores import IN_MEMROWSET, MemStores
 from kudulite.tablet.tablet import WAL_FOLDER
 from tests.support.tables.core_tables import CoreTables, stored
@@ -97,14 +97,14 @@ def test_a_reader_of_an_older_version_follows_a_flush_in_another_thread(core, ta
     other, older = core.client().table("t"), core.client().table("t")._store
     older.newest()
     other.flush()
-    seen = wal_tail._known_memory
+    seen = tablet_memory._known_memory
 
     def found(store, *arguments):
         result = seen(store, *arguments)
         store._seen = older._seen  # as another thread may leave it, which was slower
         return result
 
-    monkeypatch.setattr(wal_tail, "_known_memory", found)
+    monkeypatch.setattr(tablet_memory, "_known_memory", found)
     assert read_tablet(table._store, entry).live_row_count == 1
 
 
