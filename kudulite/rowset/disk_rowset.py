@@ -77,10 +77,8 @@ from kudulite.rowset.rowset import (
 _KEY_BYTES = 12
 # Searching fewer keys than this in an index in memory is faster than asking the bloom filter.
 _BLOOM_KEYS_MIN = 500
-
 # The cost of an opened file in the cache beside its content or map: metadata and handles.
 _OPEN_FILE_BYTES = 16 << 10
-
 ROWSET_ROWS_MAX = 1 << 20
 ROWSET_BYTES_MAX = 256 << 20
 
