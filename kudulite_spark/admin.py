@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
+from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import IntegerType, StructType
 
 import kudulite
@@ -220,4 +220,6 @@ def _tablet_number(path: str, names: Sequence[str]) -> Callable[..., Column]:
         number[is_whole] = open_table(path).tablet_index(rows).to_numpy().clip(0)
         return pa.array(number)
 
-    return arrow_udf(tablet_number, IntegerType(), ArrowUDFType.SCALAR)
+    # PySpark warns about a function type where it can be inferred; its types ask for one.
+    made: Callable[..., Column] = arrow_udf(tablet_number, IntegerType())  # type: ignore[call-overload]
+    return made
