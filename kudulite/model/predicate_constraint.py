@@ -27,6 +27,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
+
 from kudulite.errors import SchemaError
 from kudulite.model.encoded_key import prefix_successor
 from kudulite.model.schema import Column
@@ -258,8 +260,12 @@ def literal_floor(value: Any, column_type: ColumnType, column: str) -> tuple[Dom
     The key may be outside the type's range. SchemaError names column and literal if they cannot be
     compared.
     """
-    value = python_value(value, column_type)
+    is_exact = True
+    if isinstance(value, np.datetime64) and column_type.is_timestamp:
+        micros = value.astype("datetime64[us]")  # rounds down
+        value, is_exact = micros, bool(micros == value)
     try:
+        value = python_value(value, column_type)
         if column_type.is_bytes:
             return _bytes_literal(value, column_type), True
         if column_type.name == "bool":
@@ -270,7 +276,7 @@ def literal_floor(value: Any, column_type: ColumnType, column: str) -> tuple[Dom
             return to_days(value), True
         if column_type.is_timestamp:
             is_int = isinstance(value, int) and not isinstance(value, bool)
-            return (value if is_int else to_micros(value, column_type)), True
+            return (value if is_int else to_micros(value, column_type)), is_exact
         if column_type.is_float:
             return _float_floor(value)
         return _exact_floor(value, column_type)

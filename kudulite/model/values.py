@@ -35,10 +35,9 @@ def canonical_value(value: Any, column_type: ColumnType, column: str) -> Any:
     """Return `value` in its canonical form, None for None. SchemaError names column and value."""
     if value is None:
         return None
-    value = python_value(value, column_type)
     convert = _CONVERTERS[column_type.name]
     try:
-        return convert(value, column_type)
+        return convert(python_value(value, column_type), column_type)
     except (ValueError, TypeError, OverflowError, decimal.DecimalException) as error:
         raise SchemaError(
             f"column {column!r}: {value_text(value)} is no {column_type}: {error}"
@@ -48,11 +47,17 @@ def canonical_value(value: Any, column_type: ColumnType, column: str) -> Any:
 
 
 def python_value(value: Any, column_type: ColumnType) -> Any:
-    """Return the Python value of a numpy scalar, or any other value unchanged."""
+    """Return the Python value of a numpy scalar, or any other value unchanged.
+
+    Raises ValueError for a time with digits below a microsecond.
+    """
     if not isinstance(value, np.generic):
         return value
     if value.dtype.kind == "M" and (column_type.name != "date" or value.dtype != "datetime64[D]"):
-        value = value.astype("datetime64[us]")
+        micros = value.astype("datetime64[us]")
+        if micros != value:
+            raise ValueError("it has digits below a microsecond")
+        value = micros
     return value.item()
 
 

@@ -2,6 +2,7 @@
 
 import datetime
 import math
+import operator
 import pickle
 from decimal import Decimal
 from fractions import Fraction
@@ -22,6 +23,7 @@ from kudulite.model.predicate import (
     evaluate_constraint,
 )
 from kudulite.model.schema import Column, Schema
+from kudulite.model.values import canonical_value
 
 UTC = datetime.UTC
 NAN = math.nan
@@ -280,6 +282,31 @@ def test_a_literal_that_cannot_be_compared_is_refused(column_type, literal):
     """The message names the column, and the value."""
     with pytest.raises(SchemaError, match="predicate on column 'v'"):
         bind_predicates([Predicate("v", "<", literal)], schema_of(column_type))
+
+
+@pytest.mark.parametrize("nanoseconds", [-1_000_001, -1_000_000, 0, 1, 999, 1_000, 1_001])
+def test_a_numpy_time_is_compared_to_the_nanosecond(nanoseconds):
+    """Its digits below a microsecond decide, although the column has none."""
+    literal = np.datetime64(nanoseconds, "ns")
+    stored = [-1_001, -1_000, 0, 1, 2]
+    comparisons = {
+        "<": operator.lt, "<=": operator.le, "=": operator.eq, ">=": operator.ge, ">": operator.gt
+    }  # fmt: skip
+    for how, compare in comparisons.items():
+        bound = bind_predicates([Predicate("v", how, literal)], schema_of(t.timestamp_ntz))
+        array = pa.array(stored, pa.timestamp("us"))
+        found = bound.evaluate(pa.record_batch({"v": array})).tolist()
+        assert found == [compare(micros * 1000, nanoseconds) for micros in stored], how
+
+
+def test_a_numpy_time_is_stored_only_if_it_is_exact():
+    """Nothing is cut without a word."""
+    exact = np.datetime64(5_000, "ns")
+    assert canonical_value(exact, t.timestamp_ntz, "v") == canonical_value(
+        np.datetime64(5, "us"), t.timestamp_ntz, "v"
+    )
+    with pytest.raises(SchemaError, match="digits below a microsecond"):
+        canonical_value(np.datetime64(5_001, "ns"), t.timestamp_ntz, "v")
 
 
 def test_wrong_predicates_say_what_to_do():
