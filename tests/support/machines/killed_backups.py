@@ -63,7 +63,7 @@ class World:
     def restore(self, overwrite: bool = False) -> None:
         """Restore the newest."""
         chain = BackupSet(self.set, self.environment.file_system).chain()
-        with RestoreJob.begin(chain, self.place, self.environment, overwrite=overwrite) as job:
+        with RestoreJob(chain, self.place, self.environment, overwrite=overwrite) as job:
             for step in job.steps():
                 step.commit([step.stage(index) for index in range(step.task_count)])
             job.finish()
