@@ -221,5 +221,6 @@ def _tablet_number(path: str, names: Sequence[str]) -> Callable[..., Column]:
         return pa.array(number)
 
     # PySpark warns about a function type where it can be inferred; its types ask for one.
-    made: Callable[..., Column] = arrow_udf(tablet_number, IntegerType())  # type: ignore[call-overload]
+    made: Callable[..., Column]
+    made = arrow_udf(tablet_number, IntegerType())  # type: ignore[call-overload]
     return made

@@ -186,7 +186,7 @@ def test_an_owner_has_one_write_at_a_time(table):
     old, other = table.new_bulk_write(owner="a"), table.new_bulk_write(owner="b")
     part, other_part = old.stage(rows((7, 7))), other.stage(rows((8, 8)))
     new = table.new_bulk_write(owner="a")
-    with pytest.raises(ConflictError, match="was aborted, or swept"):
+    with pytest.raises(ConflictError, match="was aborted, or removed"):
         old.commit([part])
     other.commit([other_part])
     new.commit([new.stage(rows((9, 9)))])

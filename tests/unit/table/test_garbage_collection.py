@@ -121,9 +121,9 @@ def test_an_abandoned_write_is_swept_and_cannot_commit(table):
     age(table.path / "staging", 48 * HOUR)
     assert collect_staging_garbage(store(table)) == 1
     before = stored(table)
-    with pytest.raises(ConflictError, match=r"table 't': write \w+ was aborted, or swept"):
+    with pytest.raises(ConflictError, match=r"table 't': write \w+ was aborted, or removed"):
         write.commit([part])
-    with pytest.raises(ConflictError, match="aborted, or swept"):
+    with pytest.raises(ConflictError, match="aborted, or removed"):
         write.stage([pack([(0, 50)])])
     assert stored(table) == before
     assert list((table.path / "staging").iterdir()) == []
@@ -136,7 +136,7 @@ def test_an_abandoned_write_is_told_so_when_its_base_version_is_gone_too(table):
     table.upsert([{"k": 0, "v": 1}])
     collect_garbage(store(table), 0, 0)
     for use in (lambda: write.commit([part]), lambda: write.stage([pack([(0, 50)])])):
-        with pytest.raises(ConflictError, match="aborted, or swept"):
+        with pytest.raises(ConflictError, match="aborted, or removed"):
             use()
 
 
