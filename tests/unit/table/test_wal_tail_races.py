@@ -5,9 +5,6 @@ Every process finds the same rows: without the lock or with it, after errors, de
 
 import errno
 import gc
-import os
-from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
@@ -24,7 +21,7 @@ from kudulite.table import tablet_memory
 from kudulite.table.tablet_memory import caught_up_memory, read_tablet
 from kudulite.tablet.mem_stores import IN_MEMROWSET, MemStores
 from kudulite.tablet.tablet import WAL_FOLDER
-from tests.support.tables.core_tables import CoreTables, stored
+from tests.support.tables.core_tables import CoreTables, descriptors_below, stored
 
 
 def create(client: Client) -> Table:
@@ -228,15 +225,6 @@ def test_a_writer_and_a_reader_in_one_memory_do_not_disturb_each_other(table, mo
     assert memory.nbytes > 0
 
 
-def open_below(folder: Path) -> list[str]:
-    """The files below a folder that this process has open; other tests' files do not count."""
-    found = []
-    for name in os.listdir("/proc/self/fd"):
-        with suppress(FileNotFoundError):  # closed meanwhile
-            found.append(os.readlink(f"/proc/self/fd/{name}"))
-    return [path for path in found if path.startswith(str(folder))]
-
-
 def test_flushes_leave_no_descriptor_open(table):
     """The log's last segment is open for the next append only as long as its memory is used."""
     counts = []
@@ -244,5 +232,5 @@ def test_flushes_leave_no_descriptor_open(table):
         put(table, key)
         table.flush()
         gc.collect()
-        counts.append(len(open_below(table.path)))
+        counts.append(descriptors_below(table.path))
     assert counts[-1] == counts[1]
