@@ -307,7 +307,9 @@ def test_a_write_begins_again_where_its_version_was_removed_before_it_was_pinned
 
 def publish_three(root: Path) -> Path:
     """A table of three bulk writes; its manifest folder."""
-    table = kudulite.connect(root).create_table("m", SCHEMA, primary_key="k")
+    table = kudulite.connect(root, background_maintenance=False).create_table(
+        "m", SCHEMA, primary_key="k"
+    )
     for key in range(3):
         write = table.new_bulk_write("insert")
         batch = pa.table({"k": [key], "v": [key]}, schema=SCHEMA)
@@ -323,7 +325,7 @@ def test_the_bytes_of_another_version_are_found_out(tmp_path):
     with pytest.raises(CorruptionError, match="holds version 2, expected version 4"):
         kudulite.open_table(folder.parent)
     shutil.copy(names[-2], names[-1].with_name("kept"))
-    table = kudulite.connect(tmp_path).table("m")
+    table = kudulite.connect(tmp_path, background_maintenance=False).table("m")
     for use in (
         table.check,
         lambda: table.scan().to_arrow(),
@@ -352,7 +354,7 @@ def test_a_version_of_a_mixed_up_folder_is_found_out(tmp_path):
 def test_a_newest_version_that_is_missing_is_found_out(tmp_path):
     """By the hint, and by a process that has seen it."""
     folder = publish_three(tmp_path)
-    seen = kudulite.connect(tmp_path).table("m")
+    seen = kudulite.connect(tmp_path, background_maintenance=False).table("m")
     assert seen.version == 4
     newest = max(folder.glob("*.json"))
     newest.rename(folder.parent / "elsewhere")
@@ -373,7 +375,7 @@ def test_a_newest_version_that_is_missing_is_found_out(tmp_path):
 def test_the_check_follows_the_versions(tmp_path):
     """An older version that is not the one its successor names is a problem."""
     folder = publish_three(tmp_path)
-    table = kudulite.connect(tmp_path).table("m")
+    table = kudulite.connect(tmp_path, background_maintenance=False).table("m")
     assert table.check().problems == ()
     path = folder / publish_name(2)
     store = TableStore(table.path, environment())
