@@ -48,7 +48,14 @@ from kudulite.errors import (
     TableNotFoundError,
     TimestampError,
 )
-from kudulite.fs.file_system import TRAILER_BYTES_MAX, FileRef, FileSystem, read_file, stored_crc32
+from kudulite.fs.file_system import (
+    TRAILER_BYTES_MAX,
+    FileRef,
+    FileSystem,
+    read_file,
+    storage_error,
+    stored_crc32,
+)
 from kudulite.fs.lock import TabletLock, create_lock_file, read_safe_timestamp
 from kudulite.model.hybrid_time import TIMESTAMP_MAX, Clock
 from kudulite.model.schema import Schema
@@ -221,6 +228,8 @@ class TableStore:
                 return stored_crc32(file.read())
         except (FileNotFoundError, NotADirectoryError):
             return None
+        except OSError as error:
+            raise storage_error("read", self._version_path(version), error) from error
 
     def _seen_as(self, manifest: Manifest, identity: tuple[int, int]) -> _Seen:
         version = manifest.version

@@ -13,7 +13,7 @@ from kudulite.client.table import Table
 from kudulite.errors import ConflictError, CorruptionError
 from kudulite.table import table_store
 from kudulite.table.garbage_collection import collect_garbage
-from kudulite.table.manifest import Manifest
+from kudulite.table.manifest import Manifest, manifest_name
 from kudulite.table.table_store import TableStore, publish_next
 from tests.support.tables.core_tables import CoreTables, environment
 
@@ -153,12 +153,7 @@ def remove_superseded(table: Table) -> None:
     other = TableStore(table.path, environment())
     numbers = other.versions()
     for number in numbers[:-1]:
-        (table.path / "manifest" / publish_name(number)).unlink()
-
-
-def publish_name(number: int) -> str:
-    """The file name of a version."""
-    return f"{number:020d}.json"
+        (table.path / "manifest" / manifest_name(number)).unlink()
 
 
 def flush_a_row(table: Table) -> None:
@@ -228,7 +223,7 @@ def test_a_version_that_was_superseded_at_once_is_published(halves, monkeypatch)
     def superseded_first(store: TableStore, manifest: Manifest) -> bool:
         monkeypatch.setattr(TableStore, "_is_published", original)
         kudulite.open_table(halves.path).upsert(rows(110_000))
-        (halves.path / "manifest" / publish_name(manifest.version - 1)).unlink()
+        (halves.path / "manifest" / manifest_name(manifest.version - 1)).unlink()
         return original(store, manifest)
 
     monkeypatch.setattr(TableStore, "_is_published", superseded_first)
@@ -246,7 +241,7 @@ def test_a_stray_file_is_no_version(halves):
     reader.newest()
     three_commits(halves)
     remove_superseded(halves)
-    stray = halves.path / "manifest" / publish_name(before.version + 1)
+    stray = halves.path / "manifest" / manifest_name(before.version + 1)
     stray.write_bytes(before.successor("stray").encode())
     for store in (reader, stale, TableStore(halves.path, environment())):
         assert store.newest().version == before.version + 3
@@ -263,7 +258,7 @@ def test_a_write_that_began_on_a_removed_version_is_refused(halves):
     remove_superseded(halves)
     with pytest.raises(ConflictError, match="was removed by a garbage collection"):
         write.stage([rows(0)])
-    path = halves.path / "manifest" / publish_name(write._state.base_version)
+    path = halves.path / "manifest" / manifest_name(write._state.base_version)
     store = TableStore(halves.path, environment())
     path.write_bytes(replace_version(store.newest(), write._state.base_version))
     with pytest.raises(ConflictError, match="was removed by a garbage collection"):
@@ -377,7 +372,7 @@ def test_the_check_follows_the_versions(tmp_path):
     folder = publish_three(tmp_path)
     table = kudulite.connect(tmp_path, background_maintenance=False).table("m")
     assert table.check().problems == ()
-    path = folder / publish_name(2)
+    path = folder / manifest_name(2)
     store = TableStore(table.path, environment())
     path.write_bytes(manifest_with(store.at_version(2), commit_id="other").encode())
     (problem,) = table.check().problems
