@@ -105,7 +105,7 @@ def _together(results: list[MaintenanceResult]) -> MaintenanceResult:
         operations=tuple(done for result in results for done in result.operations),
         busy_tablet_ids=tuple(sorted({t for result in results for t in result.busy_tablet_ids})),
         dropped_range_count=results[-1].dropped_range_count,
-        swept=results[-1].swept,
+        garbage=results[-1].garbage,
     )
 
 

@@ -476,7 +476,7 @@ class Table(RowOperations):
         budget_bytes: int | None = None,
         tablet_ids: Sequence[str] | None = None,
     ) -> MaintenanceResult:
-        """Flush, compact what is worth it, drop history behind the retention, and sweep.
+        """Flush, compact what is worth it, drop history behind the retention, collect garbage.
 
         It is safe at any time, beside readers, writers and other maintenance runs. It ends when no
         work is worth its cost, or when `budget_bytes` were rewritten. Versions of the last
@@ -484,9 +484,9 @@ class Table(RowOperations):
         staged files of a write are kept until nothing was added to them for
         `staging_grace_seconds`.
 
-        With `tablet_ids`, only these tablets are maintained and nothing is swept; use it to spread
-        the work over machines. Raises UsageError for an unknown id, LockTimeoutError, StorageError
-        and CorruptionError.
+        With `tablet_ids`, only these tablets are maintained and no garbage is collected; use it to
+        spread the work over machines. Raises UsageError for an unknown id, LockTimeoutError,
+        StorageError and CorruptionError.
         """
         if tablet_ids is not None:
             return maintain_tablets(self._store, tablet_ids, budget_bytes=budget_bytes)

@@ -74,7 +74,7 @@ Run = Callable[[TableStore, str, MaintenanceOperation], OperationResult | None]
 Report = Callable[[str, MaintenanceOperation], None]
 
 MAINTENANCE_DELAY_SECONDS = 5.0
-SWEEP = "sweep"  # in the place of a tablet id
+COLLECTION = "collection"  # in the place of a tablet id
 
 _log = logging.getLogger(__name__)
 
@@ -103,7 +103,7 @@ class MaintenanceResult:
     operations: tuple[PerformedOperation, ...] = ()
     busy_tablet_ids: tuple[str, ...] = ()
     dropped_range_count: int = 0
-    swept: GarbageResult = field(default_factory=GarbageResult)
+    garbage: GarbageResult = field(default_factory=GarbageResult)
 
     @property
     def bytes_written(self) -> int:
@@ -129,9 +129,9 @@ def maintain_table(
     # A tablet that is dropped meanwhile is skipped.
     done = _Pass(store, tablet_ids, budget_bytes, run, report).run_to_end(is_flushing=True)
     range_count = forget_dropped_ranges(store)
-    swept = collect_garbage(store, grace_seconds, staging_grace_seconds)
+    garbage = collect_garbage(store, grace_seconds, staging_grace_seconds)
     return MaintenanceResult(
-        done.flushed_tablet_count, done.operations, done.busy_tablet_ids, range_count, swept
+        done.flushed_tablet_count, done.operations, done.busy_tablet_ids, range_count, garbage
     )
 
 
@@ -310,7 +310,7 @@ def maintain_soon(store: TableStore, tablet_ids: Iterable[str]) -> None:
 
 def collect_garbage_later(store: TableStore) -> None:
     """Schedule a garbage collection for when the grace time of superseded files is over."""
-    key, work = (store.folder, SWEEP), partial(_sweep_if_there, store)
+    key, work = (store.folder, COLLECTION), partial(_collect_if_there, store)
     store.environment.background.schedule(key, work, GRACE_SECONDS)
 
 
@@ -328,7 +328,7 @@ def _maintain_if_there(store: TableStore, tablet_id: str) -> None:
         collect_garbage_later(store)
 
 
-def _sweep_if_there(store: TableStore) -> None:
+def _collect_if_there(store: TableStore) -> None:
     if store.exists():
         collect_garbage(store)
 
@@ -361,7 +361,7 @@ def flush_below(environment: Environment, root: Path) -> None:
 
 
 def _is_below(key: Hashable, root: Path) -> bool:
-    return isinstance(key, tuple) and key[1] != SWEEP and key[0].is_relative_to(root)
+    return isinstance(key, tuple) and key[1] != COLLECTION and key[0].is_relative_to(root)
 
 
 def _flush_if_there(store: TableStore, tablet_id: str) -> None:
@@ -382,7 +382,7 @@ class TableStatistics:
     has to search that many, so 1 is best. `redo_bytes` are applied by every read that touches their
     columns, `undo_bytes` by reads of the past. Of these, `ancient_bytes` (estimated) lie behind the
     ancient history mark and may be collected. `dead_row_count` rows are deleted and still stored,
-    for the past. `bytes_to_sweep` are in files that the newest version does not refer to.
+    for the past. `superseded_bytes` are in files that the newest version does not refer to.
     """
 
     version: int
@@ -397,7 +397,7 @@ class TableStatistics:
     ancient_bytes: int
     dead_row_count: int
     bytes_on_disk: int
-    bytes_to_sweep: int
+    superseded_bytes: int
     ancient_history_mark: int
 
 
@@ -430,7 +430,7 @@ def table_statistics(store: TableStore) -> TableStatistics:
         ancient_bytes=sum(ancient_bytes(meta, mark) for meta in everything),
         dead_row_count=sum(dead_row_count(meta) for meta in everything),
         bytes_on_disk=sum(entry.bytes_on_disk for entry in manifest.tablets),
-        bytes_to_sweep=superseded_bytes(store),
+        superseded_bytes=superseded_bytes(store),
         ancient_history_mark=mark,
     )
 

@@ -69,13 +69,13 @@ def purge_keys(store: TableStore, keys: Mapping[str, KeyArray]) -> PurgeReport:
     for tablet_id in sorted(keys):
         rows, rowsets = _purge_tablet(store, tablet_id, keys[tablet_id])
         row_count, rowset_count = row_count + rows, rowset_count + rowsets
-    swept = collect_garbage(store, grace_seconds=0.0)
+    garbage = collect_garbage(store, grace_seconds=0.0)
     return PurgeReport(
         key_count=sum(len(found) for found in keys.values()),
         row_count=row_count,
         rowset_count=rowset_count,
-        file_count=swept.file_count,
-        byte_count=swept.byte_count,
+        file_count=garbage.file_count,
+        byte_count=garbage.byte_count,
         pinned_by=tuple(open_writes(store)),
     )
 

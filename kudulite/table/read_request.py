@@ -7,7 +7,7 @@
     Read                   store, newest version, ScanSpec or DiffSpec, made for each reading
 
 A plan always reads the newest version, never the one it was made from: the files of that one may
-have been swept since, and at a settled moment all versions show the same rows.
+have been removed since, and at a settled moment all versions show the same rows.
 
 Invariants: (1) a request and a plan never change: a plan holds the request that it was made for,
 with its names and moments fixed; (2) the moments of a plan are settled; (3) the names of a plan

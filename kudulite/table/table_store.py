@@ -73,7 +73,7 @@ FLUSH_BYTES = 64 << 20
 # Cache cost of an opened tablet per rowset, beside its files, which are counted on their own.
 _ROWSET_BYTES = 2048
 # An opened tablet keeps its merged deltas: about this many times their size in lz4 files.
-_FOLD_FACTOR = 4
+_MERGED_FACTOR = 4
 
 TabletKey = tuple[str, str, int]
 
@@ -324,7 +324,7 @@ class TableStore:
                 raise CorruptionError(f"{path}: of tablet {superblock.tablet_id}, not {entry.id}")
             tablet = Tablet(superblock, folder, self.cache)
             redo_bytes = sum(d.ref.length for meta in superblock.rowsets for d in meta.redo)
-            return tablet, _ROWSET_BYTES * (1 + len(tablet.rowsets)) + _FOLD_FACTOR * redo_bytes
+            return tablet, _ROWSET_BYTES * (1 + len(tablet.rowsets)) + _MERGED_FACTOR * redo_bytes
 
         key = self._manifest_folder, entry.superblock.name
         opened: Tablet = self.cache.get_or_load(key, load)

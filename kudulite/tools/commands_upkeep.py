@@ -139,10 +139,10 @@ def _print_maintenance(result: MaintenanceResult, as_json: bool) -> None:
     print(f"{byte_text(result.bytes_written)} written by {len(result.operations)} operations")
     if result.busy_tablet_ids:
         print(f"{len(result.busy_tablet_ids)} tablets are being maintained by another process")
-    swept = result.swept
+    garbage = result.garbage
     print(
-        f"removed {swept.file_count} files ({byte_text(swept.byte_count)}),"
-        f" {swept.version_count} versions, {swept.staging_folder_count} abandoned writes"
+        f"removed {garbage.file_count} files ({byte_text(garbage.byte_count)}),"
+        f" {garbage.version_count} versions, {garbage.staging_folder_count} abandoned writes"
     )
 
 

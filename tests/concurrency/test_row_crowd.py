@@ -29,7 +29,7 @@ def test_no_scan_sees_a_part_of_a_batch_and_every_batch_is_there(core: CoreTable
 
 
 def test_upkeep_beside_them_changes_nothing_that_anybody_sees(core: CoreTables):
-    """Two processes flush, compact and sweep beside sessions, a bulk writer and a scanner."""
+    """Two processes maintain the table beside sessions, a bulk writer and a scanner."""
     folder = core.root / "upkeep"
     create(folder)
     crowd = Crowd(folder, sessions=2, bulks=1, scanners=1, maintainers=2, turns=TURNS // 2)

@@ -2,7 +2,7 @@
 
 Every case runs once for each step: in a forked child that ends at once (nothing cleans up), and
 again with an error at the step (whatever handles errors runs, and fails too). After it: reopen,
-compare, check, write again, sweep, and look for files that nobody refers to.
+compare, check, write again, collect garbage, and look for files that nobody refers to.
 """
 
 import shutil
@@ -95,7 +95,7 @@ CASES: dict[str, tuple[Callable[[Client], None], Callable[[Client], object]]] = 
     ),
     "overwrite": (filled, lambda client: client.table("t").overwrite(FRESH)),
     "truncate": (filled, lambda client: client.table("t").truncate()),
-    "sweep": (filled, lambda client: collect_garbage(client.table("t")._store, 0, 0)),
+    "collection": (filled, lambda client: collect_garbage(client.table("t")._store, 0, 0)),
     "create": (empty, create),
     "delete": (filled, lambda client: client.delete_table("t")),
     "rename": (filled, lambda client: client.rename_table("t", "u")),
@@ -128,7 +128,7 @@ def test_a_process_killed_at_any_step_leaves_old_or_new(core: CoreTables, case: 
     counting = KillingFileSystem()
     write(Client(new, environment(counting)))
     old_state, new_state = state(base), state(new)
-    assert counting.count > {"delete": 1, "rename": 1, "sweep": 5}.get(case, 10)
+    assert counting.count > {"delete": 1, "rename": 1, "collection": 5}.get(case, 10)
     for steps in range(counting.count + 1):
         root = core.root / f"{case}-{steps}"
         shutil.copytree(base, root)

@@ -4,8 +4,8 @@ A table of two tablets has all that an operation can meet: base data, several RE
 rowsets from memory with UNDO, keys that were deleted and came back elsewhere, a log, and a clock
 past the retention of the first writes. Every case runs once for each step, in a forked child that
 ends at once, and for each third with an error that comes up through whatever handles errors. After
-it: reopen, compare now and every remembered moment, check, run again, sweep, look for files that
-nobody refers to.
+it: reopen, compare now and every remembered moment, check, run again, collect garbage, look for
+files that nobody refers to.
 """
 
 import shutil
@@ -163,7 +163,7 @@ def nothing(prepared: Prepared) -> None:
     """The table as it is."""
 
 
-def swept(prepared: Prepared) -> None:
+def collected(prepared: Prepared) -> None:
     """The table without older versions: less to remove, so fewer steps."""
     prepared.client().table("t").maintain(0, 0)
 
@@ -202,7 +202,7 @@ CASES: dict[str, tuple[Callable[[Prepared], None], Callable[[Client], object]]] 
     "major": (nothing, operate(lambda metas: CompactColumns((metas[0].id,), (1,)))),
     "merge": (nothing, operate(lambda metas: CompactRowSets(tuple(m.id for m in metas)))),
     "collect": (with_ancient_history, operate(lambda metas: CollectHistory())),
-    "purge": (swept, lambda client: client.table("t").purge([{"k": k} for k in PURGED])),
+    "purge": (collected, lambda client: client.table("t").purge([{"k": k} for k in PURGED])),
     "drop range": (nothing, drop_range),
     "forget range": (with_dropped_range, forget),
     "tag": (nothing, tag),

@@ -112,7 +112,7 @@ CASES: dict[str, tuple[Callable[[Client], None], Callable[[Client], object]]] = 
     ),
     "a bulk commit": (flushed, bulk),
     "an overwrite": (flushed, lambda client: client.table("t").overwrite([{"k": 1, "v": 1}])),
-    "a sweep": (flushed, lambda client: collect_garbage(client.table("t")._store, 0, 0)),
+    "a collection": (flushed, lambda client: collect_garbage(client.table("t")._store, 0, 0)),
 }
 # Their tablets change one after the other.
 BY_TABLET = ("the first flush", "a flush over base data", "a flush over a log", "two flushes")

@@ -42,11 +42,11 @@ def test_every_tablet_is_maintained_and_the_rows_are_the_same(spark: SparkSessio
     neglected.check().raise_if_bad()
 
 
-def test_what_is_left_behind_is_swept_after_the_grace_time(spark: SparkSession, neglected):
+def test_what_is_left_behind_is_removed_after_the_grace_time(spark: SparkSession, neglected):
     """By the driver, when all tasks have ended."""
     result = kudulite_spark.maintain(spark, str(neglected.path), 0.0, 0.0)
-    assert result.swept.file_count > 0
-    assert neglected.statistics.bytes_to_sweep == 0
+    assert result.garbage.file_count > 0
+    assert neglected.statistics.superseded_bytes == 0
 
 
 def test_a_tablet_that_is_dropped_meanwhile_has_nothing_to_do(

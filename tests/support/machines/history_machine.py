@@ -297,7 +297,7 @@ class UpkeepSteps(HistoryState):
         self.tables[client].flush()
 
     def _maintain(self, client: int) -> None:
-        """All upkeep that is due, and a sweep without grace; staged writes stay."""
+        """All maintenance that is due, and a collection without grace; staged writes stay."""
         self.tables[client].maintain(0, STAGING_GRACE_SECONDS)
 
     def _advance(self, milliseconds: int) -> None:
@@ -454,7 +454,7 @@ class UpkeepSteps(HistoryState):
 
 
 GAPS = ("read", "built", "carried", "locked", "published")
-SWEEPS = ("maintain", "purge")
+COLLECTIONS = ("maintain", "purge")
 KINDS = ("minor", "minor_undo", "major", "merge", "collect")
 
 
@@ -494,7 +494,7 @@ class CompactionSteps(HistoryState):
             result = run_operation(self.tables[client]._store, entry.id, operation, hook)
         except StorageError:
             # Its input went without grace: it has to begin again, as a reader has.
-            if not any(step[0] in SWEEPS for steps in hooks.values() for step in steps):
+            if not any(step[0] in COLLECTIONS for steps in hooks.values() for step in steps):
                 raise
             return
         self.counted[f"{kind} published"] += result is not None

@@ -142,7 +142,7 @@ def referenced_files(store: TableStore) -> set[Path]:
 
 
 def expect_clean(root: Path, clock: Clock | None = None) -> None:
-    """After a sweep without grace nothing is there that nobody refers to, but logs and locks."""
+    """After a collection without grace nothing is left that nobody refers to, but logs, locks."""
     client = Client(root, environment(clock=clock))
     expected: set[Path] = set()
     for name in client.list_tables():

@@ -249,7 +249,7 @@ def test_a_backup_goes_on_with_the_files_it_has(core: CoreTables):
     assert state_of(table) == state_of(client.table(NAME))
 
 
-def test_what_cannot_go_on_is_swept(core: CoreTables):
+def test_what_cannot_go_on_is_removed(core: CoreTables):
     """Another kind, a column that is gone: a new backup, and one folder."""
     client, target = core.client(), core.root / "backups"
     table = make_table(client)

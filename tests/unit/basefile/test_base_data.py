@@ -427,7 +427,7 @@ def test_a_parquet_file_of_somebody_else_is_refused(tmp_path):
 
 
 def test_threads_share_one_file_also_after_its_name_is_gone(tmp_path):
-    """Each thread reads every row group many times; a sweep may remove the file meanwhile."""
+    """Each thread reads every row group many times; a collection may remove the file meanwhile."""
     table, columns = three_column_table(3 * ROW_GROUP_ROWS)
     file = write(tmp_path, table, columns)
     wrong = []

@@ -64,7 +64,7 @@ def test_a_window_from_before_the_first_row_tells_all_rows(core):
 
 
 def test_a_token_shows_its_window_for_ever(core, large):
-    """It travels as bytes, and later writes, flushes and sweeps do not reach it."""
+    """It travels as bytes, and later writes, flushes and collections do not reach it."""
     start = large.current_timestamp()
     large.delete([{"k": 0}])
     tokens = large.change_tokens(start, images="both")

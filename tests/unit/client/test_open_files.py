@@ -163,7 +163,7 @@ def test_the_cache_bounds_the_maps_of_large_files(core: CoreTables):
     assert open_below(core.root) == (0, 0)
 
 
-def test_a_sweep_gives_back_the_space_of_what_it_removes(core: CoreTables):
+def test_a_collection_gives_back_the_space_of_what_it_removes(core: CoreTables):
     """A map would keep the bytes on disk as long as the process lives."""
     client = core.client()
     table = create(client, "t")

@@ -74,7 +74,7 @@ def test_tokens_together_are_the_scan(table, split, ordered):
 
 
 def test_tokens_show_their_moment_for_ever(table):
-    """Later writes, sweeps and truncation do not reach them."""
+    """Later writes, garbage collection and truncation do not reach them."""
     tokens = table.scan_tokens()
     before = in_order(read(tokens))
     table.upsert([{"k": k, "v": "later"} for k in range(200)])

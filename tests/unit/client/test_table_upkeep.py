@@ -84,17 +84,17 @@ def test_history_goes_when_the_retention_is_over(core: CoreTables):
     kinds = [type(one.operation).__name__ for one in done.operations]
     assert "CollectHistory" in kinds or "CompactRowSets" in kinds
     figures = table.statistics
-    assert (figures.ancient_bytes, figures.bytes_to_sweep) == (0, 0)
+    assert (figures.ancient_bytes, figures.superseded_bytes) == (0, 0)
     assert in_order([*before, (5000, 1, 5000)]) == stored(table)
 
 
 def test_maintain_of_some_tablets_leaves_the_others(core: CoreTables):
-    """As a task of a larger job; nothing is swept."""
+    """As a task of a larger job; no garbage is collected."""
     table, moments = neglected(core)
     first, second = table.tablet_ids
     done = table.maintain(0, 0, tablet_ids=[second])
     assert {one.tablet_id for one in done.operations} == {second}
-    assert done.swept.file_count == 0
+    assert done.garbage.file_count == 0
     assert {one.tablet_id for one in table.maintain().operations} == {first}
     expect_same(table, moments)
     with pytest.raises(UsageError, match="has no tablet 'x'"):

@@ -41,7 +41,7 @@ def test_an_entry_written_before_there_were_undo_files_has_none():
 
 
 def test_all_files_are_listed():
-    """What is not listed is swept; UNDO files are as much in use as others."""
+    """What is not listed is removed; UNDO files are as much in use as others."""
     assert META.file_names == ["base", "key", "bloom", "redo-1", "undo-1", "undo-2"]
     assert META.bytes_on_disk == 100 + 20 + 5 + 3 * 10
 

@@ -191,14 +191,14 @@ def test_of_two_at_once_the_second_is_thrown_away(history: History):
     history.check()
 
 
-def test_a_sweep_that_takes_the_new_files_makes_it_do_nothing(history: History):
+def test_a_collection_that_takes_the_new_files_makes_it_do_nothing(history: History):
     """With a grace time that is shorter than the operation."""
 
-    def sweep_at_once(at: str) -> None:
+    def collect_at_once(at: str) -> None:
         if at == "built":
             collect_garbage(store_of(history.table), grace_seconds=0)
 
-    assert history.run(history.merge_all(), sweep_at_once) is None
+    assert history.run(history.merge_all(), collect_at_once) is None
     history.check()
     assert history.run(history.merge_all()) is not None
     history.check()

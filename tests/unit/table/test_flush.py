@@ -80,7 +80,7 @@ def expect(table: Table, versions: Versions) -> None:
 
 
 def expect_clean(table: Table) -> None:
-    """After a sweep without grace, only what the newest version refers to is there."""
+    """After a garbage collection without grace, only what the newest version refers to is there."""
     table = fresh(table)
     collect_garbage(table._store, 0, 0)
     store, manifest = store_of(table), store_of(table).newest()
@@ -170,7 +170,7 @@ def test_rows_that_came_and_went_stay_readable_in_the_past(core: CoreTables):
     assert stored(fresh(table)) == [(1, 0, 7)]
 
 
-def test_the_sweep_removes_the_log_and_what_else_was_superseded(core: CoreTables):
+def test_garbage_collection_removes_the_log_and_what_else_was_superseded(core: CoreTables):
     """Segments that are flushed in every version that is left; the newest one stays."""
     table = new_table(core.client())
     with_history(table)
@@ -190,7 +190,7 @@ def test_the_sweep_removes_the_log_and_what_else_was_superseded(core: CoreTables
     assert stored(table) == stored(fresh(table)) == rows
 
 
-def test_a_log_that_is_not_flushed_is_not_swept(core: CoreTables):
+def test_a_log_that_is_not_flushed_is_not_removed(core: CoreTables):
     """It holds the only copy of acknowledged rows."""
     table = new_table(core.client())
     versions = with_history(table)
@@ -368,7 +368,7 @@ def steps_of_a_flush(core: CoreTables, origin: Path) -> int:
 
 
 def test_a_flush_that_is_killed_changes_nothing_that_is_read(core: CoreTables, origin):
-    """At any of its steps; the next one does it, and the sweep finds what the first has left."""
+    """At any of its steps; the next one does it, and a collection finds what the first has left."""
     folder, versions = origin
     for step in range(steps_of_a_flush(core, folder)):
         root = core.root / f"killed-{step}"

@@ -169,15 +169,15 @@ def test_work_of_other_kinds_is_left_alone():
     assert done == []
 
 
-def test_what_a_flush_supersedes_is_swept_when_the_grace_time_is_over(core: CoreTables):
+def test_what_a_flush_supersedes_is_removed_when_the_grace_time_is_over(core: CoreTables):
     """Once for a table, an hour later; a client that is closed does not wait for it."""
     store, tablet_id, planned = new_store(core)
     write(store, 1)
     ((_, flush, _),) = planned.pieces
     planned.pieces.clear()
     flush()
-    ((key, sweep, delay),) = planned.pieces
-    assert (key, delay) == ((store.folder, "sweep"), GRACE_SECONDS)
-    sweep()
+    ((key, collect, delay),) = planned.pieces
+    assert (key, delay) == ((store.folder, "collection"), GRACE_SECONDS)
+    collect()
     assert stored(Table(store)) == [(1, 1)]
     assert tablet_id not in key

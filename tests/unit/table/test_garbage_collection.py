@@ -1,4 +1,4 @@
-"""The sweep: what goes, what stays, and readers that do not know of it."""
+"""Garbage collection: what is removed, what stays, and readers that do not know of it."""
 
 import os
 import time
@@ -63,7 +63,7 @@ def test_young_versions_and_their_files_stay(table):
     assert files_below(table.path) == before
 
 
-def test_a_stale_reader_finds_the_newest_version_after_a_sweep(table):
+def test_a_stale_reader_finds_the_newest_version_after_a_collection(table):
     """Its version is gone, and the next ones too; the hint may be gone or old."""
     stale = store(table)
     stale.newest()
@@ -80,7 +80,7 @@ def test_a_stale_reader_finds_the_newest_version_after_a_sweep(table):
     assert store(table).newest().version == 9
 
 
-def test_a_stale_writer_commits_after_a_sweep(table, core):
+def test_a_stale_writer_commits_after_a_collection(table, core):
     """A table object that was opened before goes on."""
     stale = core.client().table("t")
     assert stale.version == 5
@@ -113,7 +113,7 @@ def pack(found) -> pa.Table:
     return pa.table({"k": pa.array(keys, pa.int32()), "v": pa.array(values, pa.int32())})
 
 
-def test_an_abandoned_write_is_swept_and_cannot_commit(table):
+def test_an_abandoned_write_is_removed_and_cannot_commit(table):
     """It is told so, and the table is as it was."""
     write = table.new_bulk_write("upsert")
     part = write.stage([pack([(0, 50)])])
@@ -140,7 +140,7 @@ def test_an_abandoned_write_is_told_so_when_its_base_version_is_gone_too(table):
             use()
 
 
-def test_a_later_write_sweeps_what_abandoned_ones_left(table):
+def test_a_later_write_removes_what_abandoned_ones_left(table):
     """No other housekeeping is needed for staging folders."""
     table.new_bulk_write("upsert").stage([pack([(0, 50)])])
     age(table.path / "staging", 48 * HOUR)
@@ -177,7 +177,7 @@ def test_files_that_nobody_refers_to_go_once_they_are_old(table):
     assert not strays[2].parent.exists()
 
 
-def test_a_scan_planned_before_a_sweep_is_read_after_it(table):
+def test_a_scan_planned_before_a_collection_is_read_after_it(table):
     """Tokens are logical: they name no files."""
     tokens = table.scan_tokens()
     for value in range(3):
@@ -187,22 +187,22 @@ def test_a_scan_planned_before_a_sweep_is_read_after_it(table):
     assert values == [3] * 8
 
 
-def test_a_flush_does_not_publish_files_that_were_swept(core, table, monkeypatch):
-    """A sweep without a grace time takes the files that a flush is making for abandoned ones."""
+def test_a_flush_does_not_publish_files_that_were_removed(core, table, monkeypatch):
+    """Without a grace time, the files that a flush is making are taken for abandoned ones."""
     session = kudulite.Session()
     session.apply(table.new_upsert({"k": 0, "v": 9}))
     session.apply(table.new_insert({"k": 100, "v": 9}))
     session.flush()
-    write, sweeps = tablet_memory._write_files, []
+    write, collections = tablet_memory._write_files, []
 
-    def swept(*arguments):
+    def removed(*arguments):
         written = write(*arguments)
-        if not sweeps:
-            sweeps.append(collect_garbage(store(table), 0))
+        if not collections:
+            collections.append(collect_garbage(store(table), 0))
         return written
 
-    monkeypatch.setattr(tablet_memory, "_write_files", swept)
+    monkeypatch.setattr(tablet_memory, "_write_files", removed)
     before = stored(table)
     assert table.flush() > 0
-    assert sweeps[0].file_count > 0
+    assert collections[0].file_count > 0
     assert stored(core.client().table("t")) == before

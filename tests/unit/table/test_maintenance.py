@@ -141,7 +141,7 @@ def test_an_operation_that_does_not_fit_is_not_tried_again(tmp_path):
 
 
 def test_a_tablet_that_is_written_to_without_end_ends_the_pass(tmp_path):
-    """Whoever writes faster than is compacted does not keep the pass from its sweep."""
+    """Whoever writes faster than is compacted does not keep the pass from its end."""
     table = PaperTable(tmp_path, many_redo())
 
     def write(tablet_id, operation):

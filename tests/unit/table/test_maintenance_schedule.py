@@ -54,7 +54,7 @@ def maintained(monkeypatch) -> list:
 
 
 def test_a_commit_has_the_tablets_it_touched_maintained_a_while_later(core, maintained):
-    """Only those; and what that supersedes is swept when the grace time is over."""
+    """Only those; and what that supersedes is removed when the grace time is over."""
     table, flushes, maintenance = new_table(core, is_maintaining=True)
     table.upsert(rows(1))
     ((key, work, delay),) = maintenance.pieces
@@ -63,7 +63,7 @@ def test_a_commit_has_the_tablets_it_touched_maintained_a_while_later(core, main
     work()
     assert maintained == [(table.path, owner)]
     assert [(key, delay) for key, _, delay in flushes.pieces] == [
-        ((table.path, "sweep"), GRACE_SECONDS)
+        ((table.path, "collection"), GRACE_SECONDS)
     ]
 
 

@@ -206,11 +206,11 @@ def test_a_version_whose_predecessor_is_removed_at_once_is_published(halves, mon
     """A purge may come between the creation of the file and the look at the one before."""
     original = TableStore._is_published
 
-    def swept_first(store: TableStore, manifest: Manifest) -> bool:
+    def removed_first(store: TableStore, manifest: Manifest) -> bool:
         remove_superseded(halves)
         return original(store, manifest)
 
-    monkeypatch.setattr(TableStore, "_is_published", swept_first)
+    monkeypatch.setattr(TableStore, "_is_published", removed_first)
     halves.upsert(rows(140_000))
     assert TableStore(halves.path, environment()).versions() == [halves.version]
     assert halves.scan().count() == 8000

@@ -234,7 +234,7 @@ def test_a_table_with_dropped_ranges_is_renamed_and_deleted(client: Client):
 
 
 def test_a_dropped_range_goes_when_it_is_ancient(core: CoreTables):
-    """Not before; its folders with the sweep; reads before it say that they are too old."""
+    """Not before; its folders with the collection; reads before it say that they are too old."""
     clock = ManualClock()
     client = core.client(clock=clock)
     table = make_table(client)

@@ -26,7 +26,7 @@ def test_an_empty_table_has_no_debt(table):
     assert (found.rowset_count, found.rowset_height, found.bytes_on_disk) == (0, 0.0, 0)
     assert (found.redo_file_count, found.redo_bytes, found.undo_file_count) == (0, 0, 0)
     assert (found.undo_bytes, found.dead_row_count, found.ancient_bytes) == (0, 0, 0)
-    assert found.bytes_to_sweep == 0
+    assert found.superseded_bytes == 0
 
 
 def test_rowsets_over_one_another_raise_the_height(table):
@@ -80,14 +80,14 @@ def test_rows_that_were_flushed_have_undo(core: CoreTables):
     assert found.undo_bytes == undo[0].stat().st_size
 
 
-def test_what_no_newest_version_needs_is_to_be_swept(core: CoreTables):
-    """Superseded superblocks and log segments; after a sweep without grace nothing is."""
+def test_what_no_newest_version_needs_is_superseded(core: CoreTables):
+    """Superseded superblocks and log segments; after a collection without grace nothing is."""
     table = core.client(small_write_rows_max=100).create_table("t", SCHEMA, primary_key="k")
     table.upsert(rows([1]))
-    assert table.statistics.bytes_to_sweep == 0
+    assert table.statistics.superseded_bytes == 0
     old = [p for p in files_below(table.path) if "superblock" in p.name or p.suffix == ".log"]
     table.flush()
     expected = sum(path.stat().st_size for path in old)
-    assert table.statistics.bytes_to_sweep == expected > 0
+    assert table.statistics.superseded_bytes == expected > 0
     table.maintain(0, 0)
-    assert table.statistics.bytes_to_sweep == 0
+    assert table.statistics.superseded_bytes == 0

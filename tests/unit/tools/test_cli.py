@@ -142,10 +142,10 @@ def test_flush_says_how_many_tablets_had_something(table):
     assert value("flush", table.path) == {"flushed_tablet_count": 0}
 
 
-def test_maintain_does_what_is_worth_it_and_sweeps(table):
+def test_maintain_does_what_is_worth_it_and_collects_garbage(table):
     """Afterwards there is nothing more to do, and every row is there."""
     found = value("maintain", table.path, "--grace-seconds", 0)
-    assert found["flushed_tablet_count"] == 1 and found["swept"]["file_count"] > 0
+    assert found["flushed_tablet_count"] == 1 and found["garbage"]["file_count"] > 0
     merges = [done for done in found["operations"] if done["kind"] == "CompactRowSets"]
     assert {done["tablet_id"] for done in merges} == set(table.tablet_ids)
     assert all(done["rowset_count_after"] == 1 for done in merges)
