@@ -23,7 +23,7 @@ import pyarrow as pa
 from kudulite.errors import RowError, SchemaError
 from kudulite.model.aliases import Key, Keys, Moment, Row
 from kudulite.model.column_cast import cast_to_column
-from kudulite.model.encoded_key import decode_key, encode_keys, key_width
+from kudulite.model.encoded_key import decode_key, encode_keys
 from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Schema
@@ -68,7 +68,7 @@ class KeyLookup:
             index = partition.tablet_of_key(values)
             if found is None and index >= 0:
                 tablet = tablet_at(self.store, tablets[index], timestamp)
-                found = tablet.locate_one(encoded, key_width(schema.key_types), timestamp)
+                found = tablet.locate_one(encoded, schema.key_width, timestamp)
         if found is None:
             return None
         rowset, rowid = found

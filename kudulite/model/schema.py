@@ -25,7 +25,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from kudulite.errors import ColumnNotFoundError, CorruptionError, NotSupportedError, SchemaError
-from kudulite.model.encoded_key import KeyEncoder
+from kudulite.model.encoded_key import KeyEncoder, key_width
 from kudulite.model.types import ColumnType, parse_type, type_from_arrow
 from kudulite.model.values import canonical_value, value_from_json, value_to_json
 
@@ -293,6 +293,11 @@ class Schema:
     def key_types(self) -> tuple[ColumnType, ...]:
         """Types of the primary key columns, in key order."""
         return tuple(column.type for column in self.key_columns)
+
+    @cached_property
+    def key_width(self) -> int | None:
+        """The width in bytes of encoded keys, None if it varies."""
+        return key_width(self.key_types)
 
     @cached_property
     def key_encoder(self) -> KeyEncoder:

@@ -44,7 +44,6 @@ from kudulite.basefile.base_data import ROW_GROUP_ROWS
 from kudulite.delta.delta_applier import DeltaApplier, DeltaSource
 from kudulite.delta.delta_file import OP_DELETE, OP_REINSERT, OP_UPDATE, DeltaColumn, DeltaRows
 from kudulite.delta.delta_mem_store import ChunkLog, DeltaMemSnapshot, DeltaMemStore
-from kudulite.model.encoded_key import key_width
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Column, Schema
 from kudulite.rowset.rowset import ApplierMemo, Block, RowSet, ScanSpec, View, cell_value, constant
@@ -76,9 +75,8 @@ class MemRowSet:
 
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
-        self._key_width = key_width(schema.key_types)
         self._slots: dict[bytes, int] = {}
-        self._keys: ChunkLog[KeyChunk] = ChunkLog(lambda parts: join_keys(parts, self._key_width))
+        self._keys: ChunkLog[KeyChunk] = ChunkLog(lambda parts: join_keys(parts, schema.key_width))
         self._changes = DeltaMemStore()
         self._state = _State()
         self._order = OrderHint()
@@ -251,7 +249,6 @@ class MemRowSetSnapshot(RowSet):
         self.timestamp_min, self.timestamp_max = state.timestamp_min, state.timestamp_max
         self._slots = slots
         self._key_chunks = key_chunks
-        self._key_width = key_width(schema.key_types)
         self._order = order
         self._appliers = ApplierMemo(self.timestamp_max)
 
@@ -298,7 +295,7 @@ class MemRowSetSnapshot(RowSet):
                 keys = chunk.keys
                 cut = keys.slice(first, stop) if isinstance(keys, KeyArray) else keys[first:stop]
                 parts.append(KeyChunk(0, cut, chunk.timestamps))
-        return _joined_keys(parts, self._key_width)
+        return _joined_keys(parts, self.schema.key_width)
 
     def _inserted_count(self, timestamp: int) -> int:
         """Return how many keys were first inserted up to a timestamp; they have the first slots."""

@@ -28,7 +28,7 @@ import pyarrow as pa
 from kudulite.delta.delta_file import OP_DELETE, OP_UPDATE, DeltaColumn, DeltaRows, concat_columns
 from kudulite.delta.delta_mem_store import DeltaMemStore
 from kudulite.errors import CorruptionError
-from kudulite.model.encoded_key import encode_keys, key_width
+from kudulite.model.encoded_key import encode_keys
 from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Schema
@@ -149,7 +149,6 @@ class MemStores:
         self._stores_bytes = 0
         self._nbytes_reported = 0
         self._deltas: dict[str, DeltaMemStore] = {}
-        self._width = key_width(schema.key_types)
         self._key_ids = [column.id for column in schema.key_columns]
         self._value_ids = [column.id for column in schema.value_columns]
         self._view: tuple[WalPosition, int, Tablet] = (self.end, 0, base)
@@ -199,13 +198,15 @@ class MemStores:
             for position in unknown:
                 locations[position] = self._locate_on_disk(keys[position])
         else:
-            array = KeyArray.from_bytes([keys[position] for position in unknown], self._width)
+            array = KeyArray.from_bytes(
+                [keys[position] for position in unknown], self.schema.key_width
+            )
             for position, location in zip(unknown, self._locate_all_on_disk(array), strict=True):
                 locations[position] = location
         return locations
 
     def _locate_on_disk(self, key: bytes) -> Location | None:
-        place = self.base.locate_one(key, self._width, TIMESTAMP_MAX)
+        place = self.base.locate_one(key, self.schema.key_width, TIMESTAMP_MAX)
         if place is None:
             return None
         rowset, rowid = place

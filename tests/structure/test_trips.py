@@ -12,7 +12,7 @@ FILES_MAX = {
     "scan": 27,
     "session_row": 19,
     "get": 17,
-    "flush": 29,
+    "flush": 28,
     "changes": 32,
 }
 
