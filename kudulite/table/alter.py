@@ -28,7 +28,6 @@ tablet never changes: its log is empty, and nothing writes, flushes or compacts 
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
@@ -175,11 +174,9 @@ class _Tablets:
             replace(meta, delete_timestamp=timestamp) if meta.delete_timestamp is None else meta
             for meta in old.rowsets
         )
-        ref = self.store.write_superblock(replace(old, rowsets=rowsets))
-        folder = self.store.tablet_folder(entry.id)
-        self.store.environment.file_system.sync_directory(folder)
         place = TabletPartition(0, entry.partition.buckets)
-        return replace(entry, partition=place).with_superblock(ref, rowsets, timestamp)
+        ended = replace(old, rowsets=rowsets)
+        return self.store.with_superblock(replace(entry, partition=place), ended, timestamp)
 
     def of(
         self, partition: PartitionSchema, dropped: Collection[RangePartition]
@@ -239,11 +236,9 @@ def _publish(
     if draft.history_seconds > newest.history_seconds:
         # History before the mark may be collected already: a longer retention begins here.
         start = ancient_history_mark(store, newest)
-    commit_id = uuid.uuid4().hex
 
     def build(manifest: Manifest) -> Manifest:
         return manifest.successor(
-            commit_id,
             schema=draft.schema,
             partition=partition,
             tablets=tablets,
@@ -276,6 +271,6 @@ def forget_dropped_ranges(store: TableStore) -> int:
         if not count or not is_mark_still_valid(manifest, mark):
             return None
         start = max(manifest.history_start, mark)
-        return manifest.successor(uuid.uuid4().hex, dropped=kept, history_start=start)
+        return manifest.successor(dropped=kept, history_start=start)
 
     return count if publish_alone(store, "history collection", build) is not None else 0

@@ -252,11 +252,8 @@ class Commit:
 
         An empty part stays empty, except that rows resolved at commit may then have an effect.
         """
-        locks = {}
-        for tablet_id in self._touched(parts):
-            locks[tablet_id] = stack.enter_context(self.store.lock(tablet_id))
-            locks[tablet_id].announce(f"commit of write {self.state.write_id}")
-        return locks
+        work = f"commit of write {self.state.write_id}"
+        return {t: stack.enter_context(self.store.locked(t, work)) for t in self._touched(parts)}
 
     def _touched(self, parts: Parts) -> list[str]:
         """Return the tablets that may change, in the order of their locks."""

@@ -29,7 +29,6 @@ arrives is in files or in a log of logical records.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -130,8 +129,7 @@ def publish_replacement(
             break
         entry, rounds = store.newest().entry(base.id), rounds + 1
     hook("carried")
-    with store.lock(base.id) as lock:
-        lock.announce("compaction")
+    with store.locked(base.id, "compaction"):
         hook("locked")
         found = _publish(store, base, replacement)
     if found is None:
@@ -224,8 +222,7 @@ def _publish(store: TableStore, base: Tablet, replacement: Replacement) -> Opera
 
 def _collect(store: TableStore, tablet_id: str, mark: int, hook: Hook) -> OperationResult | None:
     """Drop the history behind the mark that fills whole files: no data file is written."""
-    with store.lock(tablet_id) as lock:
-        lock.announce("history collection")
+    with store.locked(tablet_id, "history collection"):
         hook("locked")
         newest = store.newest()
         entry = newest.entry(tablet_id)
@@ -253,16 +250,13 @@ def publish_superblock(
     old = newest.readable_entry(superblock.tablet_id)
     assert old is not None
     before = store.tablet(old).superblock.rowsets
-    ref = store.write_superblock(superblock)
-    store.environment.file_system.sync_directory(store.tablet_folder(old.id))
-    new = old.with_superblock(ref, superblock.rowsets, old.timestamp)
-    commit_id = uuid.uuid4().hex
+    new = store.with_superblock(old, superblock, old.timestamp)
 
     def build(manifest: Manifest) -> Manifest | None:
         if not is_mark_still_valid(manifest, mark):
             return None
         start = max(manifest.history_start, mark)
-        return manifest.with_entry(new).successor(commit_id, history_start=start)
+        return manifest.with_entry(new).successor(history_start=start)
 
     published = publish_next(store, newest, build)
     if published is None:

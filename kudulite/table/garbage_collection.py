@@ -77,8 +77,7 @@ def collect_garbage(
     manifests: dict[int, Manifest] = {}
     for entry in store.newest().readable_tablets:
         _read_versions(store, manifests)  # most of them, ahead of the lock
-        with store.lock(entry.id) as lock:
-            lock.announce("garbage collection")
+        with store.locked(entry.id, "garbage collection"):
             _read_versions(store, manifests)
             kept = _referenced(store, entry.id, manifests)
             for path in _unreferenced(store.tablet_folder(entry.id), kept, grace_seconds):

@@ -30,7 +30,6 @@ the mark of the version before, and a collection asks `is_mark_still_valid` of t
 from __future__ import annotations
 
 import errno
-import uuid
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from typing import Any
@@ -189,8 +188,7 @@ def settle(store: TableStore, tablet_ids: Iterable[str], timestamp: int) -> None
     """Advance the safe timestamps of tablets. Raises LockTimeoutError, StorageError."""
     for tablet_id in tablet_ids:
         if store.safe_timestamp(tablet_id) < timestamp:
-            with store.lock(tablet_id) as lock:
-                lock.announce("snapshot")
+            with store.locked(tablet_id, "snapshot") as lock:
                 entry = store.newest().entry(tablet_id)
                 if entry is not None:
                     make_durable(store, entry, lock)
@@ -226,7 +224,7 @@ def _publish_tag(store: TableStore, name: str, timestamp: int) -> None:
             )
         if name in manifest.tags:
             return None
-        return manifest.successor(uuid.uuid4().hex, tags={**manifest.tags, name: timestamp})
+        return manifest.successor(tags={**manifest.tags, name: timestamp})
 
     publish_alone(store, f"tag {name!r}", build)
 
@@ -242,6 +240,6 @@ def delete_tag(store: TableStore, name: str) -> None:
             listed = ", ".join(sorted(manifest.tags)) or "none"
             raise NotFoundError(f"table {store.name!r} has no tag {name!r}; tags: {listed}")
         kept = {tag: moment for tag, moment in manifest.tags.items() if tag != name}
-        return manifest.successor(uuid.uuid4().hex, tags=kept)
+        return manifest.successor(tags=kept)
 
     publish_alone(store, f"deletion of tag {name!r}", build)

@@ -12,6 +12,7 @@ Format version 1 had no tags and no dropped ranges; version 2 did not name the v
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -107,12 +108,12 @@ class Manifest(JsonForm):
     dropped: Annotated[tuple[DroppedRange, ...], Stored(is_kept=False)] = ()
     file_crc32: Annotated[int | None, Stored(is_kept=False)] = field(default=None, compare=False)
 
-    def successor(self, commit_id: str, **changes: Any) -> Manifest:
-        """Return the version that follows this one, with `changes` of its fields."""
+    def successor(self, commit_id: str | None = None, **changes: Any) -> Manifest:
+        """Return the version that follows this one, with `changes` of its fields and a new id."""
         return replace(
             self,
             version=self.version + 1,
-            commit_id=commit_id,
+            commit_id=commit_id or uuid.uuid4().hex,
             previous_crc32=self.file_crc32,
             file_crc32=None,
             **changes,

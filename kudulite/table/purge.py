@@ -91,8 +91,7 @@ def _purge_tablet(store: TableStore, tablet_id: str, keys: KeyArray) -> tuple[in
         tablet = store.tablet(entry)
         work = _TabletPurge(store, manifest, keys)
         built = work.build(tablet.disk_rowsets)
-        with store.lock(tablet_id) as lock:
-            lock.announce("purge")
+        with store.locked(tablet_id, "purge") as lock:
             newest = store.newest()
             entry = newest.readable_entry(tablet_id)
             if entry is None:

@@ -356,6 +356,13 @@ class TableStore:
         path, timeout_seconds = self.lock_path(tablet_id), self.environment.lock_timeout_seconds
         return TabletLock(path, timeout_seconds, is_shared=is_shared, stays_open=stays_open)
 
+    @contextmanager
+    def locked(self, tablet_id: str, work: str) -> Iterator[TabletLock]:
+        """Hold a tablet's lock, announced as `work`. Raises LockTimeoutError, StorageError."""
+        with self.lock(tablet_id) as lock:
+            lock.announce(work)
+            yield lock
+
     def lock_all(self, stack: ExitStack, work: str) -> dict[str, TabletLock]:
         """Take the locks of all tablets into `stack`; return them by tablet id.
 
@@ -364,9 +371,7 @@ class TableStore:
         while True:
             ids = sorted(entry.id for entry in self.newest().tablets)
             with ExitStack() as taken:
-                locks = {tablet_id: taken.enter_context(self.lock(tablet_id)) for tablet_id in ids}
-                for lock in locks.values():
-                    lock.announce(work)
+                locks = {each: taken.enter_context(self.locked(each, work)) for each in ids}
                 # An alteration that was waited for may have added or dropped tablets.
                 if ids == sorted(entry.id for entry in self.newest().tablets):
                     stack.enter_context(taken.pop_all())
@@ -381,8 +386,7 @@ class TableStore:
         """
         while True:
             tablet_id = self.newest().tablets[0].id
-            with self.lock(tablet_id) as lock:
-                lock.announce(work)
+            with self.locked(tablet_id, work) as lock:
                 newest = self.newest()
                 # An alteration that was waited for may have dropped the tablet.
                 if newest.entry(tablet_id) is not None:
@@ -478,6 +482,14 @@ class TableStore:
         name = f"superblock-{uuid.uuid4().hex}.json"
         path = self.tablet_folder(superblock.tablet_id) / name
         return self.environment.file_system.write_file(path, superblock.encode())
+
+    def with_superblock(
+        self, entry: TabletEntry, superblock: Superblock, timestamp: int
+    ) -> TabletEntry:
+        """Write a newer superblock of a tablet, durable; return the tablet's entry with it."""
+        ref = self.write_superblock(superblock)
+        self.environment.file_system.sync_directory(self.tablet_folder(entry.id))
+        return entry.with_superblock(ref, superblock.rowsets, timestamp)
 
     def publish(self, manifest: Manifest) -> Manifest | None:
         """Make `manifest` the newest version and return it; None where another version is newer."""

@@ -31,7 +31,6 @@ says what is on disk.
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -138,8 +137,7 @@ def recover(store: TableStore, entry: TabletEntry, lock: TabletLock) -> MemStore
 def _recovered_by_reader(store: TableStore, entry: TabletEntry) -> tuple[TabletEntry, MemStores]:
     """Recover under the lock, or read the log where the lock file is not writable."""
     try:
-        with store.lock(entry.id) as lock:
-            lock.announce("recovery")
+        with store.locked(entry.id, "recovery") as lock:
             entry = store.newest().readable_entry(entry.id) or entry
             return entry, recover(store, entry, lock)
     except StorageError:
@@ -222,8 +220,7 @@ def flush_tablet(store: TableStore, tablet_id: str) -> bool:
         if memory is None or not memory.row_count:
             return False
         flushed = _write_files(store, memory)
-        with store.lock(tablet_id) as lock:
-            lock.announce("flush")
+        with store.locked(tablet_id, "flush") as lock:
             if _publish(store, memory.base, flushed, lock):
                 return True
     return False
@@ -265,12 +262,8 @@ def _publish(store: TableStore, base: Tablet, flushed: _FlushedTablet, lock: Tab
     if not are_there(flushed.rowsets, base):
         return False
     new = _flushed_entry(store, now, flushed, recover(store, now, lock), lock)
-    commit_id = uuid.uuid4().hex
-
-    def build(manifest: Manifest) -> Manifest:
-        return manifest.with_entry(new).successor(commit_id)
-
-    return publish_next(store, newest, build) is not None
+    published = publish_next(store, newest, lambda manifest: manifest.with_entry(new).successor())
+    return published is not None
 
 
 def _flushed_entry(
@@ -292,10 +285,7 @@ def _flushed_entry(
         lock.set_wal_end(start.segment, start.offset)
     old = memory.base.superblock
     superblock = replace(old, rowsets=flushed.rowsets, wal_start=start)
-    ref = store.write_superblock(superblock)
-    store.environment.file_system.sync_directory(store.tablet_folder(entry.id))
-    timestamp = max(entry.timestamp, flushed.timestamp)
-    return entry.with_superblock(ref, flushed.rowsets, timestamp)
+    return store.with_superblock(entry, superblock, max(entry.timestamp, flushed.timestamp))
 
 
 def _write_files(store: TableStore, memory: MemStores) -> _FlushedTablet:
