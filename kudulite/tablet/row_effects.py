@@ -23,7 +23,7 @@ state after it; (2) a live row that was deleted and inserted again becomes an UP
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -66,18 +66,6 @@ _ACTIONS = np.array([ACTION_NONE, ACTION_INSERT, ACTION_DELETE, ACTION_UPDATE], 
 
 _REASONS = (RowError.REASON_ALREADY_PRESENT, RowError.REASON_NOT_FOUND)
 _REFUSED = IGNORED + 1  # the code of the first of _REASONS
-
-
-@dataclass(slots=True)
-class _Row:
-    """A key's row during a flush; `values` are the cells that the flush has set, by name."""
-
-    position: int
-    existed: bool
-    is_live: bool
-    key: Cells
-    values: Cells = field(default_factory=dict)
-    is_replaced: bool = False
 
 
 class RowEffects(NamedTuple):
@@ -123,31 +111,27 @@ class RowApplier:
 
         Operations at the positions `misfits` are refused.
         """
-        if not misfits and len(set(keys)) == len(keys):
-            applied = [
-                self._apply_alone(position, operation, is_live)
-                for position, (operation, is_live) in enumerate(
-                    zip(operations, exists, strict=True)
-                )
-            ]
-            return RowEffects([c for _, c in applied if c is not None], [o for o, _ in applied])
-        rows: dict[bytes, _Row] = {}
+        changes: dict[bytes, Change | None] = {}  # None: the row is as it was
+        firsts: dict[bytes, int] = {}
         outcomes: list[Outcome] = []
         for position, (operation, key) in enumerate(zip(operations, keys, strict=True)):
-            row = rows.get(key)
-            if row is None:
-                cells = {name: operation.values[name] for name in self._key_names}
-                row = _Row(position, exists[position], exists[position], cells)
-                rows[key] = row
-            is_misfit = position in misfits
-            outcomes.append(RowError.REASON_INVALID if is_misfit else self._apply(row, operation))
-        changes = [c for row in rows.values() if (c := self._change(row)) is not None]
-        return RowEffects(changes, outcomes)
+            earlier = changes.setdefault(key)
+            is_live = exists[position] if earlier is None else earlier[0] != CHANGE_DELETE
+            outcome, change = self._apply(firsts.setdefault(key, position), operation, is_live)
+            if position in misfits:
+                outcome, change = RowError.REASON_INVALID, None
+            outcomes.append(outcome)
+            if change is not None:
+                changes[key] = change if earlier is None else _joined(earlier, change)
+        return RowEffects([c for c in changes.values() if c is not None], outcomes)
 
-    def _apply_alone(
+    def _apply(
         self, position: int, operation: RowOperation, is_live: bool
     ) -> tuple[Outcome, Change | None]:
-        """Apply the only operation on its key: `_apply` and `_change` in one step."""
+        """Return the outcome of one operation, and its change of the row if there is one.
+
+        `position` is that of the key's first operation.
+        """
         values = operation.values
         outcome = OUTCOMES[operation.operation][is_live]
         if outcome == DELETED:
@@ -186,23 +170,6 @@ class RowApplier:
                     return False
         return True
 
-    def _apply(self, row: _Row, operation: RowOperation) -> Outcome:
-        """Apply one operation; return its outcome."""
-        outcome = OUTCOMES[operation.operation][row.is_live]
-        if outcome == DELETED:
-            row.is_live, row.is_replaced, row.values = False, False, {}
-        if outcome not in (INSERTED, UPDATED):
-            return outcome
-        given = {n: v for n, v in operation.values.items() if n not in row.key}
-        if refused := self._refusal(given, not row.is_live):
-            return refused
-        if outcome == UPDATED:
-            row.values.update(given)
-        else:
-            row.is_live, row.is_replaced = True, row.existed
-            row.values = self._defaults | given
-        return outcome
-
     def _refusal(self, given: Cells, is_new: bool) -> str | None:
         if not given.keys() <= self._columns.keys():  # the table was altered since
             return RowError.REASON_INVALID
@@ -212,15 +179,6 @@ class RowApplier:
                     return RowError.REASON_NULL
             elif is_new and self._defaults[name] is None:
                 return RowError.REASON_MISSING
-        return None
-
-    def _change(self, row: _Row) -> Change | None:
-        if row.is_live and not row.existed:
-            return CHANGE_INSERT, row.key | row.values, row.position
-        if row.is_live and (row.values or row.is_replaced):
-            return CHANGE_UPDATE, row.key | row.values, row.position
-        if row.existed and not row.is_live:
-            return CHANGE_DELETE, row.key, row.position
         return None
 
     def record(self, effects: RowEffects, timestamp: int) -> Record:
@@ -234,6 +192,19 @@ class RowApplier:
         columns, is_set = self._codec.columns([cells for _, cells, _ in effects.changes])
         ops = np.array([op for op, _, _ in effects.changes], dtype=np.uint8)
         return RowChanges(timestamp, ops, columns, is_set)
+
+
+def _joined(earlier: Change, change: Change) -> Change | None:
+    """Return two changes of one row as one, None if they leave it absent.
+
+    A row that was deleted and inserted again gets an UPDATE of all columns.
+    """
+    op, cells, position = change
+    if op == CHANGE_DELETE:
+        return None if earlier[0] == CHANGE_INSERT else change
+    if op == CHANGE_INSERT:
+        return CHANGE_UPDATE, cells, position
+    return earlier[0], earlier[1] | cells, earlier[2]
 
 
 def _code(outcome: Outcome) -> int:
