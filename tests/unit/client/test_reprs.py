@@ -81,13 +81,7 @@ def public_objects(folder: Path) -> list[Any]:
         *plan.tokens,
         *[c for f in plan.files for c in f.columns],
     ]
-    objects += [
-        table.check(),
-        table.statistics,
-        (upkeep := table.maintain()),
-        upkeep.garbage,
-        limits,
-    ]
+    objects += [table.check(), table.statistics, (done := table.maintain()), done.garbage, limits]
     return objects + jobs_of(table, folder)
 
 
