@@ -16,9 +16,8 @@ import base64
 import enum
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -244,19 +243,28 @@ def loadgen(
     as_json: AsJson = False,
 ) -> None:
     """Write random rows for a while and report the rate; makes the table if there is none."""
-    settings = LoadSettings(
-        seconds=seconds,
-        row_count_max=rows,
-        rows_per_second=rate,
-        batch_rows=batch_rows,
-        key_count=keys,
-        delete_share=deletes,
-        uses_sessions=sessions,
-        tablet_count=tablets,
-        seed=seed,
-    )
     with Progress(f"writing to {path}") as progress:
-        found = generate_load(path, settings, progress.say)
+        table = _table(path, tablets)
+        session = kudulite.Session("manual") if sessions else None
+        random = np.random.default_rng(seed)
+        begin = time.perf_counter()
+        latencies: list[float] = []
+        row_count = delete_count = 0
+        while time.perf_counter() - begin < seconds and (rows is None or row_count < rows):
+            count = batch_rows if rows is None else min(batch_rows, rows - row_count)
+            dead_count = int(random.binomial(count, deletes))
+            made = _rows(random, count - dead_count, keys)
+            dead = pa.table({"id": random.integers(0, keys, dead_count)})
+            start = time.perf_counter()
+            _write_batches(table, session, made, dead)
+            spent = time.perf_counter() - begin
+            latencies.append(begin + spent - start)
+            row_count, delete_count = row_count + count, delete_count + dead_count
+            progress.say(f"writing to {table.name}: {row_count:,} rows in {spent:.0f} s")
+            if rate:
+                time.sleep(max(0.0, min(row_count / rate, seconds) - spent))
+        found = _figures(latencies, time.perf_counter() - begin, row_count, delete_count)
+    found["table_row_count"] = table.scan().count()
     if as_json:
         print_json(found)
     else:
@@ -330,58 +338,20 @@ def _write(
 _HOSTS = np.array([f"host-{number:03d}" for number in range(200)], object)
 
 
-@dataclass(frozen=True)
-class LoadSettings:
-    """The load to make; 0 `rows_per_second` is no limit."""
-
-    seconds: float = 10.0
-    row_count_max: int | None = None
-    rows_per_second: float = 0.0
-    batch_rows: int = 1000
-    key_count: int = 1_000_000
-    delete_share: float = 0.05
-    uses_sessions: bool = False
-    tablet_count: int = 4
-    seed: int = 0
-
-
-def generate_load(
-    path: str, settings: LoadSettings, say: Callable[[str], None]
+def _figures(
+    latencies: Sequence[float], seconds: float, row_count: int, delete_count: int
 ) -> dict[str, float]:
-    """Write to the table at `path` until a limit is reached; the table is made if there is none.
-
-    Returns counts, the rate, and the milliseconds of one write until it was durable.
-    """
-    table = _table(path, settings.tablet_count)
-    session = kudulite.Session("manual") if settings.uses_sessions else None
-    random = np.random.default_rng(settings.seed)
-    begin = time.perf_counter()
-    latencies: list[float] = []
-    rows = deletes = 0
-    left = settings.row_count_max
-    while time.perf_counter() - begin < settings.seconds and (left is None or rows < left):
-        count = settings.batch_rows if left is None else min(settings.batch_rows, left - rows)
-        delete_count = int(random.binomial(count, settings.delete_share))
-        made = _rows(random, count - delete_count, settings.key_count)
-        deleted = pa.table({"id": random.integers(0, settings.key_count, delete_count)})
-        start = time.perf_counter()
-        _write_batches(table, session, made, deleted)
-        latencies.append(time.perf_counter() - start)
-        rows, deletes = rows + count, deletes + delete_count
-        say(f"writing to {table.name}: {rows:,} rows in {time.perf_counter() - begin:.0f} s")
-        _wait(begin, rows, settings)
-    seconds = time.perf_counter() - begin
+    """Return counts, the rate, and the milliseconds of one write until it was durable."""
     found = 1000 * np.array(latencies or [0.0])
     return {
         "seconds": seconds,
         "write_count": len(latencies),
-        "row_count": rows,
-        "delete_count": deletes,
-        "rows_per_second": rows / seconds if seconds else 0.0,
+        "row_count": row_count,
+        "delete_count": delete_count,
+        "rows_per_second": row_count / seconds if seconds else 0.0,
         "milliseconds_median": float(np.median(found)),
         "milliseconds_p99": float(np.quantile(found, 0.99)),
         "milliseconds_max": float(found.max()),
-        "table_row_count": table.scan().count(),
     }
 
 
@@ -421,10 +391,3 @@ def _write_batches(
     for row in deleted.to_pylist():
         session.apply(table.new_delete_ignore(row))
     session.flush()
-
-
-def _wait(begin: float, rows: int, settings: LoadSettings) -> None:
-    """Sleep until the written rows are due at the rate, but not past the end."""
-    if settings.rows_per_second:
-        due = min(rows / settings.rows_per_second, settings.seconds)
-        time.sleep(max(0.0, begin + due - time.perf_counter()))
