@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from kudulite.errors import CorruptionError, FormatVersionError, StorageError
-from kudulite.fs.json_form import JsonForm, Stored
+from kudulite.fs.json_form import JsonForm, Stored, readable
 
 _READ_BYTES = 1 << 20
 
@@ -469,12 +469,10 @@ def decode_checked_json(content: bytes, source: str, what: str) -> dict[str, Any
     Raises CorruptionError if the content is damaged or not an object.
     """
     line, _, trailer = content.partition(b"\n")
-    try:
+    with readable(source, what):
         stored = json.loads(trailer)["crc32"]
         check_crc32(f"{source}: CRC", zlib.crc32(line), stored)
         body = json.loads(line)
         if not isinstance(body, dict):
             raise TypeError(f"a {type(body).__name__}")
         return body
-    except (ValueError, KeyError, TypeError) as error:
-        raise CorruptionError(f"{source}: not {what}: {error!r}") from error

@@ -22,10 +22,13 @@ import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import MISSING, Field, dataclass, fields
 from functools import cache
 from operator import index
 from typing import Annotated, Any, NamedTuple, Self, cast
+
+from kudulite.errors import CorruptionError, KuduliteError
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 _NAME_SHOWN_MAX = 60
@@ -48,6 +51,17 @@ def checked_name(value: Any, field: str) -> str:
         f"{field} {found}, expected 1 to 200 ASCII letters, digits, dots, underscores and hyphens,"
         " no dot at the beginning"
     )
+
+
+@contextmanager
+def readable(source: str, what: str) -> Iterator[None]:
+    """Raise the errors of a wrong structure as CorruptionError: the file is not `what`."""
+    try:
+        yield
+    except KuduliteError:
+        raise
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptionError(f"{source}: not {what}: {error!r}") from error
 
 
 @dataclass(frozen=True)

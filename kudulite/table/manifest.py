@@ -18,9 +18,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Annotated, Any
 
-from kudulite.errors import CorruptionError, FormatVersionError, KuduliteError
+from kudulite.errors import FormatVersionError
 from kudulite.fs.file_system import FileRef, decode_checked_json, encode_checked_json, stored_crc32
-from kudulite.fs.json_form import JsonForm, Stored
+from kudulite.fs.json_form import JsonForm, Stored, readable
 from kudulite.model.schema import Schema
 from kudulite.rowset.rowset import RowSetMeta
 from kudulite.table.partition import PartitionSchema, RangePartition, TabletPartition, placed_schema
@@ -193,14 +193,10 @@ class Manifest(JsonForm):
         Raises FormatVersionError for a newer format, CorruptionError for anything unreadable.
         """
         body = decode_checked_json(content, source, "a manifest")
-        try:
+        with readable(source, "a manifest"):
             version = body["format_version"]
             if 1 <= version <= FORMAT_VERSION:
                 return replace(_from_body(body), file_crc32=stored_crc32(content))
-        except KuduliteError:
-            raise
-        except (ValueError, KeyError, TypeError) as error:
-            raise CorruptionError(f"{source}: not a manifest: {error!r}") from error
         raise FormatVersionError(
             f"{source}: table of format version {version}, known: 1 to {FORMAT_VERSION};"
             " upgrade kudulite to open it"
