@@ -68,7 +68,7 @@ def copy_with_past(source: TableStore, path: Path) -> int:
             for dropped in manifest.dropped
         ),
     )
-    file_system = hidden.environment.file_system
+    file_system = hidden.file_system
     file_system.sync_directory(hidden.folder / TABLET_FOLDER)
     file_system.sync_directory(hidden.folder)
     hidden.publish(made)
@@ -100,7 +100,7 @@ def _places(source: TableStore, path: Path) -> tuple[TableStore, TableStore]:
     if place.exists():
         raise TableExistsError(f"cannot copy {source.name!r} to {place}: it is there")
     hidden = TableStore(place.with_name(f".copy-{place.name}"), source.environment)
-    source.environment.file_system.remove_tree(hidden.folder)
+    source.file_system.remove_tree(hidden.folder)
     return hidden, target
 
 
@@ -117,13 +117,13 @@ def _pinned_version(store: TableStore) -> tuple[Manifest, WriteState]:
 
 def _make_folders(store: TableStore) -> None:
     for name in (MANIFEST_FOLDER, TABLET_FOLDER, STAGING_FOLDER):
-        store.environment.file_system.make_directory(store.folder / name, parents=True)
+        store.file_system.make_directory(store.folder / name, parents=True)
 
 
 def _copy_tablet(
     source: TableStore, target: TableStore, entry: TabletEntry, moment: int
 ) -> TabletEntry:
-    file_system = target.environment.file_system
+    file_system = target.file_system
     tablet, folder = source.tablet(entry), target.tablet_folder(entry.id)
     file_system.make_directory(folder / ROWSET_FOLDER, parents=True)
     create_lock_file(folder / LOCK_NAME)
@@ -144,7 +144,7 @@ def _copy_tablet(
 
 
 def _copy_file(target: TableStore, folder: Path, place: Path, ref: FileRef) -> None:
-    with target.environment.file_system.open_sink(place / ref.name) as sink:
+    with target.file_system.open_sink(place / ref.name) as sink:
         for chunk in _chunks(folder / ref.name):
             sink.write(chunk)
         found = sink.finish()
@@ -192,7 +192,7 @@ def move_table(store: TableStore, target: TableStore) -> TableStore:
 
     Returns `target`. Raises TableNotFoundError, TableExistsError, LockTimeoutError.
     """
-    file_system = store.environment.file_system
+    file_system = store.file_system
     with ExitStack() as stack:
         store.lock_all(stack, f"renaming of {store.name!r}")
         if target.folder.exists():
@@ -219,7 +219,7 @@ def set_table_aside(store: TableStore, work: str, *, if_version: int | None = No
                 f"table {store.name!r} is at version {version}, not {if_version}; not deleted"
             )
         trash = store.folder.with_name(f"{TRASH_PREFIX}{uuid.uuid4().hex}")
-        store.environment.file_system.rename(store.folder, trash)
+        store.file_system.rename(store.folder, trash)
         store.forget_all()
 
 

@@ -118,9 +118,7 @@ def alter_table(store: TableStore, steps: Sequence[Step]) -> Manifest:
             raise type(error)(f"table {store.name!r}: {error}") from error
         tablets = _Tablets(store, newest, locks)
         try:
-            dropped = tablets.ended(draft.dropped)
-            kept = tablets.of(partition, draft.dropped)
-            return _publish(store, newest, draft, partition, kept, dropped)
+            return tablets.publish(draft, partition)
         except BaseException:
             tablets.undo()
             raise
@@ -206,12 +204,34 @@ class _Tablets:
             with self.store.lock(entry.id) as lock:
                 lock.advance_safe_timestamp(last)
         folder = self.store.tablet_folder(self._created[0].id).parent
-        self.store.environment.file_system.sync_directory(folder)
+        self.store.file_system.sync_directory(folder)
 
     def _used(self) -> int:
         """Return the highest timestamp used in the table, or safe timestamp of a tablet."""
         stamps = [lock.safe_timestamp for lock in self.locks.values()]
         return max(self.old.timestamp, *stamps)
+
+    def publish(self, draft: TableDraft, partition: PartitionSchema) -> Manifest:
+        """Publish the version that the draft describes, and return it."""
+        dropped, tablets = self.ended(draft.dropped), self.of(partition, draft.dropped)
+        start = self.old.history_start
+        if draft.history_seconds > self.old.history_seconds:
+            # History before the mark may be collected already: a longer retention begins here.
+            start = ancient_history_mark(self.store, self.old)
+
+        def build(manifest: Manifest) -> Manifest:
+            return manifest.successor(
+                schema=draft.schema,
+                partition=partition,
+                tablets=tablets,
+                dropped=manifest.dropped + dropped,
+                history_seconds=draft.history_seconds,
+                history_start=max(start, manifest.history_start),
+            )
+
+        published = publish_next(self.store, self.old, build)
+        assert published is not None  # `build` never gives up
+        return published
 
     def undo(self) -> None:
         """Remove the created tablets, after an alteration that was not published."""
@@ -221,35 +241,7 @@ class _Tablets:
             for entry in self._created:
                 if entry.id not in listed:
                     folder = self.store.tablet_folder(entry.id)
-                    self.store.environment.file_system.remove_tree(folder)
-
-
-def _publish(
-    store: TableStore,
-    newest: Manifest,
-    draft: TableDraft,
-    partition: PartitionSchema,
-    tablets: tuple[TabletEntry, ...],
-    dropped: tuple[DroppedRange, ...],
-) -> Manifest:
-    start = newest.history_start
-    if draft.history_seconds > newest.history_seconds:
-        # History before the mark may be collected already: a longer retention begins here.
-        start = ancient_history_mark(store, newest)
-
-    def build(manifest: Manifest) -> Manifest:
-        return manifest.successor(
-            schema=draft.schema,
-            partition=partition,
-            tablets=tablets,
-            dropped=manifest.dropped + dropped,
-            history_seconds=draft.history_seconds,
-            history_start=max(start, manifest.history_start),
-        )
-
-    published = publish_next(store, newest, build)
-    assert published is not None  # `build` never gives up
-    return published
+                    self.store.file_system.remove_tree(folder)
 
 
 def forget_dropped_ranges(store: TableStore) -> int:

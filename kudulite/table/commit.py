@@ -44,7 +44,7 @@ from kudulite.table.stage import (
     is_committed,
     new_part_folder,
 )
-from kudulite.table.table_store import TableStore, publish_next
+from kudulite.table.table_store import TableStore, newest_of, publish_next
 from kudulite.table.tablet_memory import flush_tablet, flushed_under_locks
 from kudulite.tablet.conflict_check import ConflictCheck
 from kudulite.tablet.resolve import StagedTablet
@@ -151,12 +151,7 @@ class Commit:
     # -- what the version must be
 
     def _checked_newest(self) -> Manifest:
-        newest = self.store.newest()
-        if newest.table_id != self.state.table_id:
-            raise ConflictError(
-                f"table {self.store.name!r} was deleted and created again during a write; write"
-                " again to the new one"
-            )
+        newest = newest_of(self.store, self.state.table_id)
         self._check_same_schema(newest)
         return newest
 
@@ -306,12 +301,11 @@ class Installer:
 
         A file that cannot be moved back is unreferenced; garbage collection removes it.
         """
-        file_system = self.store.environment.file_system
         with suppress(StorageError):
             for source, target in reversed(self._moved):
-                file_system.rename(target, source)
+                self.store.file_system.rename(target, source)
             for path in self._written:
-                file_system.remove(path)
+                self.store.file_system.remove(path)
 
     def install(self, entry: TabletEntry, parts: Sequence[StagedTablet]) -> TabletEntry:
         """Return the tablet's entry with the parts in it, oldest first."""
@@ -323,7 +317,7 @@ class Installer:
         superblock = replace(old, rowsets=tuple(rowsets), tombstones=tombstones)
         ref = self.store.write_superblock(superblock)
         self._written.append(self.store.tablet_folder(entry.id) / ref.name)
-        self.store.environment.file_system.sync_directory(self.store.tablet_folder(entry.id))
+        self.store.file_system.sync_directory(self.store.tablet_folder(entry.id))
         return entry.with_superblock(ref, rowsets, self.timestamp)
 
     def _changed(self, meta: RowSetMeta, parts: Sequence[StagedTablet]) -> RowSetMeta:
@@ -374,8 +368,8 @@ class Installer:
                 self._rename(source / ref.name, target.parent / ref.name)
                 check_length(target.parent / ref.name, ref)
         for folder in sorted(to_sync):
-            self.store.environment.file_system.sync_directory(folder)
+            self.store.file_system.sync_directory(folder)
 
     def _rename(self, source: Path, target: Path) -> None:
-        self.store.environment.file_system.rename(source, target)
+        self.store.file_system.rename(source, target)
         self._moved.append((source, target))

@@ -148,7 +148,7 @@ def _build(
     metas = tuple(rowset.meta for rowset in inputs)
     if not inputs or len(inputs) < len(ids) or any(m.delete_timestamp is not None for m in metas):
         return None
-    file_system, folder = store.environment.file_system, base.folder / ROWSET_FOLDER
+    file_system, folder = store.file_system, base.folder / ROWSET_FOLDER
     if isinstance(operation, CompactRowSets):
         merged = merge_rowsets(file_system, folder, schema, inputs, mark)
         file_system.sync_directory(folder)
@@ -185,7 +185,7 @@ def carry_over(
         return None
     if replacement.row_map is None or not any(newer.values()):
         return replacement, 0
-    file_system, folder = store.environment.file_system, now.folder / ROWSET_FOLDER
+    file_system, folder = store.file_system, now.folder / ROWSET_FOLDER
     parts: list[list[DeltaRows]] = [[] for _ in replacement.outputs]
     row_count = 0
     for meta in replacement.inputs:
@@ -281,7 +281,7 @@ def _remove_built(store: TableStore, base: Tablet, replacement: Replacement) -> 
         for meta in replacement.outputs:
             for name in meta.file_names:
                 if name not in known:
-                    store.environment.file_system.remove(folder / meta.id / name)
+                    store.file_system.remove(folder / meta.id / name)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ import contextlib
 import errno
 import itertools
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,7 +49,7 @@ def collect_staging_garbage(store: TableStore, grace_seconds: float = STAGING_GR
     count = 0
     for folder in _entries(store.folder / STAGING_FOLDER):
         if _is_older(folder, horizon):
-            store.environment.file_system.remove_tree(folder)
+            store.file_system.remove_tree(folder)
             count += 1
     return count
 
@@ -70,8 +69,9 @@ def collect_garbage(
     staging_grace_seconds: float = STAGING_GRACE_SECONDS,
 ) -> GarbageResult:
     """Remove everything that is superseded or abandoned for longer than the grace times."""
+    horizon = time.time() - grace_seconds
     staging_folder_count = collect_staging_garbage(store, staging_grace_seconds)
-    _collect_temporaries(store, grace_seconds)
+    _collect_temporaries(store, horizon)
     version_count = _collect_versions(store, grace_seconds)
     file_count = byte_count = 0
     manifests: dict[int, Manifest] = {}
@@ -80,13 +80,16 @@ def collect_garbage(
         with store.locked(entry.id, "garbage collection"):
             _read_versions(store, manifests)
             kept = _referenced(store, entry.id, manifests)
-            for path in _unreferenced(store.tablet_folder(entry.id), kept, grace_seconds):
-                byte_count += path.stat().st_size
+            for path in _files(store.tablet_folder(entry.id)):
+                found = path.stat()
+                if path in kept or found.st_mtime >= horizon:
+                    continue
+                byte_count += found.st_size
                 file_count += 1
-                store.environment.file_system.remove(path)
+                store.file_system.remove(path)
                 store.cache.remove(str(path))  # a map would keep the space on disk
-        _remove_empty_folders(store.tablet_folder(entry.id) / ROWSET_FOLDER, grace_seconds)
-    _collect_tablets(store, manifests, grace_seconds)
+        _remove_empty_folders(store.tablet_folder(entry.id) / ROWSET_FOLDER, horizon)
+    _collect_tablets(store, manifests, horizon)
     return GarbageResult(staging_folder_count, version_count, file_count, byte_count)
 
 
@@ -100,8 +103,7 @@ def superseded_bytes(store: TableStore) -> int:
     for folder in _entries(store.folder / TABLET_FOLDER):
         kept = _referenced(store, folder.name, {manifest.version: manifest})
         with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-            files = [path for path in folder.rglob("*") if path not in kept and path.is_file()]
-            total += sum(path.stat().st_size for path in files)
+            total += sum(path.stat().st_size for path in _files(folder) if path not in kept)
     return total
 
 
@@ -122,7 +124,7 @@ def _collect_versions(store: TableStore, grace_seconds: float) -> int:
             break  # removed by another process
         if is_pinned or is_young:
             break
-        store.environment.file_system.remove(path.with_name(manifest_name(version)))
+        store.file_system.remove(path.with_name(manifest_name(version)))
         count += 1
     return count
 
@@ -169,29 +171,23 @@ def _referenced(store: TableStore, tablet_id: str, manifests: dict[int, Manifest
     return kept
 
 
-def _unreferenced(folder: Path, kept: set[Path], grace_seconds: float) -> Iterator[Path]:
-    horizon = time.time() - grace_seconds
-    for path in list(folder.rglob("*")):
-        if path.is_file() and path not in kept and path.stat().st_mtime < horizon:
-            yield path
+def _files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
 
 
-def _collect_tablets(
-    store: TableStore, manifests: dict[int, Manifest], grace_seconds: float
-) -> None:
+def _collect_tablets(store: TableStore, manifests: dict[int, Manifest], horizon: float) -> None:
     """Remove the folders of tablets that no version has.
 
     Under the lock of a tablet: an alteration, which holds all of them, may have made a tablet whose
     version it is about to publish.
     """
-    horizon = time.time() - grace_seconds
     if not _unknown_tablets(store, manifests):
         return
     with store.lock_any("garbage collection"):
         _read_versions(store, manifests)
         for folder in _unknown_tablets(store, manifests):
             if _is_older(folder, horizon):
-                store.environment.file_system.remove_tree(folder)
+                store.file_system.remove_tree(folder)
 
 
 def _unknown_tablets(store: TableStore, manifests: dict[int, Manifest]) -> list[Path]:
@@ -199,8 +195,7 @@ def _unknown_tablets(store: TableStore, manifests: dict[int, Manifest]) -> list[
     return [folder for folder in _entries(store.folder / TABLET_FOLDER) if folder.name not in known]
 
 
-def _remove_empty_folders(folder: Path, grace_seconds: float) -> None:
-    horizon = time.time() - grace_seconds
+def _remove_empty_folders(folder: Path, horizon: float) -> None:
     for path in _entries(folder):
         if path.stat().st_mtime < horizon:
             with contextlib.suppress(OSError):  # not empty, or just filled
@@ -227,12 +222,12 @@ def _is_older(folder: Path, horizon: float) -> bool:
         return False
 
 
-def _collect_temporaries(store: TableStore, grace_seconds: float) -> None:
+def _collect_temporaries(store: TableStore, horizon: float) -> None:
     """Remove temporary files of killed publications beside the versions.
 
     Never sooner than the usual grace time: one that is under way needs its file.
     """
-    horizon = time.time() - max(grace_seconds, GRACE_SECONDS)
+    horizon = min(horizon, time.time() - GRACE_SECONDS)
     for path in _entries(store.folder / MANIFEST_FOLDER):
         if path.name.startswith(".") and _is_older(path, horizon):
-            store.environment.file_system.remove(path)
+            store.file_system.remove(path)

@@ -131,7 +131,7 @@ class _TabletPurge:
         meta, folder = rowset.meta, rowset.folder.parent
         # An ended rowset is rewritten as if it had not ended, then ended at its moment.
         ongoing = DiskRowSet(replace(meta, delete_timestamp=None), rowset.folder, self.store.cache)
-        file_system = self.store.environment.file_system
+        file_system = self.store.file_system
         merged = merge_rowsets(
             file_system, folder, self.manifest.schema, [ongoing], self.mark, without=keys
         )
@@ -155,7 +155,7 @@ class _TabletPurge:
             if superseding is None:
                 return None
             superblock = superseding
-        tombstones = now.tombstones.without(self.store.environment.file_system, self.keys)
+        tombstones = now.tombstones.without(self.store.file_system, self.keys)
         superblock = replace(superblock, tombstones=tombstones)
         if superblock != now.superblock:
             published = publish_superblock(self.store, newest, superblock, self.mark)

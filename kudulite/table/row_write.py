@@ -34,7 +34,7 @@ from kudulite.table.maintenance import flush_when_needed
 from kudulite.table.manifest import Manifest
 from kudulite.table.table_store import TableStore
 from kudulite.table.tablet_memory import recover
-from kudulite.tablet.mem_stores import LOCATE_ARRAY_MIN, Location, MemStores
+from kudulite.tablet.mem_stores import LOCATE_ARRAY_MIN, MemStores
 from kudulite.tablet.row_effects import (
     NO_COUNTS,
     RowApplier,
@@ -43,7 +43,7 @@ from kudulite.tablet.row_effects import (
     RowWriteFailure,
     RowWriteResult,
 )
-from kudulite.wal.log import WalWriter
+from kudulite.wal.log import WalPosition, WalWriter
 from kudulite.wal.record_format import Record, encode_record
 
 _PADDING_BYTES = 64 << 10
@@ -272,7 +272,16 @@ class TabletWrite:
             _set_results(requests, effects, used, is_written=not is_refused)
             return
         record, content = encoded
-        self._append(memory, record, content, effects, keys, locations)
+        end = self._append(memory, content)
+        self.lock.set_wal_end(end.segment, end.offset)
+        self.lock.advance_safe_timestamp(record.timestamp)
+        changed = [position for _, _, position in effects.changes]
+        memory.apply(
+            record,
+            [keys[position] for position in changed],
+            [locations[position] for position in changed],
+            end,
+        )
         requests[0].memory_bytes = memory.growth()
         _set_results(requests, effects, record.timestamp, is_written=True)
 
@@ -305,29 +314,14 @@ class TabletWrite:
         record = applier.record(effects, self.store.next_timestamp(used))
         return record, encode_record(record)
 
-    def _append(
-        self,
-        memory: MemStores,
-        record: Record,
-        content: bytes,
-        effects: RowEffects,
-        keys: Sequence[bytes],
-        locations: Sequence[Location | None],
-    ) -> None:
+    def _append(self, memory: MemStores, content: bytes) -> WalPosition:
+        """Append a record to the tablet's log, durably; return where the log ends then."""
         if memory.log is None or memory.log.end != memory.end:
             folder = memory.base.wal_folder
-            file_system = self.store.environment.file_system
-            memory.log = WalWriter(file_system, folder, memory.end, padding_bytes=_PADDING_BYTES)
-        end = memory.log.append([content])
-        self.lock.set_wal_end(end.segment, end.offset)
-        self.lock.advance_safe_timestamp(record.timestamp)
-        changed = [position for _, _, position in effects.changes]
-        memory.apply(
-            record,
-            [keys[position] for position in changed],
-            [locations[position] for position in changed],
-            end,
-        )
+            memory.log = WalWriter(
+                self.store.file_system, folder, memory.end, padding_bytes=_PADDING_BYTES
+            )
+        return memory.log.append([content])
 
 
 def _set_results(

@@ -131,6 +131,11 @@ class TableStore:
         return self.folder.name
 
     @property
+    def file_system(self) -> FileSystem:
+        """The file system, which makes all durable steps."""
+        return self.environment.file_system
+
+    @property
     def cache(self) -> BlockCache:
         """The cache of opened files and decoded blocks."""
         return self.environment.cache
@@ -161,8 +166,9 @@ class TableStore:
                 break
             start = None  # superseded and removed meanwhile
         self.check_previous(known)
-        if before is not None:
-            self._check_not_behind(known, before.manifest)
+        if before is not None and known.table_id == before.manifest.table_id:
+            if known.version < before.manifest.version:
+                raise self._missing_version(known.version, before.manifest.version)
         found = self._seen_as(known, identity)
         seen = self._seen
         # A newer version that another thread found is never replaced by an older one. No function
@@ -208,11 +214,6 @@ class TableStore:
                     " files of two tables or of two copies were mixed: restore the manifest folder"
                 )
 
-    def _check_not_behind(self, manifest: Manifest, before: Manifest) -> None:
-        """Raise CorruptionError where this process has seen a newer version of the same table."""
-        if manifest.table_id == before.table_id and manifest.version < before.version:
-            raise self._missing_version(manifest.version, before.version)
-
     def _missing_version(self, newest: int, published: int) -> CorruptionError:
         return CorruptionError(
             f"{self.folder}: the newest version is {newest}, but version {published} was published:"
@@ -242,7 +243,7 @@ class TableStore:
 
     def at_version(self, version: int) -> Manifest:
         """Read one version. Raises StorageError; CorruptionError, also for another version."""
-        path = self._manifest_path(version)
+        path = Path(self._version_path(version))
         manifest = Manifest.decode(read_file(path), str(path))
         if manifest.version != version:
             raise CorruptionError(
@@ -284,9 +285,6 @@ class TableStore:
     def _version_path(self, version: int) -> str:
         return f"{self._manifest_folder}/{manifest_name(version)}"
 
-    def _manifest_path(self, version: int) -> Path:
-        return Path(self._version_path(version))
-
     def _hinted_version(self) -> int:
         try:
             return int((self.folder / MANIFEST_FOLDER / HINT_NAME).read_text())
@@ -318,11 +316,11 @@ class TableStore:
         def load() -> tuple[Tablet, int]:
             folder = self.tablet_folder(entry.id)
             path = folder / entry.superblock.name
-            content = self.environment.file_system.read_verified(path, entry.superblock)
+            content = self.file_system.read_verified(path, entry.superblock)
             superblock = Superblock.decode(content, str(path))
             if superblock.tablet_id != entry.id:
                 raise CorruptionError(f"{path}: of tablet {superblock.tablet_id}, not {entry.id}")
-            tablet = Tablet(superblock, folder, self.cache)
+            tablet = Tablet.open(superblock, folder, self.cache)
             redo_bytes = sum(d.ref.length for meta in superblock.rowsets for d in meta.redo)
             return tablet, _ROWSET_BYTES * (1 + len(tablet.rowsets)) + _MERGED_FACTOR * redo_bytes
 
@@ -443,13 +441,12 @@ class TableStore:
         """Create the table: empty tablets and version 1. Raises TableExistsError."""
         if self.exists():
             raise TableExistsError(f"table {self.name!r} exists already at {self.folder}")
-        file_system = self.environment.file_system
         for name in (MANIFEST_FOLDER, TABLET_FOLDER, STAGING_FOLDER):
-            file_system.make_directory(self.folder / name, parents=True)
+            self.file_system.make_directory(self.folder / name, parents=True)
         entries = tuple(self.create_tablet(place) for place in partition.tablets())
-        file_system.sync_directory(self.folder / TABLET_FOLDER)
-        file_system.sync_directory(self.folder)
-        file_system.sync_directory(self.folder.parent)
+        self.file_system.sync_directory(self.folder / TABLET_FOLDER)
+        self.file_system.sync_directory(self.folder)
+        self.file_system.sync_directory(self.folder.parent)
         manifest = Manifest(
             table_id=uuid.uuid4().hex,
             version=1,
@@ -462,7 +459,7 @@ class TableStore:
         published = self.publish(manifest)
         if published is None:
             for entry in entries:
-                file_system.remove_tree(self.tablet_folder(entry.id))
+                self.file_system.remove_tree(self.tablet_folder(entry.id))
             raise TableExistsError(f"table {self.name!r} was just created by another process")
         return published
 
@@ -470,44 +467,43 @@ class TableStore:
         """Make an empty tablet, durable but for its folder's name; in no version yet."""
         tablet_id = uuid.uuid4().hex
         folder = self.tablet_folder(tablet_id)
-        file_system = self.environment.file_system
-        file_system.make_directory(folder / ROWSET_FOLDER, parents=True)
+        self.file_system.make_directory(folder / ROWSET_FOLDER, parents=True)
         create_lock_file(folder / LOCK_NAME)
         entry = TabletEntry(tablet_id, place, self.write_superblock(Superblock(tablet_id)))
-        file_system.sync_directory(folder)
+        self.file_system.sync_directory(folder)
         return entry
 
     def write_superblock(self, superblock: Superblock) -> FileRef:
         """Write a new superblock file, durable but for its name; returns its reference."""
         name = f"superblock-{uuid.uuid4().hex}.json"
         path = self.tablet_folder(superblock.tablet_id) / name
-        return self.environment.file_system.write_file(path, superblock.encode())
+        return self.file_system.write_file(path, superblock.encode())
 
     def with_superblock(
         self, entry: TabletEntry, superblock: Superblock, timestamp: int
     ) -> TabletEntry:
         """Write a newer superblock of a tablet, durable; return the tablet's entry with it."""
         ref = self.write_superblock(superblock)
-        self.environment.file_system.sync_directory(self.tablet_folder(entry.id))
+        self.file_system.sync_directory(self.tablet_folder(entry.id))
         return entry.with_superblock(ref, superblock.rowsets, timestamp)
 
     def publish(self, manifest: Manifest) -> Manifest | None:
         """Make `manifest` the newest version and return it; None where another version is newer."""
-        file_system, before = self.environment.file_system, self._seen
-        path = self._manifest_path(manifest.version)
+        before = self._seen
+        path = Path(self._version_path(manifest.version))
         content = manifest.encode()
         manifest = replace(manifest, file_crc32=stored_crc32(content))
-        if not file_system.publish(path, content):
+        if not self.file_system.publish(path, content):
             return None
         if not self._is_published(manifest):
-            file_system.remove(path)
+            self.file_system.remove(path)
             return None
         identity = self._identity(self._version_path(manifest.version))
         # It may have been superseded and removed already.
         self._seen = None if identity is None else self._seen_as(manifest, identity)
         self._forget_superseded(manifest, manifest if before is None else before.manifest)
         try:
-            file_system.replace_file(path.with_name(HINT_NAME), b"%d" % manifest.version)
+            self.file_system.replace_file(path.with_name(HINT_NAME), b"%d" % manifest.version)
         except StorageError:
             pass  # without the hint a missing newest version may stay unnoticed
         return manifest
@@ -522,6 +518,17 @@ class TableStore:
             return self.at_version(manifest.version + 1).previous_crc32 == manifest.file_crc32
         except StorageError:
             return self.versions()[-1:] == [manifest.version]
+
+
+def newest_of(store: TableStore, table_id: str) -> Manifest:
+    """Return the newest version. Raises ConflictError where it is of another table of this name."""
+    newest = store.newest()
+    if newest.table_id != table_id:
+        raise ConflictError(
+            f"table {store.name!r} was deleted and created again during a write; write again"
+            " to the new one"
+        )
+    return newest
 
 
 def publish_next(
@@ -542,12 +549,7 @@ def publish_next(
         published = store.publish(manifest)
         if published is not None:
             return published
-        newest = store.newest()
-        if newest.table_id != table_id:
-            raise ConflictError(
-                f"table {store.name!r} was deleted and created again during a write; write again"
-                " to the new one"
-            )
+        newest = newest_of(store, table_id)
         time.sleep(min(0.02, 0.0005 * attempt))
     raise ConflictError(
         f"table {store.name!r}: {PUBLISH_ATTEMPTS_MAX} other versions were published meanwhile;"

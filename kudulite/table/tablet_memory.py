@@ -106,11 +106,10 @@ def make_durable(store: TableStore, entry: TabletEntry, lock: TabletLock) -> Wal
     if (
         tail.end > end
     ):  # without records, too: a process may have died right after it rolled the log
-        file_system = store.environment.file_system
         for segment in range(max(end.segment, 1), tail.end.segment + 1):
-            with file_system.open_append(segment_path(folder, segment)) as file:
+            with store.file_system.open_append(segment_path(folder, segment)) as file:
                 file.sync()
-        file_system.sync_directory(folder)
+        store.file_system.sync_directory(folder)
     if tail.end > known:
         lock.set_wal_end(tail.end.segment, tail.end.offset)
     if tail.records:
@@ -280,7 +279,7 @@ def _flushed_entry(
     start = flushed.position
     if start == memory.end:
         folder = memory.base.wal_folder
-        with WalWriter(store.environment.file_system, folder, memory.end) as log:
+        with WalWriter(store.file_system, folder, memory.end) as log:
             start = log.roll()
         lock.set_wal_end(start.segment, start.offset)
     old = memory.base.superblock
@@ -301,9 +300,8 @@ def _with_redo(store: TableStore, tablet: Tablet, rowset: DiskRowSet) -> RowSetM
     if rowset.dms is None:
         return rowset.meta
     folder = tablet.folder / ROWSET_FOLDER / rowset.meta.id
-    file_system = store.environment.file_system
-    redo = create_delta_file(file_system, folder, "redo", rowset.dms.to_rows())
-    file_system.sync_directory(folder)
+    redo = create_delta_file(store.file_system, folder, "redo", rowset.dms.to_rows())
+    store.file_system.sync_directory(folder)
     return rowset.meta.with_redo((redo,))
 
 
@@ -312,7 +310,6 @@ def _write_memrowset(store: TableStore, tablet: Tablet, schema: Schema) -> Seque
         return ()
     image = flush_image(tablet.memrowset)
     folder = tablet.folder / ROWSET_FOLDER
-    file_system = store.environment.file_system
-    metas = list(write_rowsets(file_system, folder, schema, image))
-    file_system.sync_directory(folder)
+    metas = list(write_rowsets(store.file_system, folder, schema, image))
+    store.file_system.sync_directory(folder)
     return metas

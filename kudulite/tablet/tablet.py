@@ -38,9 +38,9 @@ import numpy as np
 
 from kudulite.basefile.block_cache import BlockCache
 from kudulite.delta.delta_mem_store import DeltaMemSnapshot
-from kudulite.errors import CorruptionError, FormatVersionError
+from kudulite.errors import FormatVersionError
 from kudulite.fs.file_system import FileRef
-from kudulite.fs.json_form import checked_name
+from kudulite.fs.json_form import checked_name, readable
 from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.model.key_array import KeyArray
 from kudulite.rowset.disk_rowset import DiskRowSet
@@ -87,47 +87,45 @@ class RowLocations:
 class Tablet:
     """One tablet as one superblock describes it; `folder` is the tablet's folder."""
 
-    def __init__(self, superblock: Superblock, folder: Path, cache: BlockCache) -> None:
-        disk = tuple(
-            DiskRowSet(meta, folder / ROWSET_FOLDER / meta.id, cache) for meta in superblock.rowsets
-        )
-        self.tombstones = Tombstones(superblock.tombstones, folder, cache)
-        self._assemble(superblock, folder, disk, None)
-
-    def _assemble(
+    def __init__(
         self,
         superblock: Superblock,
         folder: Path,
-        disk: Sequence[DiskRowSet],
-        memrowset: MemRowSetSnapshot | None,
+        disk_rowsets: Sequence[DiskRowSet],
+        tombstones: Tombstones,
+        memrowset: MemRowSetSnapshot | None = None,
     ) -> None:
         self.superblock = superblock
         self.id = superblock.tablet_id
         self.folder = folder
         self.wal_folder = folder / WAL_FOLDER
-        self.disk_rowsets = tuple(disk)
+        self.disk_rowsets = tuple(disk_rowsets)
+        self.tombstones = tombstones
         self.memrowset = memrowset
         self.rowsets: tuple[RowSet, ...] = self.disk_rowsets
-        current: list[RowSet] = [r for r in disk if r.meta.delete_timestamp is None]
+        current: list[RowSet] = [r for r in self.disk_rowsets if r.meta.delete_timestamp is None]
         if memrowset is not None:
             self.rowsets = (*self.disk_rowsets, memrowset)
             current.append(memrowset)
         self._index_of = {rowset: index for index, rowset in enumerate(self.rowsets)}
-        self._disk_index = {rowset.meta.id: index for index, rowset in enumerate(disk)}
+        self._disk_index = {rowset.meta.id: at for at, rowset in enumerate(self.disk_rowsets)}
         self.current: RowSetTree[RowSet] = RowSetTree(current)
+
+    @staticmethod
+    def open(superblock: Superblock, folder: Path, cache: BlockCache) -> Tablet:
+        """Return the tablet without the rows of its log; files are opened when they are needed."""
+        disk = [DiskRowSet(m, folder / ROWSET_FOLDER / m.id, cache) for m in superblock.rowsets]
+        return Tablet(superblock, folder, disk, Tombstones(superblock.tombstones, folder, cache))
 
     def with_memory(
         self, memrowset: MemRowSetSnapshot | None, deltas: Mapping[str, DeltaMemSnapshot]
     ) -> Tablet:
         """Return the tablet with a MemRowSet, and DeltaMemStores by rowset id, on top."""
-        tablet = Tablet.__new__(Tablet)
-        tablet.tombstones = self.tombstones
         disk = [
             rowset.with_dms(deltas[rowset.meta.id]) if rowset.meta.id in deltas else rowset
             for rowset in self.disk_rowsets
         ]
-        tablet._assemble(self.superblock, self.folder, disk, memrowset)
-        return tablet
+        return Tablet(self.superblock, self.folder, disk, self.tombstones, memrowset)
 
     def rowset(self, rowset_id: str) -> DiskRowSet | None:
         """Return a DiskRowSet by id, or None if this version does not have it."""
@@ -220,7 +218,7 @@ class Superblock:
 
         Raises FormatVersionError for a newer format, CorruptionError for anything unreadable.
         """
-        try:
+        with readable(source, "a superblock"):
             value = json.loads(content)
             version = value["format_version"]
             if 1 <= version <= FORMAT_VERSION:
@@ -230,8 +228,6 @@ class Superblock:
                 tombstones = tuple(TombstoneFileMeta.from_json(file) for file in files)
                 tablet_id = checked_name(value["tablet_id"], "tablet id")
                 return Superblock(tablet_id, rowsets, start, tombstones)
-        except (ValueError, KeyError, TypeError) as error:
-            raise CorruptionError(f"{source}: not a superblock: {error!r}") from error
         raise FormatVersionError(
             f"{source}: superblock of format version {version}, known: 1 to {FORMAT_VERSION};"
             " upgrade kudulite to read it"

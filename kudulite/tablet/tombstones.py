@@ -122,7 +122,8 @@ class Tombstones:
                 continue
             if meta.row_count > _STEP * row_count:
                 break
-            parts.append(_after(self._rows(meta, column), mark))
+            rows = self._rows(meta, column)
+            parts.append(rows.take(np.flatnonzero(rows.timestamps > mark)))
             row_count += meta.row_count
             replaced.add(meta.ref.name)
         joined = _joined(parts[::-1])
@@ -166,11 +167,6 @@ class Tombstones:
 def is_ancient(meta: TombstoneFileMeta, mark: int) -> bool:
     """Whether all deletes of a file are behind the ancient history mark."""
     return meta.timestamp_max <= mark
-
-
-def _after(rows: TombstoneRows, mark: int) -> TombstoneRows:
-    is_young = rows.timestamps > mark
-    return rows if is_young.all() else rows.take(np.flatnonzero(is_young))
 
 
 def _joined(parts: Sequence[TombstoneRows]) -> TombstoneRows:
