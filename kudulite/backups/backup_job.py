@@ -30,10 +30,8 @@ import os
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -60,9 +58,7 @@ from kudulite.errors import ConflictError, CorruptionError, StorageError
 from kudulite.fs.file_system import FileSystem, check_length, read_file
 from kudulite.table.read_request import ChangePlan, ReadRequest, RowPlan
 from kudulite.table.scan_plan import planned_columns
-from kudulite.table.table_store import default_environment
-
-THREAD_COUNT = min(4, os.cpu_count() or 1)
+from kudulite.table.stage import in_threads
 
 CHANGE_TYPE = "_change_type"
 # With groups of 128 Ki rows, each with its dictionaries, a backup takes twice the time and has a
@@ -70,7 +66,6 @@ CHANGE_TYPE = "_change_type"
 _ROW_GROUP_ROWS = 1 << 20
 _ROW_GROUP_BYTES = 128 << 20
 _FIELD_ID = b"PARQUET:field_id"
-T = TypeVar("T")
 
 
 class BackupJob(LockedJob):
@@ -84,7 +79,7 @@ class BackupJob(LockedJob):
         self, table: Table, target: Path, *, full: bool | None, content_hash: bool
     ) -> None:
         self._table = table
-        self._set = BackupSet(target, store_of(table).environment.file_system)
+        self._set = BackupSet(target, store_of(table).file_system)
         self._full, self._with_content = full, content_hash
         announcement = f"backup of {table.name!r}"
         super().__init__(self._set.folder, self._set.file_system, announcement)
@@ -137,8 +132,8 @@ class BackupJob(LockedJob):
 
     def run(self, report: Callable[[int, int], None] = lambda done, count: None) -> None:
         """Run all pieces in a few threads; `report` gets the number of finished and of all."""
-        calls = [piece.run for piece in self.pieces]
-        run_in_threads(calls, THREAD_COUNT, lambda done: report(done, len(calls)))
+        pieces = self.pieces
+        in_threads("backup", BackupPiece.run, pieces, report=lambda done: report(done, len(pieces)))
 
     def finish(self) -> Backup:
         """Publish the manifest after all pieces were run, and return the backup.
@@ -239,26 +234,6 @@ def begin_backup(
     return BackupJob(table, Path(target), full=full, content_hash=content_hash)
 
 
-def run_in_threads(
-    calls: Iterable[Callable[[], T]], thread_count: int, report: Callable[[int], None]
-) -> list[T]:
-    """Run calls in threads and return their results; `report` gets the number of finished calls.
-
-    After an error no further call begins.
-    """
-    results = []
-    with ThreadPoolExecutor(thread_count, thread_name_prefix="kudulite-backup") as pool:
-        futures = [pool.submit(call) for call in calls]
-        try:
-            for future in futures:
-                results.append(future.result())
-                report(len(results))
-        finally:
-            for future in futures:
-                future.cancel()
-    return results
-
-
 def _token(table: Table, head: BackupHead, piece: PlannedPiece) -> ScanToken | ChangeToken:
     """Return the token of a planned piece, with the columns of the planned schema."""
     names, folder = tuple(head.schema.names), str(table.path)
@@ -295,17 +270,7 @@ class BackupPiece:
     token: ScanToken | ChangeToken
     column_ids: tuple[int, ...]
     with_content: bool
-    file_system: FileSystem = field(
-        default_factory=lambda: default_environment().file_system, repr=False
-    )
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "file_system"}
-
-    def __setstate__(self, stored: dict[str, Any]) -> None:
-        for name, value in stored.items():
-            object.__setattr__(self, name, value)
-        object.__setattr__(self, "file_system", default_environment().file_system)
+    file_system: FileSystem = field(repr=False)
 
     @property
     def size_bytes(self) -> int:

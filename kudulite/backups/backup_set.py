@@ -26,9 +26,8 @@ from kudulite.backups.format import (
     BackupHead,
     ContentSum,
     DataFile,
-    decode_body,
     moment_of_id,
-    readable,
+    readable_body,
 )
 from kudulite.errors import CorruptionError, NotFoundError, StorageError
 from kudulite.fs.file_system import FileSystem, read_file, verify_file
@@ -92,8 +91,7 @@ class Backup(BackupHead):
         Raises FormatVersionError, CorruptionError.
         """
         source = str(path / MANIFEST_NAME)
-        body = decode_body(content, source, "a backup's manifest")
-        with readable(source, "a backup's manifest"):
+        with readable_body(content, source, "a backup's manifest") as body:
             crc32 = zlib.crc32(content)
             found = Backup.from_json(body, path=path, crc32=crc32, **placed_schema(body))
         if found.id != path.name:

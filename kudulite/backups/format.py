@@ -45,9 +45,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kudulite.errors import CorruptionError, FormatVersionError, KuduliteError
+from kudulite.errors import FormatVersionError
 from kudulite.fs.file_system import FileRef, decode_checked_json, encode_checked_json
-from kudulite.fs.json_form import JsonForm, Stored
+from kudulite.fs.json_form import JsonForm, Stored, readable
 from kudulite.model.hybrid_time import LOGICAL_BITS, LOGICAL_MASK, physical_microseconds
 from kudulite.model.key_hash import RaggedBytes
 from kudulite.model.schema import Schema
@@ -187,8 +187,7 @@ class BackupPlan(JsonForm):
     @staticmethod
     def decode(content: bytes, source: str) -> BackupPlan:
         """Build a plan from the content of `source`. Raises CorruptionError."""
-        body = decode_body(content, source, "a backup's plan")
-        with readable(source, "a backup's plan"):
+        with readable_body(content, source, "a backup's plan") as body:
             head = BackupHead.from_json(body, **placed_schema(body))
             return BackupPlan.from_json(body, head=head)
 
@@ -207,15 +206,16 @@ class PieceResult(JsonForm):
     @staticmethod
     def decode(content: bytes, source: str) -> PieceResult:
         """Build a result from the content of `source`. Raises CorruptionError."""
-        body = decode_body(content, source, "a piece of a backup")
-        with readable(source, "a piece of a backup"):
+        with readable_body(content, source, "a piece of a backup") as body:
             return PieceResult.from_json(body)
 
 
-def decode_body(content: bytes, source: str, what: str) -> dict[str, Any]:
-    """Return the JSON object in a file of a backup set.
+@contextmanager
+def readable_body(content: bytes, source: str, what: str) -> Iterator[dict[str, Any]]:
+    """Give the JSON object in a file of a backup set, to build from it.
 
-    Raises FormatVersionError for another format version, CorruptionError for a damaged file.
+    Raises FormatVersionError for another format version, CorruptionError for a damaged file or an
+    object of the wrong structure.
     """
     body = decode_checked_json(content, source, what)
     version = body.get("format_version")
@@ -224,18 +224,8 @@ def decode_body(content: bytes, source: str, what: str) -> dict[str, Any]:
             f"{source}: backup of format version {version}, known: {FORMAT_VERSION};"
             " upgrade kudulite to read it"
         )
-    return body
-
-
-@contextmanager
-def readable(source: str, what: str) -> Iterator[None]:
-    """Raise the errors of a wrong structure as CorruptionError that names the file."""
-    try:
-        yield
-    except KuduliteError:
-        raise
-    except (ValueError, KeyError, TypeError) as error:
-        raise CorruptionError(f"{source}: not {what}: {error!r}") from error
+    with readable(source, what):
+        yield body
 
 
 def content_sum(batches: Iterable[pa.RecordBatch]) -> ContentSum:

@@ -39,7 +39,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kudulite.backups.backup_job import CHANGE_TYPE, run_in_threads
+from kudulite.backups.backup_job import CHANGE_TYPE
 from kudulite.backups.backup_set import Backup, BackupSet, LockedJob, check_data_file
 from kudulite.backups.format import (
     FORMAT_VERSION,
@@ -47,7 +47,7 @@ from kudulite.backups.format import (
     ContentSum,
     DataFile,
     content_sum,
-    decode_body,
+    readable_body,
 )
 from kudulite.client.bulk_write import BulkWrite
 from kudulite.client.client import open_table
@@ -72,7 +72,7 @@ from kudulite.model.aliases import Moment
 from kudulite.table.alter import TableDraft, alter_table
 from kudulite.table.garbage_collection import collect_garbage, collect_staging_garbage
 from kudulite.table.partition import RangePartition
-from kudulite.table.stage import StagedTask
+from kudulite.table.stage import StagedTask, in_threads
 from kudulite.table.table_store import Environment, TableStore, default_environment
 
 # Each thread stages up to 256 MiB.
@@ -147,8 +147,8 @@ class RestoreJob(LockedJob):
             report(done, count)
 
         for step in self.steps():
-            tasks = [partial(step.stage, index) for index in range(step.task_count)]
-            step.commit(run_in_threads(tasks, THREAD_COUNT, partial(finished, step)))
+            tasks, report_one = range(step.task_count), partial(finished, step)
+            step.commit(in_threads("restore", step.stage, tasks, THREAD_COUNT, report_one))
 
     def content_pieces(self) -> list[ContentPiece]:
         """Return the parts of the check of all rows, none if the backup has no content hash."""
@@ -199,7 +199,7 @@ class RestoreJob(LockedJob):
             if self._hidden.exists():
                 collect_staging_garbage(self._hidden, 0)
             return
-        file_system = self._target.environment.file_system
+        file_system = self._target.file_system
         file_system.remove(self._folder / _STATE_NAME)
         file_system.remove_tree(self._hidden.folder)
         first = self._chain[0]
@@ -217,7 +217,8 @@ class RestoreJob(LockedJob):
     def _read_state(self) -> dict[str, Any] | None:
         path = self._folder / _STATE_NAME
         try:
-            return decode_body(read_file(path), str(path), "the state of a restore")
+            with readable_body(read_file(path), str(path), "the state of a restore") as state:
+                return state
         except FormatVersionError:
             raise
         except (StorageError, CorruptionError):
@@ -263,7 +264,7 @@ class RestoreJob(LockedJob):
         alter_table(self._hidden, [altered])
 
     def _give_name(self) -> None:
-        file_system, root = self._target.environment.file_system, self._target.folder.parent
+        file_system, root = self._target.file_system, self._target.folder.parent
         if self._hidden.exists():
             if self._overwrite and self._target.exists():
                 set_table_aside(self._target, f"restore of {self._target.name!r}")

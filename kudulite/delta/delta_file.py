@@ -59,11 +59,6 @@ class DeltaColumn(NamedTuple):
     values: pa.Array
     is_set: np.ndarray | None = None
 
-    def filter(self, keep: np.ndarray) -> DeltaColumn:
-        """Return the rows where bool[n] `keep` is true."""
-        is_set = None if self.is_set is None else self.is_set[keep]
-        return DeltaColumn(self.values.filter(pa.array(keep)), is_set)
-
 
 @dataclass(frozen=True)
 class DeltaRows:

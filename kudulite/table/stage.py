@@ -26,20 +26,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from kudulite.errors import ConflictError, OptionError, RowError, SchemaError, StorageError
 from kudulite.model.column_cast import cast_to_column
-from kudulite.model.encoded_key import encode_keys
-from kudulite.model.key_array import KeyArray
 from kudulite.table.history import ancient_history_mark
 from kudulite.table.manifest import Manifest
 from kudulite.table.table_store import STAGING_FOLDER, TableStore
 from kudulite.tablet.operation import Operation, WriteSpec, parse_change_operation, raise_row_error
-from kudulite.tablet.resolve import OperationBatch, Resolver, StagedTablet, set_masks
+from kudulite.tablet.resolve import OperationBatch, Resolver, StagedTablet
 
 STAGE_BYTES_MAX = 256 << 20
 # A table in memory is staged whole up to this, since it is there anyway and makes fewer rowsets.
@@ -66,14 +64,9 @@ class Stager:
     @property
     def resolver(self) -> Resolver:
         """The resolver of this write's rows."""
-        return Resolver(
-            self.store.environment.file_system,
-            self.store.folder,
-            self.store.name,
-            self.manifest.schema,
-            self.state.spec,
-            ancient_history_mark(self.store, self.manifest),
-        )
+        store, schema = self.store, self.manifest.schema
+        mark = ancient_history_mark(store, self.manifest)
+        return Resolver(store.file_system, store.folder, store.name, schema, self.state.spec, mark)
 
     def stage(self, batches: Iterable[Batch], task_index: int) -> StagedTask:
         """Stage all rows of one task. Raises RowError and SchemaError; nothing is visible then."""
@@ -155,14 +148,11 @@ class Stager:
                 refused = refused & (codes < Operation.DELETE)
             if refused.any():
                 what = f"{'key ' if is_key else ''}column {name!r}"
-                raise_row_error(
-                    self.store.name,
-                    what,
-                    RowError.REASON_NULL,
-                    rows,
-                    self.manifest.schema,
-                    np.flatnonzero(refused),
-                )
+                self._refuse(what, RowError.REASON_NULL, rows, refused)
+
+    def _refuse(self, what: str, reason: str, rows: pa.Table, refused: np.ndarray) -> NoReturn:
+        numbers, schema = np.flatnonzero(refused), self.manifest.schema
+        raise_row_error(self.store.name, what, reason, rows, schema, numbers)
 
     # -- splitting
 
@@ -171,16 +161,9 @@ class Stager:
         schema, partition = self.manifest.schema, self.manifest.partition
         columns = {name: rows.column(name).chunk(0) for name in schema.key_names}
         index = partition.tablet_index(columns, rows.num_rows)
-        uncovered = np.flatnonzero(index < 0)
-        if len(uncovered):
-            raise_row_error(
-                self.store.name,
-                f"range columns ({', '.join(partition.range_columns)})",
-                RowError.REASON_NO_PARTITION,
-                rows,
-                schema,
-                uncovered,
-            )
+        if (index < 0).any():
+            what = f"range columns ({', '.join(partition.range_columns)})"
+            self._refuse(what, RowError.REASON_NO_PARTITION, rows, index < 0)
         if partition.tablet_count == 1:
             yield 0, np.arange(rows.num_rows)
             return
@@ -193,25 +176,16 @@ class Stager:
             yield int(number), order[stops[number] - counts[number] : stops[number]]
 
     def _stage_resolved(self, rows: pa.Table, codes: np.ndarray) -> list[StagedTablet]:
-        keys = self._keys(rows)
-        masks = set_masks(rows, self.state.spec)
+        batch = OperationBatch.of(rows, codes, self.manifest.schema, self.state.spec)
         staging = new_part_folder(self.store, self.state)
         resolver = self.resolver
 
         def resolve(split: tuple[int, np.ndarray]) -> StagedTablet:
             number, row_numbers = split
-            batch = OperationBatch(
-                rows, row_numbers, keys.take(row_numbers), codes[row_numbers], masks
-            )
             tablet = self.store.tablet(self.manifest.tablets[number])
-            return resolver.resolve(batch, tablet, staging)
+            return resolver.resolve(batch.of_tablet(row_numbers), tablet, staging)
 
         return in_threads("stage", resolve, list(self._split(rows)))
-
-    def _keys(self, rows: pa.Table) -> KeyArray:
-        schema = self.manifest.schema
-        columns = [rows.column(name).chunk(0) for name in schema.key_names]
-        return encode_keys(columns, schema.key_types)
 
     # -- mixed writes
 
@@ -222,8 +196,7 @@ class Stager:
         staged = []
         for number, row_numbers in self._split(rows):
             path = f"{staging}/operations-{uuid.uuid4().hex}.arrow"
-            file_system = self.store.environment.file_system
-            with file_system.open_sink(self.store.folder / path) as sink:
+            with self.store.file_system.open_sink(self.store.folder / path) as sink:
                 with pa.ipc.new_file(pa.PythonFile(sink, mode="w"), rows.schema) as writer:
                     writer.write_table(rows.take(pa.array(row_numbers)))
                 sink.finish()
@@ -241,26 +214,30 @@ class Stager:
         rows = pa.concat_tables(tables).combine_chunks()
         codes = rows.column(STAGED_OPERATION_NAME).to_numpy().astype(np.uint8)
         rows = rows.drop_columns([STAGED_OPERATION_NAME])
-        batch = OperationBatch(
-            rows,
-            np.arange(rows.num_rows),
-            self._keys(rows),
-            codes,
-            set_masks(rows, self.state.spec),
-        )
-        entry = next(tablet for tablet in self.manifest.tablets if tablet.id == tablet_id)
+        batch = OperationBatch.of(rows, codes, self.manifest.schema, self.state.spec)
+        entry = self.manifest.entry(tablet_id)
+        assert entry is not None
         staging = new_part_folder(self.store, self.state)
         return [self.resolver.resolve(batch, self.store.tablet(entry), staging)]
 
 
 def in_threads(
-    purpose: str, work: Callable[[Item], Result], items: Collection[Item]
+    purpose: str,
+    work: Callable[[Item], Result],
+    items: Collection[Item],
+    thread_count: int = THREAD_COUNT,
+    report: Callable[[int], None] = lambda done: None,
 ) -> list[Result]:
-    """Return `work` of each item, in order; several run in parallel."""
-    if len(items) <= 1:
-        return [work(item) for item in items]
-    with ThreadPoolExecutor(THREAD_COUNT, thread_name_prefix=f"kudulite-{purpose}") as pool:
-        return list(pool.map(work, items))
+    """Return `work` of each item, in order; several run in parallel. `report` gets the number done.
+
+    After an error no further item begins.
+    """
+    results: list[Result] = []
+    with ThreadPoolExecutor(thread_count, thread_name_prefix=f"kudulite-{purpose}") as pool:
+        for result in pool.map(work, items) if len(items) > 1 else map(work, items):
+            results.append(result)
+            report(len(results))
+    return results
 
 
 def _pieces(batches: Iterable[Batch]) -> Iterator[pa.Table]:
@@ -354,13 +331,12 @@ def begin_write(store: TableStore, state: WriteState) -> bool:
             if _read_pin(staged).get("owner") == state.owner:
                 _end(store, staged)
     folder = store.folder / state.folder
-    file_system = store.environment.file_system
-    file_system.make_directory(folder)
+    store.file_system.make_directory(folder)
     pin = json.dumps({"base_version": state.base_version, "owner": state.owner}).encode()
     try:
-        file_system.write_file(folder / WRITE_FILE, pin)
+        store.file_system.write_file(folder / WRITE_FILE, pin)
     except StorageError:
-        file_system.remove_tree(folder)
+        store.file_system.remove_tree(folder)
         raise
     if store.has_version(state.base_version):
         return True
@@ -407,7 +383,7 @@ def new_part_folder(store: TableStore, state: WriteState) -> str:
     """
     check_write_is_open(store, state)
     part = f"{state.folder}/{uuid.uuid4().hex}"
-    store.environment.file_system.make_directory(store.folder / part)
+    store.file_system.make_directory(store.folder / part)
     return part
 
 
@@ -431,10 +407,9 @@ def end_write(store: TableStore, state: WriteState) -> None:
 
 def _end(store: TableStore, folder: Path) -> None:
     ended = folder.with_name(f".ended-{folder.name}")
-    file_system = store.environment.file_system
     with contextlib.suppress(StorageError):  # it does not exist any more
-        file_system.rename(folder, ended)
-    file_system.remove_tree(ended)
+        store.file_system.rename(folder, ended)
+    store.file_system.remove_tree(ended)
 
 
 def read_pinned_version(folder: Path) -> int | None:

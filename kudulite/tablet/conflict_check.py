@@ -25,15 +25,15 @@ row that is live in the newest version.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from kudulite.basefile.block_cache import BlockCache
-from kudulite.delta.delta_file import OP_DELETE, DeltaFile, DeltaRows
-from kudulite.model.encoded_key import decode_keys, encode_keys
+from kudulite.delta.delta_file import OP_DELETE, DeltaFile, DeltaRows, take_rows, without_unset
+from kudulite.model.encoded_key import decode_keys
 from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.model.key_array import KeyArray
 from kudulite.rowset.disk_rowset import DiskRowSet
@@ -43,7 +43,6 @@ from kudulite.tablet.resolve import (
     Resolver,
     StagedDelta,
     StagedTablet,
-    set_masks,
     take_rows_out,
 )
 from kudulite.tablet.row_effects import WriteCounts
@@ -87,7 +86,11 @@ class ConflictCheck:
         for conflict in conflicts:
             rebased[conflict.part] = self._without(rebased[conflict.part], conflict)
         rows = pa.concat_tables(tables).combine_chunks()
-        rebased.append(self.resolver.resolve(self._batch(rows), now, new_folder()))
+        spec = self.resolver.spec
+        assert spec.operation is not None
+        operations = np.full(rows.num_rows, int(spec.operation), dtype=np.uint8)
+        batch = OperationBatch.of(rows, operations, self.resolver.schema, spec)
+        rebased.append(self.resolver.resolve(batch, now, new_folder()))
         return rebased
 
     # -- finding conflicts
@@ -99,11 +102,11 @@ class ConflictCheck:
         repeated = _repeated_keys([self._inserted_keys(part) for part in parts])
         for index, part in enumerate(parts):
             for meta in part.rowsets:
-                rowids = self._insert_conflicts(part, meta, before, now, repeated)
+                rowset = self._staged_rowset(part, meta)
+                rowids = self._insert_conflicts(rowset, before, now, repeated)
                 if len(rowids):
                     conflicts.append(Conflict(index, meta, None, rowids))
-        for index, delta, positions in self._delta_conflicts(parts, before, now):
-            conflicts.append(Conflict(index, None, delta, positions))
+        conflicts += self._delta_conflicts(parts, before, now)
         return sorted(conflicts, key=lambda conflict: conflict.part)
 
     def _staged_rowset(self, part: StagedTablet, meta: RowSetMeta) -> DiskRowSet:
@@ -119,17 +122,11 @@ class ConflictCheck:
         return keys
 
     def _insert_conflicts(
-        self,
-        part: StagedTablet,
-        meta: RowSetMeta,
-        before: Tablet,
-        now: Tablet,
-        repeated: KeyArray | None,
+        self, rowset: DiskRowSet, before: Tablet, now: Tablet, repeated: KeyArray | None
     ) -> np.ndarray:
         """Return the row ids of a staged rowset whose keys are also live elsewhere."""
-        rowset = self._staged_rowset(part, meta)
-        keys = rowset.key_index.slice(0, meta.row_count)
-        hit = np.zeros(meta.row_count, dtype=bool)
+        keys = rowset.key_index.slice(0, rowset.meta.row_count)
+        hit = np.zeros(len(keys), dtype=bool)
         if repeated is not None:
             positions = keys.find(repeated)
             hit[positions[positions >= 0]] = True
@@ -142,9 +139,8 @@ class ConflictCheck:
 
     def _delta_conflicts(
         self, parts: Sequence[StagedTablet], before: Tablet, now: Tablet
-    ) -> list[tuple[int, StagedDelta, np.ndarray]]:
-        """Return (part, delta, positions) of staged deltas whose rows are deleted or repeated."""
-        conflicts = []
+    ) -> Iterator[Conflict]:
+        """Yield the rows of staged deltas that are deleted or repeated."""
         for rowset_id in {delta.rowset_id for part in parts for delta in part.deltas}:
             staged = [
                 (index, delta, self._delta_file(part, delta, before))
@@ -159,8 +155,7 @@ class ConflictCheck:
             for index, delta, file in staged:
                 hit = np.isin(file.rowids, conflicting)
                 if hit.any():
-                    conflicts.append((index, delta, np.flatnonzero(hit)))
-        return conflicts
+                    yield Conflict(index, None, delta, np.flatnonzero(hit))
 
     def _delta_file(self, part: StagedTablet, delta: StagedDelta, before: Tablet) -> DeltaFile:
         base = before.rowset(delta.rowset_id)
@@ -172,7 +167,8 @@ class ConflictCheck:
 
     def _recover(self, part: StagedTablet, conflict: Conflict, before: Tablet) -> pa.Table:
         """Return the rows of a conflict as the write provided them: key and value columns."""
-        schema, names = self.resolver.schema, self._names()
+        schema = self.resolver.schema
+        names = [*schema.key_names, *self.resolver.spec.value_columns]
         if conflict.rowset is not None:
             columns = [schema.column(name) for name in names]
             rowset = self._staged_rowset(part, conflict.rowset)
@@ -188,21 +184,6 @@ class ConflictCheck:
             column = schema.column(name)
             arrays.append(take_rows_out(rows, column, conflict.at))
         return pa.Table.from_arrays(arrays, names=names)
-
-    def _names(self) -> list[str]:
-        return [*self.resolver.schema.key_names, *self.resolver.spec.value_columns]
-
-    def _batch(self, rows: pa.Table) -> OperationBatch:
-        spec, schema = self.resolver.spec, self.resolver.schema
-        assert spec.operation is not None
-        key_columns = [rows.column(name).combine_chunks() for name in schema.key_names]
-        return OperationBatch(
-            rows=rows,
-            row_numbers=np.arange(rows.num_rows),
-            keys=encode_keys(key_columns, schema.key_types),
-            operations=np.full(rows.num_rows, int(spec.operation), dtype=np.uint8),
-            is_set=set_masks(rows, spec),
-        )
 
     def _without(self, part: StagedTablet, conflict: Conflict) -> StagedTablet:
         """Return the part without the rows of a conflict, both in its files and in its counts."""
@@ -221,22 +202,14 @@ class ConflictCheck:
         path = self.resolver.folder / part.folder / delta.rowset_id / delta.meta.ref.name
         rows = DeltaFile(path, delta.meta, 1 << 32).read()
         delete_count = int(np.count_nonzero(rows.ops[at] == OP_DELETE))
-        removed = WriteCounts(updated=len(at) - delete_count, deleted=delete_count)
+        fewer = WriteCounts(updated=delete_count - len(at), deleted=-delete_count)
         keep = np.ones(len(rows.rowids), dtype=bool)
         keep[at] = False
         if not keep.any():
-            return part.with_delta(delta, None, removed)
-        rest = DeltaRows(
-            rows.rowids[keep],
-            rows.ops[keep],
-            {
-                column_id: column.filter(keep)
-                for column_id, column in rows.columns.items()
-                if column.is_set is None or column.is_set[keep].any()
-            },
-        )
+            return part.with_delta(delta, None, fewer)
+        rest = without_unset(take_rows(rows, np.flatnonzero(keep)))
         new = self.resolver.stage_delta(delta.rowset_id, rest, part.folder)
-        return part.with_delta(delta, new, removed)
+        return part.with_delta(delta, new, fewer)
 
 
 def _deleted_since(rowset_id: str, before: Tablet, now: Tablet) -> np.ndarray:

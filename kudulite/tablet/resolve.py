@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -35,6 +36,7 @@ from kudulite.delta.delta_file import (
 )
 from kudulite.errors import RowError
 from kudulite.fs.file_system import FileSystem
+from kudulite.model.encoded_key import encode_keys
 from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Column, Schema
@@ -70,7 +72,34 @@ class OperationBatch:
     row_numbers: np.ndarray
     keys: KeyArray
     operations: np.ndarray
-    is_set: Sequence[np.ndarray] | None = None
+    is_set: Sequence[np.ndarray] | None
+
+    @staticmethod
+    def of(
+        rows: pa.Table, operations: np.ndarray, schema: Schema, spec: WriteSpec
+    ) -> OperationBatch:
+        """Return the batch of all `rows`, with an operation for each."""
+        columns = [whole_column(rows, name) for name in schema.key_names]
+        is_set = None
+        if spec.ignore_null:
+            is_set = [rows.column(name).is_valid().to_numpy() for name in spec.value_columns]
+        keys = encode_keys(columns, schema.key_types)
+        return OperationBatch(rows, np.arange(rows.num_rows), keys, operations, is_set)
+
+    def of_tablet(self, row_numbers: np.ndarray) -> OperationBatch:
+        """Return the part of a batch of all rows that is for one tablet."""
+        keys, operations = self.keys.take(row_numbers), self.operations[row_numbers]
+        return replace(self, row_numbers=row_numbers, keys=keys, operations=operations)
+
+
+class _Resolved(NamedTuple):
+    """The effects of the batch `rows` on k keys; `firsts` int64[k] is a row that has each key."""
+
+    rows: pa.Table
+    keys: KeyArray
+    locations: RowLocations
+    firsts: np.ndarray
+    effects: KeyEffects
 
 
 @dataclass(frozen=True)
@@ -114,11 +143,11 @@ class Resolver:
             raise_row_error(
                 self.table, self._what(), failure.reason, batch.rows, self.schema, failure.rows
             )
-        firsts = _first_rows(keyed, len(keys))
+        resolved = _Resolved(batch.rows, keys, locations, _first_rows(keyed, len(keys)), effects)
         folder = f"{staging}/{tablet.id}"
         self.file_system.make_directory(self.folder / folder)
-        rowsets = self._stage_inserts(batch.rows, keys, firsts, effects, folder)
-        deltas = self._stage_deltas(batch.rows, firsts, effects, locations, tablet, folder)
+        rowsets = self._stage_inserts(resolved, folder)
+        deltas = self._stage_deltas(resolved, tablet, folder)
         tombstones = None
         if ordering is not None:
             tombstones = self._stage_tombstones(ordering, keys, keyed, tablet, folder)
@@ -186,16 +215,15 @@ class Resolver:
     def _what(self) -> str:
         return self.spec.operation.label if self.spec.operation is not None else "mixed batch"
 
-    def _stage_inserts(
-        self, rows: pa.Table, keys: KeyArray, firsts: np.ndarray, effects: KeyEffects, folder: str
-    ) -> tuple[RowSetMeta, ...]:
-        at = np.flatnonzero(effects.action == ACTION_INSERT)
+    def _stage_inserts(self, resolved: _Resolved, folder: str) -> tuple[RowSetMeta, ...]:
+        rows, keys = resolved.rows, resolved.keys
+        at = np.flatnonzero(resolved.effects.action == ACTION_INSERT)
         if not len(at):
             return ()
-        self._check_required(rows, firsts, effects, at)
-        arrays = [_gather(rows, name, firsts[at]) for name in self.schema.key_names]
+        self._check_required(resolved, at)
+        arrays = [_gather(rows, name, resolved.firsts[at]) for name in self.schema.key_names]
         for column in self.schema.value_columns:
-            source = self._source_of(column, effects)
+            source = self._source_of(column, resolved.effects)
             arrays.append(_values(rows, column, None if source is None else source[at], len(at)))
         table = pa.Table.from_arrays(arrays, schema=self.schema.arrow_schema())
         new_keys = keys if len(at) == len(keys) else keys.take(at)
@@ -205,22 +233,16 @@ class Resolver:
         )
 
     def _stage_deltas(
-        self,
-        rows: pa.Table,
-        firsts: np.ndarray,
-        effects: KeyEffects,
-        locations: RowLocations,
-        tablet: Tablet,
-        folder: str,
+        self, resolved: _Resolved, tablet: Tablet, folder: str
     ) -> tuple[StagedDelta, ...]:
+        effects, rowset_index = resolved.effects, resolved.locations.rowset_index
         changed = effects.action >= ACTION_UPDATE
         replaced = np.flatnonzero((effects.action == ACTION_UPDATE) & effects.is_replaced)
         if len(replaced):
-            self._check_required(rows, firsts, effects, replaced)
+            self._check_required(resolved, replaced)
         staged = []
-        for index in np.unique(locations.rowset_index[changed]):
-            at = np.flatnonzero(changed & (locations.rowset_index == index))
-            delta = self._delta_rows(rows, effects, locations, at)
+        for index in np.unique(rowset_index[changed]):
+            delta = self._delta_rows(resolved, np.flatnonzero(changed & (rowset_index == index)))
             rowset_id = tablet.rowsets[index].meta.id
             staged.append(self.stage_delta(rowset_id, delta, folder))
         return tuple(staged)
@@ -231,9 +253,8 @@ class Resolver:
         self.file_system.make_directory(target)
         return StagedDelta(rowset_id, create_delta_file(self.file_system, target, "redo", delta))
 
-    def _delta_rows(
-        self, rows: pa.Table, effects: KeyEffects, locations: RowLocations, at: np.ndarray
-    ) -> DeltaRows:
+    def _delta_rows(self, resolved: _Resolved, at: np.ndarray) -> DeltaRows:
+        effects = resolved.effects
         deletes = effects.action[at] == ACTION_DELETE
         columns = {}
         for column in self.schema.value_columns:
@@ -243,34 +264,27 @@ class Resolver:
             source[deletes] = SOURCE_KEEP
             is_set = source != SOURCE_KEEP
             if is_set.any():
-                values = _values(rows, column, source, len(at))
+                values = _values(resolved.rows, column, source, len(at))
                 columns[column.id] = DeltaColumn(values, None if is_set.all() else is_set)
         ops = np.where(deletes, OP_DELETE, OP_UPDATE).astype(np.uint8)
-        return DeltaRows(locations.rowid[at], ops, columns)
+        return DeltaRows(resolved.locations.rowid[at], ops, columns)
 
     def _source_of(self, column: Column, effects: KeyEffects) -> np.ndarray | None:
         if column.name not in self.spec.value_columns:
             return None
         return effects.sources[self.spec.value_columns.index(column.name)]
 
-    def _check_required(
-        self, rows: pa.Table, firsts: np.ndarray, effects: KeyEffects, at: np.ndarray
-    ) -> None:
+    def _check_required(self, resolved: _Resolved, at: np.ndarray) -> None:
         """Refuse new rows without a value for a NOT NULL column that has no default."""
         for column in self.schema.value_columns:
             if column.nullable or column.write_default is not None:
                 continue
-            source = self._source_of(column, effects)
+            source = self._source_of(column, resolved.effects)
             missing = at if source is None else at[source[at] < 0]
             if len(missing):
-                raise_row_error(
-                    self.table,
-                    f"{self._what()}, column {column.name!r}",
-                    RowError.REASON_MISSING,
-                    rows,
-                    self.schema,
-                    firsts[missing],
-                )
+                what, numbers = f"{self._what()}, column {column.name!r}", resolved.firsts[missing]
+                reason = RowError.REASON_MISSING
+                raise_row_error(self.table, what, reason, resolved.rows, self.schema, numbers)
 
 
 def _first_rows(keyed: KeyedOperations, key_count: int) -> np.ndarray:
@@ -280,10 +294,15 @@ def _first_rows(keyed: KeyedOperations, key_count: int) -> np.ndarray:
     return firsts
 
 
+def whole_column(rows: pa.Table, name: str) -> pa.Array:
+    """Return a column as one array, without a copy if it is one."""
+    column = rows.column(name)
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
 def _gather(rows: pa.Table, name: str, numbers: np.ndarray) -> pa.Array:
     """Take rows of a column; consecutive rows are sliced instead of copied."""
-    column = rows.column(name)
-    array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+    array = whole_column(rows, name)
     if len(numbers) and numbers[-1] - numbers[0] == len(numbers) - 1:
         if (np.diff(numbers) == 1).all():
             return array.slice(int(numbers[0]), len(numbers))
@@ -352,23 +371,12 @@ class StagedTablet:
         return replace(self, rowsets=rowsets, counts=counts)
 
     def with_delta(
-        self, old: StagedDelta, new: StagedDelta | None, removed: WriteCounts
+        self, old: StagedDelta, new: StagedDelta | None, counts: WriteCounts
     ) -> StagedTablet:
-        """Return the part with `old` replaced (or dropped) and `removed` rows no longer counted."""
-        deltas = [new if delta is old else delta for delta in self.deltas]
-        negative = WriteCounts(0, -removed.updated, -removed.deleted, 0)
-        return replace(
-            self,
-            deltas=tuple(delta for delta in deltas if delta is not None),
-            counts=self.counts + negative,
-        )
-
-
-def set_masks(rows: pa.Table, spec: WriteSpec) -> list[np.ndarray] | None:
-    """Return the rows that set each value column: all (None), or the rows that are not null."""
-    if not spec.ignore_null:
-        return None
-    return [rows.column(name).is_valid().to_numpy() for name in spec.value_columns]
+        """Return the part with `old` replaced (or dropped), and `counts` added to its own."""
+        replaced = (new if delta is old else delta for delta in self.deltas)
+        deltas = tuple(delta for delta in replaced if delta is not None)
+        return replace(self, deltas=deltas, counts=self.counts + counts)
 
 
 def take_rows_out(rows: DeltaRows, column: Column, at: np.ndarray) -> pa.Array:
