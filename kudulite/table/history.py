@@ -128,8 +128,17 @@ def choose_snapshot(store: TableStore, at: Any) -> int:
     """
     manifest = store.newest()
     ids = [tablet.id for tablet in manifest.tablets]
-    now = _present(store, manifest, ids)
-    timestamp = now if at is None else checked_timestamp(store, manifest, parse_timestamp(at), now)
+    # The newest time seen in the table counts as now if its writers' clocks are ahead.
+    seen = max(store.safe_timestamp(tablet_id) for tablet_id in ids)
+    now = max(store.environment.clock.now(), seen, manifest.timestamp)
+    timestamp = now if at is None else parse_timestamp(at)
+    if timestamp > now | LOGICAL_MASK:
+        raise TimestampError(
+            f"table {store.name!r}: snapshot {format_timestamp(timestamp)} is ahead of the clock,"
+            f" which is at {format_timestamp(now)}"
+        )
+    if at is not None:
+        check_not_ancient(store, manifest, timestamp)
     try:
         _advance_all(store, ids, timestamp)
     except StorageError as error:
@@ -155,23 +164,6 @@ def newest_change(store: TableStore) -> int:
     return max(newest.timestamp, *stamps)
 
 
-def _present(store: TableStore, manifest: Manifest, ids: Iterable[str]) -> int:
-    """Return now, or the newest time seen in the table if its writers' clocks are ahead."""
-    seen = max(store.safe_timestamp(tablet_id) for tablet_id in ids)
-    return max(store.environment.clock.now(), seen, manifest.timestamp)
-
-
-def checked_timestamp(store: TableStore, manifest: Manifest, timestamp: int, now: int) -> int:
-    """Return `timestamp` if it can be read. Raises TimestampError naming it and the limit."""
-    if timestamp > now | LOGICAL_MASK:
-        raise TimestampError(
-            f"table {store.name!r}: snapshot {format_timestamp(timestamp)} is ahead of the clock,"
-            f" which is at {format_timestamp(now)}"
-        )
-    check_not_ancient(store, manifest, timestamp)
-    return timestamp
-
-
 def _advance_all(store: TableStore, ids: list[str], timestamp: int) -> None:
     """Advance the safe timestamps of `ids`, and of tablets that an alteration added meanwhile.
 
@@ -179,12 +171,12 @@ def _advance_all(store: TableStore, ids: list[str], timestamp: int) -> None:
     """
     advanced: set[str] = set()
     while left := [tablet_id for tablet_id in ids if tablet_id not in advanced]:
-        settle(store, left, timestamp)
+        advance_safe_timestamps(store, left, timestamp)
         advanced.update(left)
         ids = [tablet.id for tablet in store.newest().tablets]
 
 
-def settle(store: TableStore, tablet_ids: Iterable[str], timestamp: int) -> None:
+def advance_safe_timestamps(store: TableStore, tablet_ids: Iterable[str], timestamp: int) -> None:
     """Advance the safe timestamps of tablets. Raises LockTimeoutError, StorageError."""
     for tablet_id in tablet_ids:
         if store.safe_timestamp(tablet_id) < timestamp:

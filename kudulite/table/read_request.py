@@ -25,9 +25,9 @@ from typing import Generic, Self
 
 import pyarrow as pa
 
-from kudulite.errors import ConflictError, OptionError
+from kudulite.errors import ConflictError, OptionError, SchemaError
 from kudulite.model.aliases import Columns, Moment, Where
-from kudulite.model.predicate import Predicate, conjunction
+from kudulite.model.predicate import Predicate, bind_predicates, conjunction
 from kudulite.model.schema import Column, Schema
 from kudulite.rowset.rowset import DiffSpec, ScanSpec
 from kudulite.table.history import choose_snapshot
@@ -37,15 +37,13 @@ from kudulite.table.scan_plan import (
     ColumnIds,
     Spec,
     choose_window,
-    diff_spec,
     narrowed,
     planned_columns,
-    scan_spec,
     schema_as_planned,
     with_planned_types,
 )
 from kudulite.table.table_store import TableStore
-from kudulite.tablet.tablet_scan import diff_schema
+from kudulite.tablet.tablet_scan import CHANGE_COLUMNS, diff_schema
 
 IMAGES = ("after", "both")
 
@@ -122,6 +120,22 @@ class ReadPlan(ABC, Generic[Spec]):
     def result_schema(self, spec: Spec) -> pa.Schema:
         """Return the Arrow schema of what is read by `spec`."""
 
+    def scan_spec(self, table: str, schema: Schema) -> ScanSpec:
+        """Return the scan of the rows at `timestamp`; its bounds are also those of key predicates.
+
+        Raises ColumnNotFoundError and SchemaError.
+        """
+        request = self.request
+        names = tuple(schema.names if request.columns is None else request.columns)
+        try:
+            for name in names:
+                schema.column(name)
+            predicates = bind_predicates(request.where, schema)
+        except SchemaError as error:
+            raise type(error)(f"table {table!r}: {error}") from error
+        spec = ScanSpec(schema, names, predicates, self.timestamp, *predicates.key_bounds())
+        return narrowed(spec, *request.bounds)
+
     def of_columns(self, columns: Sequence[str], where: Sequence[Predicate]) -> Self:
         """Return the same plan of other columns, among those it has, and other rows."""
         request = replace(self.request, columns=tuple(columns), where=tuple(where))
@@ -139,9 +153,7 @@ class RowPlan(ReadPlan[ScanSpec]):
 
     def bind(self, table: str, schema: Schema, now: Schema) -> ScanSpec:
         """Return the scan that every rowset is asked for."""
-        request = self.request
-        spec = scan_spec(table, schema, request.columns, request.where, self.timestamp)
-        return narrowed(spec, *request.bounds)
+        return self.scan_spec(table, schema)
 
     def result_schema(self, spec: ScanSpec) -> pa.Schema:
         """Return the columns, without column ids, which mean nothing outside the table."""
@@ -160,16 +172,28 @@ class ChangePlan(ReadPlan[DiffSpec]):
         return self.request.start
 
     def bind(self, table: str, schema: Schema, now: Schema) -> DiffSpec:
-        """Return the diff scan that every rowset is asked for."""
-        request = self.request
-        spec = diff_spec(
-            scan_spec(table, schema, request.columns, request.where, self.timestamp),
-            table=table,
+        """Return the diff scan that every rowset is asked for.
+
+        Raises SchemaError for a column that is named like a column of changes.
+        """
+        scan = self.scan_spec(table, schema)
+        for name in scan.names:
+            if name in CHANGE_COLUMNS:
+                raise SchemaError(
+                    f"table {table!r}: its column {name!r} has the name of a column that changes"
+                    " have themselves; leave it out with columns=[…], or rename it"
+                )
+        return DiffSpec(
+            schema=scan.schema,
+            names=scan.names,
+            predicates=scan.predicates,
             start=self.oldest,
+            end=scan.timestamp,
             column_ids=frozenset(column.id for column in now.columns),
-            with_before=request.images == "both",
+            with_before=self.request.images == "both",
+            lower=scan.lower,
+            upper=scan.upper,
         )
-        return narrowed(spec, *request.bounds)
 
     def result_schema(self, spec: DiffSpec) -> pa.Schema:
         """Return the columns and the columns of changes."""

@@ -23,9 +23,9 @@ from typing import Any, NamedTuple, TypeVar
 import pyarrow as pa
 
 from kudulite.basefile.base_data import ROW_GROUP_ROWS
-from kudulite.errors import ConflictError, SchemaError, TimestampError
+from kudulite.errors import ConflictError, TimestampError
 from kudulite.model.hybrid_time import format_timestamp, parse_timestamp
-from kudulite.model.predicate import BoundPredicates, Predicate, bind_predicates
+from kudulite.model.predicate import BoundPredicates, Predicate
 from kudulite.model.schema import Column, Schema
 from kudulite.model.types import ColumnType
 from kudulite.rowset.disk_rowset import DiskRowSet
@@ -36,7 +36,6 @@ from kudulite.table.manifest import Manifest, TabletEntry
 from kudulite.table.partition import KeyBounds, PartitionSchema, overlap, tablets_to_scan
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.tablet import Tablet
-from kudulite.tablet.tablet_scan import CHANGE_COLUMNS
 
 Spec = TypeVar("Spec", ScanSpec, DiffSpec)
 
@@ -56,28 +55,6 @@ class ScanPiece:
     upper: bytes | None
     size_bytes: int
     row_count: int
-
-
-def scan_spec(
-    table: str,
-    schema: Schema,
-    columns: Sequence[str] | None,
-    where: Sequence[Predicate],
-    timestamp: int,
-) -> ScanSpec:
-    """Check names and predicates against the schema; bounds come from the key predicates.
-
-    Raises ColumnNotFoundError and SchemaError.
-    """
-    names = tuple(schema.names if columns is None else columns)
-    try:
-        for name in names:
-            schema.column(name)
-        predicates = bind_predicates(where, schema)
-    except SchemaError as error:
-        raise type(error)(f"table {table!r}: {error}") from error
-    lower, upper = predicates.key_bounds()
-    return ScanSpec(schema, names, predicates, timestamp, lower, upper)
 
 
 def entries_to_scan(store: TableStore, manifest: Manifest, spec: ScanSpec) -> list[TabletEntry]:
@@ -198,32 +175,6 @@ def choose_window(store: TableStore, start: Any, end: Any) -> tuple[int, int]:
         )
     check_not_ancient(store, store.newest(), after)
     return after, up_to
-
-
-def diff_spec(
-    scan: ScanSpec, *, table: str, start: int, column_ids: frozenset[int], with_before: bool
-) -> DiffSpec:
-    """Return the diff scan that begins at `start` and ends with `scan`; `table` is for errors.
-
-    Raises SchemaError for a column that is named like a column of changes.
-    """
-    for name in scan.names:
-        if name in CHANGE_COLUMNS:
-            raise SchemaError(
-                f"table {table!r}: its column {name!r} has the name of a column that changes have"
-                " themselves; leave it out with columns=[…], or rename it"
-            )
-    return DiffSpec(
-        schema=scan.schema,
-        names=scan.names,
-        predicates=scan.predicates,
-        start=start,
-        end=scan.timestamp,
-        column_ids=column_ids,
-        with_before=with_before,
-        lower=scan.lower,
-        upper=scan.upper,
-    )
 
 
 def entries_to_diff(

@@ -83,21 +83,21 @@ class BlockRead:
 
 def block_reads(tablet: Tablet, spec: ScanSpec) -> Iterator[BlockRead]:
     """Yield the reads that together are an unordered scan of the tablet."""
-    if spec.predicates.is_empty:
-        return
-    for rowset in tablet.visible(spec.timestamp).overlapping(spec.lower, spec.upper):
+    for rowset in _rowsets_to_read(tablet, spec):
         for block in rowset.blocks(spec):
             yield BlockRead(rowset, block, spec)
+
+
+def _rowsets_to_read(tablet: Tablet, spec: ScanSpec) -> Sequence[RowSet]:
+    if spec.predicates.is_empty:
+        return ()
+    return list(tablet.visible(spec.timestamp).overlapping(spec.lower, spec.upper))
 
 
 def scan_ordered(tablet: Tablet, spec: ScanSpec) -> OrderedStream[ScannedRows]:
     """Return the tablet's matching rows as one stream in key order."""
     with_keys = replace(spec, with_keys=True)
-    rowsets = (
-        []
-        if spec.predicates.is_empty
-        else list(tablet.visible(spec.timestamp).overlapping(spec.lower, spec.upper))
-    )
+    rowsets = _rowsets_to_read(tablet, spec)
     streams = [_rowset_stream(rowset, with_keys) for rowset in rowsets]
     key_min = min((rowset.key_min for rowset in rowsets), default=b"")
     return OrderedStream(key_min, lambda: merge_ordered(streams))
