@@ -44,7 +44,7 @@ from kudulite.table.manifest import DroppedRange, Manifest, TabletEntry
 from kudulite.table.partition import PartitionSchema
 from kudulite.table.table_store import TableStore
 from kudulite.table.tablet_memory import read_tablet
-from kudulite.tablet.tablet import ROWSET_FOLDER, Tablet
+from kudulite.tablet.tablet import Tablet
 from kudulite.tablet.tombstones import TombstoneFileMeta, read_tombstones
 
 # Holds what one rowset has open; evicted as the check proceeds.
@@ -138,7 +138,7 @@ class _Check:
             )
             for index, entry in enumerate(entries):
                 with self.problems_of(f"tablet {entry.id}"):
-                    self._check_tablet(_Place(partition, index), entry)
+                    self._check_tablet(partition, index, entry)
         for dropped in manifest.dropped:
             for entry in dropped.tablets:
                 with self.problems_of(f"tablet {entry.id}"):
@@ -171,7 +171,7 @@ class _Check:
             f" or its log has rows, or it changed at {entry.timestamp}",
         )
 
-    def _check_tablet(self, place: _Place, entry: TabletEntry) -> None:
+    def _check_tablet(self, partition: PartitionSchema, index: int, entry: TabletEntry) -> None:
         tablet = self.store.tablet(entry)
         self._count(entry.superblock)
         what = f"tablet {entry.id}"
@@ -195,10 +195,9 @@ class _Check:
         readable = True
         for rowset in tablet.disk_rowsets:
             count = len(self.problems)
-            folder = tablet.folder / ROWSET_FOLDER / rowset.meta.id
-            with self.problems_of(str(folder)):
+            with self.problems_of(str(rowset.folder)):
                 self.rowset_count += 1
-                _RowSetCheck(self, rowset, folder, place).run()
+                _RowSetCheck(self, rowset, partition, index).run()
             readable &= len(self.problems) == count
         with self.problems_of(what):
             tablet = read_tablet(self.store, entry)  # what its log holds, on top
@@ -256,32 +255,24 @@ def _name_of(rowset: RowSet) -> str:
     return rowset.meta.id if isinstance(rowset, DiskRowSet) else "the MemRowSet"
 
 
-@dataclass(frozen=True)
-class _Place:
-    """Where a tablet's rows belong: number `index` of `partition`."""
-
-    partition: PartitionSchema
-    index: int
-
-
 @dataclass
 class _RowSetCheck:
-    """The check of one DiskRowSet, of the tablet at `place`."""
+    """The check of one DiskRowSet, whose rows belong to tablet number `index` of `partition`."""
 
     check: _Check
     rowset: DiskRowSet
-    folder: Path
-    place: _Place
+    partition: PartitionSchema
+    index: int
 
     def run(self) -> None:
         """Check files first; then, as they can be read, what is in them."""
         meta = self.rowset.meta
         refs = [base.ref for base in meta.base] + [meta.key_index, meta.bloom]
         for ref in [*refs, *(delta.ref for delta in (*meta.undo, *meta.redo))]:
-            self.check.check_file(self.folder / ref.name, ref)
+            self.check.check_file(self.rowset.folder / ref.name, ref)
         self._check_keys(meta)
         for base in meta.base:
-            file = BaseDataFile(self.folder / base.ref.name, base.ref)
+            file = BaseDataFile(self.rowset.folder / base.ref.name, base.ref)
             if self._expect(
                 file.row_count == meta.row_count,
                 f"{file.path}: {file.row_count} rows, the superblock says {meta.row_count}",
@@ -295,14 +286,14 @@ class _RowSetCheck:
 
     def _check_keys(self, meta: RowSetMeta) -> None:
         index = self.rowset.key_index
-        path = self.folder / meta.key_index.name
+        path = self.rowset.folder / meta.key_index.name
         count_holds = self._expect(
             index.row_count == meta.row_count and meta.row_count > 0,
             f"{path}: {index.row_count} keys, the superblock says {meta.row_count}",
         )
         if not count_holds:
             return
-        bloom = BloomFilter(self.folder / meta.bloom.name, meta.bloom)
+        bloom = BloomFilter(self.rowset.folder / meta.bloom.name, meta.bloom)
         for start in range(0, index.row_count, _KEYS_AT_ONCE):
             # One key of overlap, so that the order across the border is seen too.
             keys = index.slice(max(0, start - 1), start + _KEYS_AT_ONCE)
@@ -346,8 +337,8 @@ class _RowSetCheck:
             keys.to_arrow().equals(stored.to_arrow()),
             f"{file.path}: the keys of rows {start} to {stop} are not those of the key index",
         )
-        owners = self.place.partition.tablet_index(columns, rows.num_rows)
-        strays = np.count_nonzero(owners != self.place.index)
+        owners = self.partition.tablet_index(columns, rows.num_rows)
+        strays = np.count_nonzero(owners != self.index)
         self._expect(strays == 0, f"{file.path}: {strays} rows belong to another tablet")
 
     # -- deltas
@@ -356,7 +347,7 @@ class _RowSetCheck:
         """Check UNDO files one by one, and that walking back leads from alive to not inserted."""
         rowids, ops = [np.empty(0, np.int64)], [np.empty(0, np.uint8)]
         for delta in meta.undo:
-            file = DeltaFile(self.folder / delta.ref.name, delta, meta.row_count)
+            file = DeltaFile(self.rowset.folder / delta.ref.name, delta, meta.row_count)
             rows = file.read()
             self._check_delta(file.path, delta, rows, is_undo=True)
             steps = rows.ops != OP_UPDATE
@@ -369,8 +360,8 @@ class _RowSetCheck:
         wrong = np.where(is_first, ~is_delete, is_delete == previous)
         self._expect(
             not wrong.any(),
-            f"{self.folder}: UNDO files delete or revive {np.count_nonzero(wrong)} times a row that"
-            " is so already",
+            f"{self.rowset.folder}: UNDO files delete or revive {np.count_nonzero(wrong)} times a"
+            " row that is so already",
         )
 
     def _check_redo(self, meta: RowSetMeta) -> None:
@@ -378,7 +369,7 @@ class _RowSetCheck:
         deleted = np.empty(0, np.int64)
         newest = meta.insert_timestamp
         for delta in meta.redo:
-            file = DeltaFile(self.folder / delta.ref.name, delta, meta.row_count)
+            file = DeltaFile(self.rowset.folder / delta.ref.name, delta, meta.row_count)
             self._expect(
                 newest <= delta.timestamp_min <= delta.timestamp_max,
                 f"{file.path}: from {delta.timestamp_min} to {delta.timestamp_max}, after"
@@ -396,7 +387,8 @@ class _RowSetCheck:
         ended = meta.delete_timestamp
         self._expect(
             ended is None or ended >= newest,
-            f"{self.folder}: the rowset ended at {ended}, before its newest change at {newest}",
+            f"{self.rowset.folder}: the rowset ended at {ended}, before its newest change at"
+            f" {newest}",
         )
 
     def _check_delta(

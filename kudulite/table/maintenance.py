@@ -33,7 +33,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -52,6 +52,7 @@ from kudulite.table.garbage_collection import (
     superseded_bytes,
 )
 from kudulite.table.history import ancient_history_mark
+from kudulite.table.manifest import Manifest, TabletEntry
 from kudulite.table.table_store import Environment, TableStore
 from kudulite.table.tablet_memory import flush_tablet, read_tablet
 from kudulite.tablet.compaction_policy import BUDGET_BYTES, average_height
@@ -64,7 +65,7 @@ from kudulite.tablet.maintenance_policy import (
     full_compaction,
     scored_operations,
 )
-from kudulite.tablet.tablet import MAINTENANCE_LOCK_NAME
+from kudulite.tablet.tablet import MAINTENANCE_LOCK_NAME, Superblock
 
 # A tablet that is written to all the time must not keep a pass from ending.
 OPERATIONS_PER_TABLET_MAX = 100
@@ -128,11 +129,8 @@ def maintain_table(
     tablet_ids = [entry.id for entry in store.newest().tablets]
     # A tablet that is dropped meanwhile is skipped.
     done = _Pass(store, tablet_ids, budget_bytes, run, report).run_to_end(is_flushing=True)
-    range_count = forget_dropped_ranges(store)
-    garbage = collect_garbage(store, grace_seconds, staging_grace_seconds)
-    return MaintenanceResult(
-        done.flushed_tablet_count, done.operations, done.busy_tablet_ids, range_count, garbage
-    )
+    done = replace(done, dropped_range_count=forget_dropped_ranges(store))
+    return replace(done, garbage=collect_garbage(store, grace_seconds, staging_grace_seconds))
 
 
 def maintain_tablets(
@@ -149,7 +147,13 @@ def maintain_tablets(
     Without `is_flushing`, memory is left to the flush policy. Raises UsageError for an
     unknown tablet, and as `maintain_table`.
     """
-    _check_tablet_ids(store, tablet_ids)
+    known = [entry.id for entry in store.newest().tablets]
+    for tablet_id in tablet_ids:
+        if tablet_id not in known:
+            raise UsageError(
+                f"table {store.name!r} has no tablet {tablet_id!r}; its tablets:"
+                f" {', '.join(known[:10])}{', …' if len(known) > 10 else ''}"
+            )
     maintenance = _Pass(store, list(tablet_ids), budget_bytes, run, report)
     return maintenance.run_to_end(is_flushing=is_flushing)
 
@@ -165,7 +169,7 @@ def compact_table(
     Waits for another maintainer of a tablet as long as for any lock. Raises as `maintain_table`.
     """
     flushed_count = 0
-    performed: list[PerformedOperation] = []
+    compaction = _Pass(store, [], None, run, report)
     for entry in store.newest().tablets:
         with maintenance_lock(store, entry.id, store.environment.lock_timeout_seconds) as is_had:
             if not is_had:
@@ -174,8 +178,8 @@ def compact_table(
                     " process or thread; try again later"
                 )
             flushed_count += flush_tablet(store, entry.id)
-            performed += _compact_tablet(store, entry.id, run, report)
-    return MaintenanceResult(flushed_count, tuple(performed))
+            compaction.compact(entry.id)
+    return MaintenanceResult(flushed_count, tuple(compaction.performed))
 
 
 @contextmanager
@@ -191,38 +195,6 @@ def maintenance_lock(
             lock = stack.enter_context(TabletLock(path, timeout_seconds))
             lock.announce("maintenance")
         yield lock is not None
-
-
-def _check_tablet_ids(store: TableStore, tablet_ids: Collection[str]) -> None:
-    known = [entry.id for entry in store.newest().tablets]
-    for tablet_id in tablet_ids:
-        if tablet_id not in known:
-            raise UsageError(
-                f"table {store.name!r} has no tablet {tablet_id!r}; its tablets:"
-                f" {', '.join(known[:10])}{', …' if len(known) > 10 else ''}"
-            )
-
-
-def _compact_tablet(
-    store: TableStore, tablet_id: str, run: Run, report: Report
-) -> Iterator[PerformedOperation]:
-    for _ in range(_FULL_COMPACTION_ROUNDS_MAX):
-        manifest = store.newest()
-        entry = manifest.entry(tablet_id)
-        if entry is None:
-            return
-        mark = ancient_history_mark(store, manifest)
-        column_ids = {column.id for column in manifest.schema.columns}
-        plan = full_compaction(store.tablet(entry).superblock, mark, column_ids)
-        is_any_done = False
-        for operation in plan:
-            report(tablet_id, operation)
-            result = run(store, tablet_id, operation)
-            if result is not None:
-                is_any_done = True
-                yield PerformedOperation(tablet_id, operation, result)
-        if not is_any_done:
-            return
 
 
 @dataclass
@@ -260,6 +232,32 @@ class _Pass:
         busy = tuple(sorted(self.busy))
         return MaintenanceResult(flushed_count, tuple(self.performed), busy)
 
+    def compact(self, tablet_id: str) -> None:
+        """Bring a tablet to its best shape; the caller is its only maintainer."""
+        for _ in range(_FULL_COMPACTION_ROUNDS_MAX):
+            manifest = self.store.newest()
+            entry = manifest.entry(tablet_id)
+            if entry is None:
+                return
+            plan = full_compaction(*self._needs(manifest, entry))
+            done = [self._perform(tablet_id, operation) for operation in plan]
+            if not any(done):
+                return
+
+    def _needs(self, manifest: Manifest, entry: TabletEntry) -> tuple[Superblock, int, set[int]]:
+        """Return a tablet's superblock, the ancient history mark, and the ids of all columns."""
+        mark = ancient_history_mark(self.store, manifest)
+        column_ids = {column.id for column in manifest.schema.columns}
+        return self.store.tablet(entry).superblock, mark, column_ids
+
+    def _perform(self, tablet_id: str, operation: MaintenanceOperation) -> bool:
+        """Run one operation; False where it had nothing to do or a writer was faster."""
+        self.report(tablet_id, operation)
+        result = self.run(self.store, tablet_id, operation)
+        if result is not None:
+            self.performed.append(PerformedOperation(tablet_id, operation, result))
+        return result is not None
+
     def _best_tablet(self) -> str | None:
         best, best_rank = None, (0, 0.0)
         for tablet_id in self.tablet_ids:
@@ -280,10 +278,7 @@ class _Pass:
         key = (entry.superblock.name, min(BUDGET_BYTES, budget))
         known = self._known.get(tablet_id)
         if known is None or known[0] != key:
-            mark = ancient_history_mark(self.store, manifest)
-            column_ids = {column.id for column in manifest.schema.columns}
-            superblock = self.store.tablet(entry).superblock
-            known = key, scored_operations(superblock, mark, column_ids, key[1])
+            known = key, scored_operations(*self._needs(manifest, entry), key[1])
             self._known[tablet_id] = known
         return [s for s in known[1] if (tablet_id, s.operation) not in self._refused]
 
@@ -291,12 +286,8 @@ class _Pass:
         self._tried[tablet_id] += 1
         if self.budget_bytes is not None:
             self.budget_bytes -= scored.byte_count
-        self.report(tablet_id, scored.operation)
-        result = self.run(self.store, tablet_id, scored.operation)
-        if result is None:
+        if not self._perform(tablet_id, scored.operation):
             self._refused.add((tablet_id, scored.operation))
-        else:
-            self.performed.append(PerformedOperation(tablet_id, scored.operation, result))
 
 
 def maintain_soon(store: TableStore, tablet_ids: Iterable[str]) -> None:

@@ -21,6 +21,7 @@ it. Pruning never filters rows: the remaining tablets are scanned with all predi
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -119,10 +120,7 @@ class PartitionSchema:
     @cached_property
     def bucket_combinations(self) -> int:
         """Number of tablets of each range."""
-        product = 1
-        for dimension in self.hash_dimensions:
-            product *= dimension.bucket_count
-        return product
+        return math.prod(dimension.bucket_count for dimension in self.hash_dimensions)
 
     @property
     def tablet_count(self) -> int:

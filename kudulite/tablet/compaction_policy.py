@@ -76,9 +76,6 @@ class _KeySpace:
     stop: np.ndarray
 
 
-_NO_SPACE = _KeySpace(*[np.empty(0)] * 4)
-
-
 @dataclass(frozen=True)
 class _Candidates:
     """The extents as items of a knapsack, n arrays ordered by `stop`."""
@@ -114,7 +111,7 @@ def average_height(extents: Sequence[RowSetExtent]) -> float:
 
 def key_positions(extents: Sequence[RowSetExtent]) -> tuple[np.ndarray, np.ndarray]:
     """Return the start and stop of each extent in key space: float64[n] twice, from 0 to 1."""
-    space = _key_space(extents) if extents else _NO_SPACE
+    space = _key_space(extents)
     return space.start, space.stop
 
 
@@ -187,7 +184,7 @@ def _as_numbers(keys: Sequence[bytes], offset: int) -> np.ndarray:
 
 
 def _candidates(extents: Sequence[RowSetExtent]) -> _Candidates:
-    space = _key_space(extents) if extents else _NO_SPACE
+    space = _key_space(extents)
     fullness = np.array([extent.fullness for extent in extents])
     megabytes = np.array([extent.byte_count // _MEGABYTE for extent in extents], dtype=np.int64)
     value = space.stop - space.start + _FULLNESS_WEIGHT * (1 - np.clip(fullness, 0, 1))

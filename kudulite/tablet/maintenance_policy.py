@@ -249,7 +249,7 @@ def _columns(meta: RowSetMeta, column_ids: Collection[int]) -> Iterator[ScoredOp
     share = {
         column_id: max(
             size / column_bytes(meta, column_id),
-            updated_cell_count(meta, column_id) / meta.row_count,
+            sum(delta.update_counts.get(column_id, 0) for delta in meta.redo) / meta.row_count,
         )
         for column_id, size in sizes.items()
     }
@@ -373,11 +373,6 @@ def update_bytes(meta: RowSetMeta, column_ids: Collection[int]) -> dict[int, int
                 size = delta.ref.length * count // max(1, cell_count)
                 sizes[column_id] = sizes.get(column_id, 0) + size
     return sizes
-
-
-def updated_cell_count(meta: RowSetMeta, column_id: int) -> int:
-    """Return the number of updates of a column in REDO."""
-    return sum(delta.update_counts.get(column_id, 0) for delta in meta.redo)
 
 
 def column_bytes(meta: RowSetMeta, column_id: int) -> int:

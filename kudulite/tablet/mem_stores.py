@@ -66,10 +66,6 @@ class TimedChanges:
         """Concatenate records that are in order of time."""
         if isinstance(records[0], RowList) and all(isinstance(r, RowList) for r in records):
             return TimedChanges._of_rows([r for r in records if isinstance(r, RowList)])
-        if len(records) == 1:
-            (record,) = records
-            stamps = _timestamps_of(records)
-            return TimedChanges(stamps, record.ops, record.columns, record.is_set)
         counts = [len(record.ops) for record in records]
         columns, is_set = {}, {}
         for column in schema.columns:
