@@ -81,8 +81,7 @@ def collect_garbage(
             _read_versions(store, manifests)
             kept = _referenced(store, entry.id, manifests)
             for path in _files(store.tablet_folder(entry.id)):
-                found = path.stat()
-                if path in kept or found.st_mtime >= horizon:
+                if path in kept or (found := path.stat()).st_mtime >= horizon:
                     continue
                 byte_count += found.st_size
                 file_count += 1
