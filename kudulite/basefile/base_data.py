@@ -2,7 +2,8 @@
 
     rowid r  →  row group r // ROW_GROUP_ROWS, row r % ROW_GROUP_ROWS of it
 
-Written once, in order, from sorted rows; read by row group and column. A major delta compaction of
+Written once, in order, from sorted rows; read by row group and column, or by the pages of a row
+group that have the rows of a short read (`page_range`). A major delta compaction of
 some columns writes a file with only those columns, so a file's columns are a subset of the
 rowset's, known by id. Any Parquet reader can read the file; kudulite adds metadata and a checksum:
 
@@ -38,6 +39,7 @@ import contextlib
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kudulite.basefile.block_cache import open_mapped
+from kudulite.basefile.page_range import (
+    PAGE_ROWS,
+    PARQUET_MAGIC,
+    PageDirectory,
+    PageIndexError,
+    PageRange,
+)
 from kudulite.errors import CorruptionError, StorageError
 from kudulite.fs.file_system import FileRef, Sink, check_format_version
 from kudulite.model.schema import FIELD_ID_KEY, Column
@@ -56,10 +65,13 @@ SAMPLE_DISTINCT_FRACTION_MAX = 0.8  # of 8192: about 17,000 distinct values in t
 
 FORMAT_VERSION = 1  # on disk: a change of meaning raises it
 ROW_GROUP_ROWS = 131072  # on disk: rowid // ROW_GROUP_ROWS is the row group
+# A read of more rows decodes the whole row group, which costs less than cutting its pages out.
+CUT_ROWS_MAX = ROW_GROUP_ROWS // 4
+# Scattered rows in more pages of each row group are read by row group.
+_FEW_PAGES = 4
 FORMAT_VERSION_KEY = b"kudulite.format_version"
 FOOTER_CRC_KEY = b"kudulite.footer_crc32"
 FOOTER_CRC_BLANK = b"00000000"
-PARQUET_MAGIC = b"PAR1"
 TRAILER_BYTES = 8  # length and magic
 _THRIFT_STRING_HEADER = b"\x18\x08"
 
@@ -179,6 +191,8 @@ class BaseDataWriter:
             use_dictionary=[name for name, encoding in encodings.items() if encoding == DICTIONARY],
             column_encoding={n: e for n, e in encodings.items() if e != DICTIONARY} or None,
             write_page_checksum=True,
+            write_page_index=True,
+            max_rows_per_page=PAGE_ROWS,
             store_schema=False,  # our types need no Arrow schema, and it would cost bytes per file
             store_decimal_as_integer=True,
         )
@@ -213,6 +227,12 @@ class _OpenedFile:
     schema: pa.Schema  # without field metadata
     index_by_name: dict[str, int]
     name_by_id: dict[int, str]
+    footer: bytes
+
+    @cached_property
+    def pages(self) -> PageDirectory:
+        """The pages of the file, parsed at the first short read. Raises PageIndexError."""
+        return PageDirectory(self.footer, self.source.read_at)
 
 
 class BaseDataFile:
@@ -247,6 +267,17 @@ class BaseDataFile:
     def name_by_id(self) -> dict[int, str]:
         """Column id → name in this file."""
         return self._opened.name_by_id
+
+    def short_unit(self, column_id: int) -> int:
+        """Return how many rows a short read of a column decodes: a page's, or a row group's.
+
+        Older files have no offset index, and a page of arrays may begin within a row.
+        """
+        opened = self._opened
+        name = opened.name_by_id[column_id]
+        chunk = opened.metadata.row_group(0).column(opened.index_by_name[name])
+        is_flat = not pa.types.is_list(opened.schema.field(name).type)
+        return PAGE_ROWS if is_flat and chunk.has_offset_index else ROW_GROUP_ROWS
 
     def row_group_rows(self, row_group: int) -> tuple[int, int]:
         """Return (first rowid, rowid after the last) of a row group."""
@@ -287,6 +318,46 @@ class BaseDataFile:
         self._verified |= chunks
         # The reader gives file order, adds "a.b" when asked for "a", and puts ids on the fields.
         return pa.Table.from_arrays([table.column(name) for name in columns], schema=schema)
+
+    def read_rows(self, start: int, stop: int, columns: Sequence[str]) -> list[pa.Array]:
+        """Return the values of each column in rows start..stop, which are in one row group.
+
+        Raises CorruptionError when a page is damaged, KeyError for a column that the file does not
+        have.
+        """
+        group, offset = divmod(start, ROW_GROUP_ROWS)
+        first, last = self.row_group_rows(group)
+        count = stop - start
+        is_short = count <= min(CUT_ROWS_MAX, (last - first) // 2)
+        found = self._cut(group, offset, offset + count, columns) if is_short else {}
+        rest = [name for name in columns if name not in found]
+        if rest:
+            table = self.read([group], rest).slice(offset, count)
+            found |= zip(rest, map(combined, table.columns), strict=True)
+        return [found[name] for name in columns]
+
+    def _cut(
+        self, group: int, start: int, stop: int, columns: Sequence[str]
+    ) -> dict[str, pa.Array]:
+        """Return rows start..stop of a row group, of those columns whose pages are known."""
+        opened = self._opened
+        # Pages of most columns have the same rows; a cut has columns with the same rows only.
+        cuts: dict[tuple[int, int], dict[str, PageRange]] = {}
+        found: dict[str, pa.Array] = {}
+        with self._corruption_errors(f"pages of row group {group}, columns {list(columns)}"):
+            for name in columns:
+                pages = opened.pages.covering(group, opened.index_by_name[name], start, stop)
+                if pages is not None:
+                    cuts.setdefault(pages.rows, {})[name] = pages
+            for (first, last), pages_by_name in cuts.items():
+                cut = pa.BufferReader(opened.pages.cut(list(pages_by_name.values())))
+                reader = pq.ParquetFile(cut, page_checksum_verification=True)
+                table = reader.read_row_group(0, use_threads=False)
+                if table.num_rows != last - first:
+                    raise PageIndexError(f"read {table.num_rows} rows, not {last - first}")
+                for name, values in zip(pages_by_name, table.columns, strict=True):
+                    found[name] = combined(values).slice(start - first, stop - start)
+        return found
 
     def encodings(self, column: str) -> frozenset[str]:
         """Return Parquet's names of the encodings of a column's pages."""
@@ -331,7 +402,8 @@ class BaseDataFile:
             start, stop = footer_bounds(tail, self.ref.length)
         except ValueError as error:
             raise CorruptionError(f"{self.path}: not base data: {error}") from error
-        if not is_footer_intact(source.read_at(stop - start, start)):
+        footer = source.read_at(stop - start, start)
+        if not is_footer_intact(footer):
             raise CorruptionError(f"{self.path}: the checksum of the footer differs")
         with self._corruption_errors("the footer"):
             metadata = pq.read_metadata(source)
@@ -344,6 +416,7 @@ class BaseDataFile:
             schema=pa.schema([field.remove_metadata() for field in file_schema]),
             index_by_name={name: i for i, name in enumerate(file_schema.names)},
             name_by_id={int(field.metadata[FIELD_ID_KEY]): field.name for field in file_schema},
+            footer=footer,
         )
 
     def _check_version(self, metadata: pq.FileMetaData) -> None:
@@ -364,8 +437,29 @@ class BaseDataFile:
             yield
         except StorageError:
             raise
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, PageIndexError) as error:
             raise CorruptionError(f"{self.path}: cannot read {what}: {error}") from error
+
+
+def are_in_few_pages(rowids: np.ndarray) -> bool:
+    """Return whether int64[n] row ids are in so few pages that reading these alone pays."""
+    pages = np.count_nonzero(np.bincount(rowids // PAGE_ROWS))
+    groups = np.count_nonzero(np.bincount(rowids // ROW_GROUP_ROWS))
+    return bool(0 < pages <= groups * _FEW_PAGES)
+
+
+def taken(arrays: Sequence[pa.Array], positions: np.ndarray) -> list[pa.Array]:
+    """Return arrays at int64[n] positions; a run of positions is a slice, without a copy."""
+    first, count = int(positions[0]), len(positions)
+    if positions[-1] - first == count - 1 and (np.diff(positions) == 1).all():
+        return [array.slice(first, count) for array in arrays]
+    at = pa.array(positions)
+    return [array.take(at) for array in arrays]
+
+
+def combined(column: pa.ChunkedArray) -> pa.Array:
+    """Return a column as one array."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def parquet_path(column: Column) -> str:

@@ -138,6 +138,18 @@ def create_delta_file(
         return write_delta_file(sink, replace(rows, timestamps=None)).stamped(timestamp)
 
 
+def write_deltas(
+    file_system: FileSystem, folder: Path, kind: str, rows: DeltaRows | None
+) -> tuple[DeltaFileMeta, ...]:
+    """Write changes, if any, to a new "redo" or "undo" file of the rowset in `folder`.
+
+    The file is durable; its name is durable once the caller has synced the folder.
+    """
+    if rows is None or not len(rows.rowids):
+        return ()
+    return (create_delta_file(file_system, folder, kind, without_unset(rows)),)
+
+
 def write_delta_file(sink: Sink, rows: DeltaRows) -> DeltaFileMeta:
     """Write `rows` to `sink`, make them durable, and return the file's entry, not yet stamped."""
     assert len(rows.rowids) > 0
@@ -376,6 +388,16 @@ def concat_columns(
         elif part.is_set is not None:
             is_set[start:stop] = part.is_set
     return DeltaColumn(values, is_set)
+
+
+def concat_moved(parts: Sequence[DeltaRows | None], starts: np.ndarray) -> DeltaRows | None:
+    """Return the changes of parts, each part's row ids moved up by its start; None: no change."""
+    moved = [
+        replace(changes, rowids=changes.rowids + start)
+        for changes, start in zip(parts, starts, strict=False)
+        if changes is not None
+    ]
+    return concat_rows(moved) if moved else None
 
 
 def concat_values(parts: Sequence[pa.Array]) -> pa.Array:

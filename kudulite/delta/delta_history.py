@@ -36,6 +36,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -47,6 +48,7 @@ from kudulite.delta.delta_file import (
     OP_UPDATE,
     DeltaColumn,
     DeltaFile,
+    DeltaFileMeta,
     DeltaRows,
     concat_rows,
     concat_values,
@@ -65,6 +67,14 @@ def stamped(file: DeltaFile) -> DeltaRows:
     """Return a whole file with a timestamp for each change."""
     rows = file.read()
     return rows if rows.timestamps is not None else replace(rows, timestamps=timestamps_of(file))
+
+
+def read_deltas(folder: Path, entries: Sequence[DeltaFileMeta], row_count: int) -> list[DeltaRows]:
+    """Return whole files of a rowset with `row_count` rows, each change with its timestamp.
+
+    The files are read once and not kept in a cache. Raises CorruptionError, StorageError.
+    """
+    return [stamped(DeltaFile(folder / entry.ref.name, entry, row_count)) for entry in entries]
 
 
 def timestamps_of(source: DeltaSource) -> np.ndarray:

@@ -195,6 +195,27 @@ class BoundPredicates:
         """Return (lower inclusive, upper exclusive) on the encoded key; None is no bound."""
         return self.range_bounds(self.schema.key_names)
 
+    def within(self, lower: bytes | None, upper: bytes | None) -> BoundPredicates:
+        """Return the predicates that are left to evaluate for keys in [lower, upper).
+
+        Those on the first key columns are left out where the bounds imply them: any number of
+        equalities, then one range.
+        """
+        least, end = self.key_bounds()
+        if (least is not None and (lower is None or lower < least)) or (
+            end is not None and (upper is None or upper > end)
+        ):
+            return self
+        rest = dict(self.constraints)
+        for name in self.schema.key_names:
+            constraint = rest.get(name)
+            if constraint is None or (constraint.keys is not None and len(constraint.keys) > 1):
+                break
+            del rest[name]
+            if constraint.keys is None:
+                break
+        return BoundPredicates(self.schema, self.predicates, rest)
+
     def range_bounds(self, columns: Sequence[str]) -> tuple[bytes | None, bytes | None]:
         """Return the bounds over any list of key columns, the last of them encoded as last."""
         if self.is_empty:

@@ -47,18 +47,25 @@ import numpy as np
 import pyarrow as pa
 
 from kudulite.basefile.base_data import BaseDataWriter
-from kudulite.delta.delta_file import DeltaFileMeta, DeltaRows, concat_rows, slice_rows
+from kudulite.delta.delta_file import (
+    DeltaFileMeta,
+    DeltaRows,
+    concat_rows,
+    slice_rows,
+    write_deltas,
+)
 from kudulite.delta.delta_history import (
     apply_updates,
     invert_changes,
     merge_redo,
     merge_undo,
+    read_deltas,
     split_columns,
     without_ancient,
 )
 from kudulite.fs.file_system import FileSystem
 from kudulite.model.schema import Schema
-from kudulite.rowset.disk_rowset import DiskRowSet, read_deltas, write_deltas
+from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.rowset import BaseFileMeta, Block, RowSetMeta
 
 

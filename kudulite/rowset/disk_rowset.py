@@ -33,7 +33,7 @@ from __future__ import annotations
 import copy
 import uuid
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -41,22 +41,27 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from kudulite.basefile.base_data import ROW_GROUP_ROWS, BaseDataFile, write_base_data
+from kudulite.basefile.base_data import (
+    ROW_GROUP_ROWS,
+    BaseDataFile,
+    are_in_few_pages,
+    taken,
+    write_base_data,
+)
 from kudulite.basefile.block_cache import BlockCache, kept_bytes
 from kudulite.basefile.bloom import BloomFilter, write_bloom
 from kudulite.basefile.key_index import KeyIndex, write_key_index
+from kudulite.basefile.page_range import PAGE_ROWS
 from kudulite.delta.delta_applier import DeltaApplier, DeltaSource
 from kudulite.delta.delta_file import (
     OP_DELETE,
     DeltaFile,
     DeltaFileMeta,
     DeltaRows,
-    concat_rows,
-    create_delta_file,
+    concat_moved,
     rows_between,
-    without_unset,
+    write_deltas,
 )
-from kudulite.delta.delta_history import stamped
 from kudulite.delta.delta_mem_store import DeltaMemSnapshot
 from kudulite.fs.file_system import FileSystem
 from kudulite.model.key_array import KeyArray
@@ -188,7 +193,11 @@ class DiskRowSet(RowSet):
 
         Decoded blocks are kept in the cache: the next reader of a near row pays no decoding.
         """
-        applier = self.applier(timestamp)
+        return self._values_of(rowids, columns, self.applier(timestamp))
+
+    def _values_of(
+        self, rowids: np.ndarray, columns: Sequence[Column], applier: DeltaApplier
+    ) -> list[pa.Array]:
         base = self.base.gather(rowids, columns)
         return [
             applier.apply_rows(values, column.id, rowids)
@@ -205,7 +214,7 @@ class DiskRowSet(RowSet):
         applier = self.applier(spec.timestamp)
         checked = [
             (name, column.id)
-            for name in spec.predicates.columns
+            for name in spec.row_predicates.columns
             if not applier.changes_column((column := spec.schema.column(name)).id)
         ]
         for group in range(start // ROW_GROUP_ROWS, (stop - 1) // ROW_GROUP_ROWS + 1):
@@ -231,6 +240,9 @@ class DiskRowSet(RowSet):
         self, block: Block, columns: Sequence[Column], views: Sequence[View]
     ) -> list[list[pa.Array]]:
         """Return, for each view, the columns' values of the block's rows at its positions."""
+        applier, at = views[0]
+        if len(views) == 1 and at is not None and are_in_few_pages(block.start + at):
+            return [self._values_of(block.start + at, columns, applier)]
         base = list(zip(self.base.read(block, columns), columns, strict=True))
         return [
             [applier.apply_range(values, c.id, block.start, at) for values, c in base]
@@ -252,19 +264,19 @@ class DiskRowSet(RowSet):
         low, high, null_count = statistics
         start = group * ROW_GROUP_ROWS
         stop = min(start + ROW_GROUP_ROWS, self.meta.row_count)
-        return spec.predicates.may_match_statistics(name, low, high, null_count, stop - start)
+        return spec.row_predicates.may_match_statistics(name, low, high, null_count, stop - start)
 
     def read_row(self, rowid: int, columns: Sequence[Column], timestamp: int) -> list[object]:
         """Return one row's cells as Python values, as of `timestamp`."""
         applier = self.applier(timestamp)
-        is_changed = not applier.is_empty and applier.changes_row(rowid)
-        return [self._read_cell(rowid, c, applier if is_changed else None) for c in columns]
-
-    def _read_cell(self, rowid: int, column: Column, applier: DeltaApplier | None) -> object:
-        changed = None if applier is None else applier.cell(rowid, column.id)
-        if changed is not None:
-            return cell_value(changed, column)
-        return self.base.cell(rowid, column)
+        if applier.is_empty or not applier.changes_row(rowid):
+            return self.base.cells(rowid, columns)
+        changed = {column.id: applier.cell(rowid, column.id) for column in columns}
+        rest = [column for column in columns if changed[column.id] is None]
+        base = iter(self.base.cells(rowid, rest))
+        return [
+            next(base) if (cell := changed[c.id]) is None else cell_value(cell, c) for c in columns
+        ]
 
     # -- changes, for diff scans
 
@@ -326,26 +338,6 @@ class RowSetDeltas:
         return file
 
 
-def read_deltas(folder: Path, entries: Sequence[DeltaFileMeta], row_count: int) -> list[DeltaRows]:
-    """Return whole files of a rowset with `row_count` rows, each change with its timestamp.
-
-    The files are read once and not kept in a cache. Raises CorruptionError, StorageError.
-    """
-    return [stamped(DeltaFile(folder / entry.ref.name, entry, row_count)) for entry in entries]
-
-
-def write_deltas(
-    file_system: FileSystem, folder: Path, kind: str, rows: DeltaRows | None
-) -> tuple[DeltaFileMeta, ...]:
-    """Write changes, if any, to a new "redo" or "undo" file of the rowset in `folder`.
-
-    The file is durable; its name is durable once the caller has synced the folder.
-    """
-    if rows is None or not len(rows.rowids):
-        return ()
-    return (create_delta_file(file_system, folder, kind, without_unset(rows)),)
-
-
 class BaseColumns:
     """The columns of a rowset's base files, which are in the rowset's `folder`."""
 
@@ -355,6 +347,7 @@ class BaseColumns:
         self._cache = cache
         # By column id. The references are weak: the cache alone decides how many files stay open.
         self._files: dict[int, Callable[[], BaseDataFile | None]] = {}
+        self._short_units: dict[int, int] = {}
 
     def row_groups(self) -> Iterator[Block]:
         """Yield all rows, a row group at a time."""
@@ -376,62 +369,80 @@ class BaseColumns:
         return next(iter(files.values())) if len(files) == 1 else None
 
     def read(self, block: Block, columns: Sequence[Column]) -> list[pa.Array]:
-        """Return the values of columns in a block; they are not kept in the cache."""
+        """Return the values of columns in a block.
+
+        They are not kept in the cache, except those of a block that is a small part of its group.
+        """
+        first = block.row_group * ROW_GROUP_ROWS
+        group_rows = min(self._meta.row_count - first, ROW_GROUP_ROWS)
+        if block.row_count <= min(PAGE_ROWS, group_rows // 2):
+            return self.gather(np.arange(block.start, block.stop), columns)
         values: dict[int, pa.Array] = {}
-        by_file: dict[Path, tuple[BaseDataFile, list[Column]]] = {}
-        for column in columns:
-            file = self._file(column.id)
-            if file is None:
-                values[column.id] = constant(column, block.row_count)
-            else:
-                by_file.setdefault(file.path, (file, []))[1].append(column)
-        offset = block.start - block.row_group * ROW_GROUP_ROWS
-        for file, in_file in by_file.values():
-            table = file.read([block.row_group], [file.name_by_id[c.id] for c in in_file])
-            if table.num_rows != block.row_count:
-                table = table.slice(offset, block.row_count)
-            for index, column in enumerate(in_file):
-                values[column.id] = widened(_combined(table.column(index)), column.type.arrow)
-        return [values[column.id] for column in columns]
+        for file, _, in_file in self._by_file(columns):
+            names = [file.name_by_id[column.id] for column in in_file]
+            arrays = file.read_rows(block.start, block.stop, names)
+            values |= {column.id: array for column, array in zip(in_file, arrays, strict=True)}
+        return [_of_column(values, column, block.row_count) for column in columns]
 
     def gather(self, rowids: np.ndarray, columns: Sequence[Column]) -> list[pa.Array]:
         """Return each column's values of int64[n] row ids in any order.
 
-        Decoded blocks are kept in the cache: the next reader of a near row pays no decoding.
+        Decoded pages are kept in the cache, or row groups where the rows are in many pages: the
+        next reader of a near row pays no decoding.
         """
-        groups = rowids // ROW_GROUP_ROWS
-        return [self._gather(rowids, groups, column) for column in columns]
+        values: dict[int, pa.Array] = {}
+        is_short = are_in_few_pages(rowids)
+        for file, short_unit, in_file in self._by_file(columns):
+            unit = short_unit if is_short else ROW_GROUP_ROWS
+            numbers = rowids // unit
+            parts, positions = [], []
+            for number in np.unique(numbers):
+                at = np.flatnonzero(numbers == number)
+                decoded = self._decoded(file, unit, int(number), in_file)
+                parts.append(taken(decoded, rowids[at] - number * unit))
+                positions.append(at)
+            joined = [pa.concat_arrays(arrays) for arrays in zip(*parts, strict=True)]
+            in_order = taken(joined, np.argsort(np.concatenate(positions)))
+            values |= {c.id: array for c, array in zip(in_file, in_order, strict=True)}
+        return [_of_column(values, column, len(rowids)) for column in columns]
 
-    def cell(self, rowid: int, column: Column) -> object:
-        """Return one cell as a Python value; its decoded block is kept in the cache."""
-        file = self._file(column.id)
-        if file is None:
-            return column.read_default
-        block = self._decoded(file, rowid // ROW_GROUP_ROWS, column)
-        return cell_value(block[rowid % ROW_GROUP_ROWS], column)
+    def cells(self, rowid: int, columns: Sequence[Column]) -> list[object]:
+        """Return cells of one row as Python values; what is decoded is kept in the cache."""
+        values: dict[int, object] = {}
+        for file, unit, in_file in self._by_file(columns):
+            number, place = divmod(rowid, unit)
+            arrays = self._decoded(file, unit, number, in_file)
+            for column, array in zip(in_file, arrays, strict=True):
+                values[column.id] = cell_value(array[place], column)
+        return [values.get(column.id, column.read_default) for column in columns]
 
-    def _gather(self, rowids: np.ndarray, groups: np.ndarray, column: Column) -> pa.Array:
-        file = self._file(column.id)
-        if file is None:
-            return constant(column, len(rowids))
-        parts, positions = [], []
-        for group in np.unique(groups):
-            at = np.flatnonzero(groups == group)
-            block = self._decoded(file, int(group), column)
-            parts.append(block.take(pa.array(rowids[at] - int(group) * ROW_GROUP_ROWS)))
-            positions.append(at)
-        if len(parts) == 1:
-            return widened(parts[0], column.type.arrow)
-        back = np.empty(len(rowids), dtype=np.int64)
-        back[np.concatenate(positions)] = np.arange(len(rowids))
-        return widened(pa.concat_arrays(parts).take(pa.array(back)), column.type.arrow)
+    def _by_file(
+        self, columns: Sequence[Column]
+    ) -> Iterable[tuple[BaseDataFile, int, list[Column]]]:
+        """Return files with columns, and the number of rows that a short read of these decodes."""
+        found: dict[tuple[Path, int], tuple[BaseDataFile, int, list[Column]]] = {}
+        for column in columns:
+            file = self._file(column.id)
+            if file is not None:
+                unit = self._short_units[column.id]
+                found.setdefault((file.path, unit), (file, unit, []))[2].append(column)
+        return found.values()
 
-    def _decoded(self, file: BaseDataFile, group: int, column: Column) -> pa.Array:
-        key = (file.ref.name, group, column.id)
-        block = self._cache.get(key)
-        if block is None:
-            block = self._cache.get_or_load(key, lambda: _decode(file, group, column.id))
-        return block
+    def _decoded(
+        self, file: BaseDataFile, unit: int, number: int, columns: Sequence[Column]
+    ) -> list[pa.Array]:
+        """Return the values of the `number`-th `unit` rows of a file, from the cache if there."""
+        keys = [(file.ref.name, unit, number, column.id) for column in columns]
+        found = [self._cache.get(key) for key in keys]
+        missing = [place for place, array in enumerate(found) if array is None]
+        if missing:
+            start = number * unit
+            stop = min(start + unit, self._meta.row_count)
+            names = [file.name_by_id[columns[place].id] for place in missing]
+            for place, array in zip(missing, file.read_rows(start, stop, names), strict=True):
+                self._cache.put(keys[place], array, array.nbytes)
+                found[place] = array
+        return found
 
     def _file(self, column_id: int) -> BaseDataFile | None:
         """Return the file with a column's base data, or None if no file has the column."""
@@ -447,6 +458,7 @@ class BaseColumns:
         file: BaseDataFile = self._cache.get_or_load(
             str(path), lambda: (BaseDataFile(path, ref), nbytes)
         )
+        self._short_units[column_id] = file.short_unit(column_id)
         self._files[column_id] = weakref.ref(file)
         return file
 
@@ -455,13 +467,9 @@ def _no_file() -> None:
     """Stand in for the reference to a file that is not open."""
 
 
-def _decode(file: BaseDataFile, group: int, column_id: int) -> tuple[pa.Array, int]:
-    block = _combined(file.read([group], [file.name_by_id[column_id]]).column(0))
-    return block, block.nbytes
-
-
-def _combined(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+def _of_column(values: Mapping[int, pa.Array], column: Column, count: int) -> pa.Array:
+    array = values.get(column.id)
+    return constant(column, count) if array is None else widened(array, column.type.arrow)
 
 
 @dataclass(frozen=True)
@@ -511,18 +519,9 @@ class RowImages:
             KeyArray.concat([part.keys for part in parts]),
             pa.concat_tables([part.rows for part in parts]),
             np.concatenate(stamps),
-            _concat_deltas([part.undo for part in parts], starts),
-            _concat_deltas([part.redo for part in parts], starts),
+            concat_moved([part.undo for part in parts], starts),
+            concat_moved([part.redo for part in parts], starts),
         )
-
-
-def _concat_deltas(parts: Sequence[DeltaRows | None], starts: np.ndarray) -> DeltaRows | None:
-    moved = [
-        replace(changes, rowids=changes.rowids + start)
-        for changes, start in zip(parts, starts, strict=False)
-        if changes is not None
-    ]
-    return concat_rows(moved) if moved else None
 
 
 def write_rowsets(

@@ -75,12 +75,13 @@ from kudulite.delta.delta_history import (
     invert_changes,
     merge_redo,
     merge_undo,
+    read_deltas,
     without_ancient,
 )
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Column, Schema
 from kudulite.model.types import widened
-from kudulite.rowset.disk_rowset import DiskRowSet, RowImages, read_deltas
+from kudulite.rowset.disk_rowset import DiskRowSet, RowImages
 from kudulite.rowset.memrowset import MemRowSetSnapshot
 from kudulite.rowset.rowset import Block, constant
 

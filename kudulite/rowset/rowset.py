@@ -166,9 +166,9 @@ class RowSet(ABC):
         if live is not None and not live.any():
             return None
         known: dict[str, pa.Array] = {}
-        if spec.predicates.columns:
-            known = self._read_columns(block, spec, spec.predicates.columns, None)
-            matches = spec.predicates.evaluate(pa.RecordBatch.from_pydict(known))
+        if spec.row_predicates.columns:
+            known = self._read_columns(block, spec, spec.row_predicates.columns, None)
+            matches = spec.row_predicates.evaluate(pa.RecordBatch.from_pydict(known))
             live = matches if live is None else live & matches
         selected = None if live is None or live.all() else np.flatnonzero(live)
         if selected is not None and not len(selected):
@@ -177,8 +177,7 @@ class RowSet(ABC):
         others = [name for name in spec.names if name not in known]
         columns |= self._read_columns(block, spec, others, selected)
         count = block.row_count if selected is None else len(selected)
-        fields = spec.schema.arrow_schema(spec.names)
-        batch = record_batch([columns[name] for name in spec.names], fields, count)
+        batch = record_batch([columns[name] for name in spec.names], spec.fields, count)
         return ScannedRows(batch, self.keys_of(block, selected) if spec.with_keys else None)
 
     def _read_columns(
@@ -208,7 +207,7 @@ def record_batch(arrays: list[pa.Array], fields: pa.Schema, count: int) -> pa.Re
     """Return a batch of `count` rows, also when it has no column."""
     if arrays:
         return pa.RecordBatch.from_arrays(arrays, schema=fields)
-    return pa.RecordBatch.from_struct_array(pa.array([{}] * count, pa.struct([])))
+    return pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), count, [None]))
 
 
 def constant(column: Column, count: int) -> pa.Array:
@@ -239,6 +238,16 @@ class ScanSpec:
     lower: bytes | None = None
     upper: bytes | None = None
     with_keys: bool = False
+
+    @cached_property
+    def fields(self) -> pa.Schema:
+        """The projected columns."""
+        return self.schema.arrow_schema(self.names)
+
+    @cached_property
+    def row_predicates(self) -> BoundPredicates:
+        """The predicates to evaluate for rows whose keys are within the bounds."""
+        return self.predicates.within(self.lower, self.upper)
 
 
 @dataclass(frozen=True)

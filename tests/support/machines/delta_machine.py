@@ -12,8 +12,7 @@ are several of them. Same seed, same run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
@@ -22,9 +21,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pytest
 
-from kudulite.basefile import base_data
 from kudulite.basefile.block_cache import BlockCache
 from kudulite.delta.delta_file import (
     OP_DELETE,
@@ -42,7 +39,6 @@ from kudulite.model.key_array import KeyArray
 from kudulite.model.predicate import Predicate, bind_predicates
 from kudulite.model.schema import Column, Schema
 from kudulite.model.types import parse_type
-from kudulite.rowset import disk_rowset
 from kudulite.rowset.delta_compaction import compact_columns, merge_redo_files, merge_undo_files
 from kudulite.rowset.disk_rowset import DiskRowSet, write_rowsets
 from kudulite.rowset.memrowset import MemRowSet
@@ -195,15 +191,6 @@ KEYS: dict[str, list[tuple]] = {
     "int32": [(i,) for i in range(-6, 14)],
     "string,int64": [(s, i) for s in ("", "a", "a\0", "b") for i in (-1, 0, 5)],
 }
-
-
-@contextmanager
-def small_row_groups(rows: int) -> Iterator[None]:
-    """Write and read row groups of so many rows."""
-    with pytest.MonkeyPatch.context() as patch:
-        for module in (base_data, disk_rowset, disk_rowset, disk_rowset):
-            patch.setattr(module, "ROW_GROUP_ROWS", rows)
-        yield
 
 
 class DeltaMachine:

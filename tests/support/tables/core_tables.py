@@ -86,16 +86,25 @@ class CoreTables:
 
 @contextlib.contextmanager
 def group_rows_of(row_count: int | None) -> Iterator[None]:
-    """Base data with row groups of so many rows, so that small tables have many of them."""
+    """Base data with row groups of so many rows, so that small tables have many of them.
+
+    A row group has about four pages, so that short reads cut some out.
+    """
     if row_count is None:
         yield
         return
-    named = [m for name, m in sys.modules.items() if name.startswith("kudulite")]
     with pytest.MonkeyPatch.context() as patch:
-        for module in named:
-            if hasattr(module, "ROW_GROUP_ROWS"):
-                patch.setattr(module, "ROW_GROUP_ROWS", row_count)
+        patch_group_rows(patch, row_count)
         yield
+
+
+def patch_group_rows(patch: pytest.MonkeyPatch, row_count: int) -> None:
+    """Let row groups have so many rows until `patch` is undone, as `group_rows_of` does."""
+    page = next(n for n in range(max(1, row_count // 4), 0, -1) if row_count % n == 0)
+    rows = {"ROW_GROUP_ROWS": row_count, "PAGE_ROWS": page, "CUT_ROWS_MAX": 2 * page}
+    for module in [m for name, m in sys.modules.items() if name.startswith("kudulite.")]:
+        for name in rows.keys() & vars(module).keys():
+            patch.setattr(module, name, rows[name])
 
 
 def tuples(rows: pa.Table | pa.RecordBatch) -> list[tuple]:

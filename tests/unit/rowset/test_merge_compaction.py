@@ -1,6 +1,5 @@
 """Merging compactions show at every moment what their inputs showed."""
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from kudulite.rowset.row_versions import RowVersions, read_row_versions
 from kudulite.rowset.rowset import RowSetMeta
 from tests.support.machines.merge_machine import MergeMachine
 from tests.support.machines.random_rowsets import RandomRowSets
+from tests.support.tables.core_tables import patch_group_rows
 from tests.support.tiers import tiered
 
 NAMES = {OP_UPDATE: "set", OP_DELETE: "delete", OP_REINSERT: "reinsert"}
@@ -23,9 +23,7 @@ NAMES = {OP_UPDATE: "set", OP_DELETE: "delete", OP_REINSERT: "reinsert"}
 
 def small_limits(patch: pytest.MonkeyPatch, group: int, rowset: int, window: int) -> None:
     """Row groups, rowsets and windows of a few rows each."""
-    for name, module in list(sys.modules.items()):
-        if name.startswith("kudulite.") and hasattr(module, "ROW_GROUP_ROWS"):
-            patch.setattr(module, "ROW_GROUP_ROWS", group)
+    patch_group_rows(patch, group)
     patch.setattr(disk_rowset, "ROWSET_ROWS_MAX", rowset)
     patch.setattr(merge_compaction, "_WINDOW_ROWS", window)
 

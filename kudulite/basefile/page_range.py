@@ -1,0 +1,406 @@
+"""Page ranges: some pages of a row group, cut out of base data and read as a small Parquet file.
+
+Arrow reads whole row groups. A short read needs few of their rows, so the pages that hold them are
+copied behind one another, under a footer that describes a file with one row group:
+
+    base data    "PAR1" │ dictionary of a, pages of a, dictionary of b, … │ offset indexes │ footer
+                          ▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔  ▔▔▔        ▔▔▔▔▔▔▔▔▔▔▔▔▔▔▔
+    cut          "PAR1" │ dictionary of a, pages of a, dictionary of b, … │ footer
+
+The footer of base data says where the chunk of a column is, and where its offset index is, which
+lists the offset, the size and the first row of each page. Both are in thrift's compact protocol: a
+field is one byte (its id minus the id before, and its type), then its value; a number is a zigzag
+integer of variable length. The cut's footer repeats the bytes that describe a column, and has
+offsets of its own.
+
+**Invariants** (1) an offset index is used only if its pages fill the column chunk without a gap and
+their rows ascend; a page is used only if its header has the number of values that the index gives
+it, because no checksum covers the index; (2) the checksums of the pages are verified at every read.
+
+**Threads** any; nothing is changed after it is made.
+
+**Source** parquet-format: parquet.thrift and PageIndex.md; thrift-compact-protocol.md.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+PAGE_ROWS = 8192
+PARQUET_MAGIC = b"PAR1"
+
+# Types of thrift's compact protocol.
+_TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
+_STOP = b"\0"
+# The metadata of a file nest four deep.
+_DEPTH_MAX = 16
+
+# Returns `length` bytes at an offset of the file.
+ReadAt = Callable[[int, int], bytes]
+
+
+class PageIndexError(ValueError):
+    """A footer, an offset index or a page header is not one that a writer of base data makes."""
+
+
+@dataclass(frozen=True)
+class ColumnChunk:
+    """The values of one column in one row group; offsets are those of the file."""
+
+    description: bytes  # type, encodings, path and codec, as the footer has them
+    uncompressed_bytes: int
+    start: int  # that of the dictionary page, if there is one
+    data_start: int
+    stop: int
+    index_start: int
+    index_stop: int
+
+
+@dataclass(frozen=True)
+class Pages:
+    """The n pages of a chunk: n + 1 offsets in the file, and n + 1 first rows."""
+
+    offsets: list[int]
+    first_rows: list[int]
+
+    def covering(self, start: int, stop: int) -> tuple[int, int]:
+        """Return the numbers (first, after the last) of the pages with rows start..stop."""
+        first = bisect_right(self.first_rows, start) - 1
+        return first, bisect_right(self.first_rows, stop - 1)
+
+
+class PageDirectory:
+    """The column chunks of a file that have an offset index, and the pages of those in use."""
+
+    def __init__(self, footer: bytes, read_at: ReadAt) -> None:
+        """Parse a footer; `read_at` reads the file. Raises PageIndexError."""
+        self._read_at = read_at
+        self._pages: dict[ColumnChunk, Pages] = {}
+        self._elements: list[bytes | None] = []
+        self._chunks: list[list[ColumnChunk | None]] = []
+        self._row_counts: list[int] = []
+        thrift = _Thrift(footer)
+        for field, kind in thrift.fields():
+            if field == 2:
+                self._elements = _column_elements(thrift)
+            elif field == 4:
+                for _ in range(thrift.list_length()):
+                    self._add_row_group(thrift)
+            else:
+                thrift.skip(kind)
+        found = [len(chunks) for chunks in self._chunks]
+        if found != [len(self._elements)] * len(self._row_counts):
+            raise PageIndexError(f"row groups of {found} columns, not {len(self._elements)}")
+
+    def _add_row_group(self, thrift: _Thrift) -> None:
+        for field, kind in thrift.fields():
+            if field == 1:
+                count = thrift.list_length()
+                self._chunks.append([_column_chunk(thrift) for _ in range(count)])
+            elif field == 3:
+                self._row_counts.append(thrift.number())
+            else:
+                thrift.skip(kind)
+
+    def covering(self, row_group: int, column: int, start: int, stop: int) -> PageRange | None:
+        """Return the pages of a column chunk with rows start..stop of the row group.
+
+        None if the chunk has no offset index, or holds arrays, whose values are more than its rows.
+        Raises PageIndexError.
+        """
+        chunk, element = self._chunks[row_group][column], self._elements[column]
+        if chunk is None or element is None:
+            return None
+        pages = self._pages.get(chunk)
+        if pages is None:
+            index = self._read_at(chunk.index_stop - chunk.index_start, chunk.index_start)
+            pages = self._pages[chunk] = read_pages(chunk, index, self._row_counts[row_group])
+        first, last = pages.covering(start, stop)
+        return PageRange(element, chunk, pages, first, last)
+
+    def cut(self, ranges: Sequence[PageRange]) -> bytes:
+        """Return a Parquet file with the given pages, which all have the same rows.
+
+        Its columns are in the order given. Raises PageIndexError.
+        """
+        return cut_file(ranges, self._read_at)
+
+
+def _column_elements(thrift: _Thrift) -> list[bytes | None]:
+    """Return the schema element of each column of the table, None for one that is not flat."""
+    elements: list[tuple[bytes, int]] = []
+    for _ in range(thrift.list_length()):
+        start, children = thrift.at, 0
+        for field, kind in thrift.fields():
+            if field == 5:
+                children = thrift.number()
+            else:
+                thrift.skip(kind)
+        elements.append((thrift.data[start : thrift.at], children))
+    columns: list[bytes | None] = []
+    rest = iter(elements[1:])  # without the root; depth first
+    for element, children in rest:
+        columns.append(None if children else element)
+        while children > 0:
+            inner = next(rest, None)
+            if inner is None:
+                raise PageIndexError(f"a schema element lacks {children} of its children")
+            children += inner[1] - 1
+    return columns
+
+
+def _column_chunk(thrift: _Thrift) -> ColumnChunk | None:
+    metadata: dict[int, int] = {}
+    index: dict[int, int] = {}
+    description = b""
+    for field, kind in thrift.fields():
+        if field == 3:
+            description, metadata = _column_metadata(thrift)
+        elif field in (4, 5):
+            index[field] = thrift.number()
+        else:
+            thrift.skip(kind)
+    if len(index) < 2 or not {6, 7, 9} <= metadata.keys():
+        return None
+    start = metadata.get(11, metadata[9])
+    chunk = ColumnChunk(
+        description,
+        uncompressed_bytes=metadata[6],
+        start=start,
+        data_start=metadata[9],
+        stop=start + metadata[7],
+        index_start=index[4],
+        index_stop=index[4] + index[5],
+    )
+    if not 0 <= start <= chunk.data_start <= chunk.stop <= chunk.index_start < chunk.index_stop:
+        raise PageIndexError(f"a column chunk at {start} to {chunk.stop}, its index at {index[4]}")
+    return chunk
+
+
+def _column_metadata(thrift: _Thrift) -> tuple[bytes, dict[int, int]]:
+    start, description = thrift.at, b""
+    numbers: dict[int, int] = {}
+    for field, kind in thrift.fields():
+        if kind in (_I32, _I64):
+            numbers[field] = thrift.number()
+        else:
+            thrift.skip(kind)
+        if field == 4:
+            description = thrift.data[start : thrift.at]
+    return description, numbers
+
+
+def read_pages(chunk: ColumnChunk, index: bytes, row_count: int) -> Pages:
+    """Parse the offset index of a chunk with `row_count` rows. Raises PageIndexError."""
+    thrift = _Thrift(index)
+    offsets, first_rows, end = [], [], chunk.data_start
+    for field, kind in thrift.fields():
+        if field != 1:
+            thrift.skip(kind)
+            continue
+        for _ in range(thrift.list_length()):
+            offset, size, first_row = thrift.numbers(3)
+            if offset != end or size <= 0:
+                raise PageIndexError(f"a page at {offset} of {size} bytes, expected at {end}")
+            offsets.append(offset)
+            first_rows.append(first_row)
+            end = offset + size
+    rising = all(a < b for a, b in zip(first_rows, [*first_rows[1:], row_count], strict=False))
+    if end != chunk.stop or not rising or first_rows[:1] != [0]:
+        raise PageIndexError(f"its pages end at {end} with the first rows {first_rows}")
+    return Pages([*offsets, end], [*first_rows, row_count])
+
+
+@dataclass(frozen=True)
+class PageRange:
+    """The pages first..last (exclusive) of a column chunk, and the column's schema element."""
+
+    element: bytes
+    chunk: ColumnChunk
+    pages: Pages
+    first: int
+    last: int
+
+    @property
+    def rows(self) -> tuple[int, int]:
+        """The rows (first, after the last) of the row group that the pages have."""
+        return self.pages.first_rows[self.first], self.pages.first_rows[self.last]
+
+
+def cut_file(columns: Sequence[PageRange], read_at: ReadAt) -> bytes:
+    """Return a Parquet file with the pages of columns that all have the same rows.
+
+    Raises PageIndexError.
+    """
+    start, stop = columns[0].rows
+    body, described = [PARQUET_MAGIC], []
+    position = len(PARQUET_MAGIC)
+    for column in columns:
+        chunk, offsets = column.chunk, column.pages.offsets
+        dictionary = read_at(chunk.data_start - chunk.start, chunk.start)
+        data = read_at(offsets[column.last] - offsets[column.first], offsets[column.first])
+        _check_pages(column, data)
+        described.append(_described(column, position, len(dictionary), len(data)))
+        body += [dictionary, data]
+        position += len(dictionary) + len(data)
+    footer = _footer([column.element for column in columns], described, stop - start)
+    return b"".join([*body, footer, len(footer).to_bytes(4, "little"), PARQUET_MAGIC])
+
+
+def _check_pages(column: PageRange, data: bytes) -> None:
+    """Raise PageIndexError unless each page's header has as many values as the index says."""
+    offsets, first_rows = column.pages.offsets, column.pages.first_rows
+    for page in range(column.first, column.last):
+        count = _value_count(data, offsets[page] - offsets[column.first])
+        expected = first_rows[page + 1] - first_rows[page]
+        if count != expected:
+            raise PageIndexError(f"a page at {offsets[page]} has {count} rows, not {expected}")
+
+
+def _value_count(data: bytes, at: int) -> int | None:
+    """Return how many values the header of a data page says it has, nulls included."""
+    thrift = _Thrift(data, at)
+    for field, kind in thrift.fields():
+        if field == 5 and kind == _STRUCT:
+            return next((thrift.number() for field, _ in thrift.fields() if field == 1), None)
+        thrift.skip(kind)
+    return None
+
+
+def _described(column: PageRange, position: int, dictionary: int, data: int) -> bytes:
+    """Return a ColumnChunk of the cut; its pages begin at `position`."""
+    start, stop = column.rows
+    metadata = [
+        column.chunk.description,
+        b"\x16" + _zigzag(stop - start),  # 5, number of values
+        b"\x16" + _zigzag(column.chunk.uncompressed_bytes),  # 6
+        b"\x16" + _zigzag(dictionary + data),  # 7, compressed size
+        b"\x26" + _zigzag(position + dictionary),  # 9, offset of the data pages
+        b"\x26" + _zigzag(position) if dictionary else b"",  # 11, offset of the dictionary page
+        _STOP,
+    ]
+    # 2, offset of the metadata, which is no longer used; 3, the metadata
+    return b"".join([b"\x26\0\x1c", *metadata, _STOP])
+
+
+def _footer(elements: Sequence[bytes], chunks: Sequence[bytes], row_count: int) -> bytes:
+    root = b"\x48\x06schema\x15" + _zigzag(len(elements)) + _STOP
+    rows = _zigzag(row_count)
+    row_group = [b"\x19", _structs(len(chunks)), *chunks, b"\x16\0\x16", rows, _STOP]
+    return b"".join(
+        [
+            b"\x15\x04",  # 1, version 2
+            b"\x19",  # 2, the schema
+            _structs(len(elements) + 1),
+            root,
+            *elements,
+            b"\x16",  # 3, number of rows
+            rows,
+            b"\x19",  # 4, the row groups
+            _structs(1),
+            *row_group,
+            _STOP,
+        ]
+    )
+
+
+def _structs(count: int) -> bytes:
+    """Return the head of a list of structs."""
+    if count < 15:
+        return bytes([count << 4 | _STRUCT])
+    return bytes([0xF0 | _STRUCT]) + _varint(count)
+
+
+def _zigzag(number: int) -> bytes:
+    return _varint(number << 1)
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+class _Thrift:
+    """Reads values of the compact protocol, one after the other, from `at` on."""
+
+    def __init__(self, data: bytes, at: int = 0) -> None:
+        self.data = data
+        self.at = at
+
+    def fields(self) -> Iterator[tuple[int, int]]:
+        """Yield the (id, type) of each field of a struct; the caller reads or skips its value."""
+        field = 0
+        while True:
+            head = self._byte()
+            if head == 0:
+                return
+            field = field + (head >> 4) if head >> 4 else self.number()
+            yield field, head & 15
+
+    def number(self) -> int:
+        """Return an integer."""
+        value = self._unsigned()
+        return value >> 1 ^ -(value & 1)
+
+    def numbers(self, count: int) -> list[int]:
+        """Return the integers of a struct that must have the fields 1 to `count`."""
+        found = [self.number() for field, _ in self.fields()]
+        if len(found) != count:
+            raise PageIndexError(f"{len(found)} fields, expected {count}")
+        return found
+
+    def list_length(self) -> int:
+        """Return the length of a list of structs; its elements follow."""
+        count, kind = self._list_head()
+        if kind != _STRUCT:
+            raise PageIndexError(f"a list of type {kind}, expected structs")
+        return count
+
+    def skip(self, kind: int, depth: int = 0) -> None:
+        """Pass over a value; `depth` is how many structs and lists it is in."""
+        if depth > _DEPTH_MAX:
+            raise PageIndexError(f"values inside of {depth} others")
+        if kind in (_I16, _I32, _I64):
+            self._unsigned()
+        elif kind == _BINARY:
+            length = self._unsigned()
+            self.at += length
+        elif kind == _STRUCT:
+            for _, inner in self.fields():
+                self.skip(inner, depth + 1)
+        elif kind in (_LIST, _SET):
+            count, inner = self._list_head()
+            for _ in range(count):
+                self.skip(_BYTE if inner in (_TRUE, _FALSE) else inner, depth + 1)
+        elif kind == _BYTE:
+            self.at += 1
+        elif kind == _DOUBLE:
+            self.at += 8
+        elif kind not in (_TRUE, _FALSE):
+            raise PageIndexError(f"a value of type {kind}")
+
+    def _list_head(self) -> tuple[int, int]:
+        head = self._byte()
+        count = head >> 4
+        return (self._unsigned() if count == 15 else count), head & 15
+
+    def _byte(self) -> int:
+        if self.at >= len(self.data):
+            raise PageIndexError("it ends too early")
+        self.at += 1
+        return self.data[self.at - 1]
+
+    def _unsigned(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self._byte()
+            value |= (byte & 127) << shift
+            if byte < 128:
+                return value
+            shift += 7

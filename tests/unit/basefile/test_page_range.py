@@ -1,0 +1,199 @@
+"""Page ranges: short reads of base data equal whole ones, and damage of the index is found."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from kudulite.basefile.base_data import CUT_ROWS_MAX, ROW_GROUP_ROWS, BaseDataFile, footer_bounds
+from kudulite.basefile.page_range import PAGE_ROWS, PageDirectory, PageIndexError
+from kudulite.errors import CorruptionError
+from kudulite.model import types
+from kudulite.model.schema import Column, encodings_of
+from tests.support.tables.core_tables import group_rows_of
+from tests.unit.basefile.test_base_data import (
+    ALL_TYPES,
+    NULL_PATTERNS,
+    bits,
+    values_of,
+    with_nulls,
+    write,
+)
+
+
+def whole(file, name):
+    """One column of a file, read by row groups."""
+    groups = range(file.row_group_count)
+    return file.read(list(groups), [name]).column(name).combine_chunks()
+
+
+def assert_range(file, columns, start, stop):
+    """A short read gives what a whole one does."""
+    names = [column.name for column in columns]
+    for name, values in zip(names, file.read_rows(start, stop, names), strict=True):
+        expected = whole(file, name).slice(start, stop - start)
+        assert values.type == expected.type
+        assert bits(values) == bits(expected), (name, start, stop)
+
+
+@pytest.mark.parametrize("column_type", ALL_TYPES, ids=str)
+def test_short_reads_equal_whole_ones(tmp_path, column_type):
+    """With every encoding and with nulls, at the borders of pages and within them."""
+    rng = np.random.default_rng(len(str(column_type)))
+    count = 100
+    with group_rows_of(16):
+        columns, arrays = [], []
+        for encoding in encodings_of(column_type):
+            for pattern in NULL_PATTERNS:
+                values = values_of(column_type, count, seed=len(columns), distinct=7)
+                column = Column(
+                    name=f"c{len(columns)}",
+                    type=column_type,
+                    nullable=True,
+                    id=len(columns),
+                    encoding=encoding,
+                )
+                columns.append(column)
+                arrays.append(with_nulls(values, pattern, seed=len(columns)))
+        table = pa.table(arrays, schema=pa.schema([column.arrow_field for column in columns]))
+        file = write(tmp_path, table, columns)
+        for start, stop in ((0, 1), (15, 16), (16, 20), (19, 21), (96, 100), (3, 13), (0, 16)):
+            assert_range(file, columns, start, stop)
+        start = int(rng.integers(0, 90))
+        stop = min(start + 5, (start // 16 + 1) * 16)
+        assert_range(file, columns[::2][::-1], start, stop)
+
+
+def wide_table():
+    """Two row groups of numbers, of text whose pages are cut by bytes, of lists and of nulls."""
+    count = ROW_GROUP_ROWS + 20_000
+    rng = np.random.default_rng(1)
+    columns = [
+        Column(name="id", type=types.int64, nullable=False, id=0),
+        Column(name="text", type=types.string, nullable=True, id=1, compression="none"),
+        Column(name="list", type=types.array(types.int32), nullable=True, id=2),
+        Column(name="few", type=types.string, nullable=False, id=3),
+    ]
+    texts = pa.array([None if i % 97 == 0 else f"{i:08}" * 18 for i in range(count)])
+    offsets = pa.array(np.arange(count + 1) * 2, pa.int32())
+    lists = pa.ListArray.from_arrays(offsets, pa.array(rng.integers(0, 9, 2 * count), pa.int32()))
+    few = pa.array(np.array(["a", "bc", "def"])[rng.integers(0, 3, count)])
+    fields = pa.schema([column.arrow_field for column in columns])
+    return columns, pa.table([np.arange(count), texts, lists, few], schema=fields)
+
+
+def test_pages_of_columns_may_begin_at_different_rows(tmp_path):
+    """Wide cells fill a page before it has all rows; arrays are read by row group."""
+    columns, table = wide_table()
+    file = write(tmp_path, table, columns)
+    assert [file.short_unit(id) for id in range(4)] == [
+        PAGE_ROWS,
+        PAGE_ROWS,
+        ROW_GROUP_ROWS,
+        PAGE_ROWS,
+    ]
+    directory = directory_of(file)
+    first_rows = [directory.covering(0, at, 0, 1).pages.first_rows for at in (0, 1)]
+    assert len(first_rows[1]) > len(first_rows[0]) == ROW_GROUP_ROWS // PAGE_ROWS + 1
+    border = ROW_GROUP_ROWS
+    for start, stop in (
+        (5000, 6000),
+        (8000, 8300),
+        (border - 7, border),
+        (border, border + 9),
+        (border + 19_990, border + 20_000),
+        (1, 1 + CUT_ROWS_MAX),
+        (0, border),
+    ):
+        assert_range(file, columns, start, stop)
+
+
+def directory_of(file):
+    """The page directory of a file, parsed anew."""
+    data = file.path.read_bytes()
+    start, stop = footer_bounds(data, len(data))
+    return PageDirectory(data[start:stop], pa.BufferReader(data).read_at)
+
+
+def small_file(folder):
+    """A file of three columns with four pages in each row group."""
+    columns = [
+        Column(name="id", type=types.int64, nullable=False, id=0),
+        Column(name="few", type=types.string, nullable=True, id=1),
+        Column(name="real", type=types.double, nullable=True, id=2),
+    ]
+    rows = {"id": range(40), "few": ["a", None, "b", "b"] * 10, "real": np.arange(40) / 8}
+    table = pa.table(rows, schema=pa.schema([column.arrow_field for column in columns]))
+    return write(folder, table, columns), columns, table
+
+
+def test_files_without_an_offset_index_are_read_by_row_group(tmp_path, monkeypatch):
+    """Files of earlier versions have none."""
+    writer = pq.ParquetWriter
+    monkeypatch.setattr(
+        pq,
+        "ParquetWriter",
+        lambda *a, **options: writer(*a, **options | {"write_page_index": False}),
+    )
+    with group_rows_of(16):
+        file, columns, _ = small_file(tmp_path)
+        assert {file.short_unit(column.id) for column in columns} == {16}
+        for start, stop in ((0, 3), (17, 18), (33, 40)):
+            assert_range(file, columns, start, stop)
+
+
+def test_a_damaged_index_is_corruption_or_gives_the_rows(tmp_path):
+    """No checksum covers the offset indexes: two bits of each byte are flipped, one at a time."""
+    with group_rows_of(16):
+        file, columns, table = small_file(tmp_path)
+        names = [column.name for column in columns]
+        directory = directory_of(file)
+        chunks = [directory.covering(0, at, 0, 1).chunk for at in range(3)]
+        data = file.path.read_bytes()
+        refused = 0
+        for at in range(chunks[0].index_start, chunks[2].index_stop):
+            for bit in (at % 8, (at + 3) % 8):
+                damaged = bytearray(data)
+                damaged[at] ^= 1 << bit
+                file.path.write_bytes(damaged)
+                try:
+                    values = BaseDataFile(file.path, file.ref).read_rows(5, 7, names)
+                except CorruptionError as error:
+                    refused += 1
+                    assert str(file.path) in str(error)
+                else:
+                    assert pa.table(values, schema=table.schema).equals(table.slice(5, 2))
+        assert refused > 50
+
+
+def test_a_footer_of_any_bytes_is_an_error_or_a_directory(tmp_path):
+    """Every byte of a footer is replaced, and footers are cut off."""
+    with group_rows_of(16):
+        file, _, _ = small_file(tmp_path)
+        data = file.path.read_bytes()
+        start, stop = footer_bounds(data, len(data))
+        footer = data[start:stop]
+        read_at = pa.BufferReader(data).read_at
+        for at in range(len(footer)):
+            damaged = footer[:at] + bytes([(0, 0x1C, 0x7F, 0xFF)[at % 4]]) + footer[at + 1 :]
+            for candidate in (damaged, footer[:at]) if at % 9 == 0 else (damaged,):
+                try:
+                    PageDirectory(candidate, read_at)
+                except PageIndexError as error:
+                    assert str(error)
+
+
+def test_deep_nesting_ends_with_an_error():
+    """A hostile footer of structs inside of structs does not end the process."""
+    with pytest.raises(PageIndexError, match="inside"):
+        PageDirectory(b"\x1c" * 100_000, pa.BufferReader(b"").read_at)
+
+
+def test_a_cut_has_more_columns_than_a_short_list_head(tmp_path):
+    """Lists of 15 and more elements have their length behind the head."""
+    columns = [Column(name=f"c{n}", type=types.int32, nullable=False, id=n) for n in range(40)]
+    schema = pa.schema([column.arrow_field for column in columns])
+    with group_rows_of(16):
+        table = pa.table([pa.array(range(n, n + 20), pa.int32()) for n in range(40)], schema=schema)
+        file = write(tmp_path, table, columns)
+        assert_range(file, columns, 5, 6)
