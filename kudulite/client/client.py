@@ -78,15 +78,8 @@ class Client:
     def __exit__(self, *_exc: object) -> None:
         self.close()
 
-    def new_session(
-        self, flush_mode: str | int = "manual", timeout_ms: float | None = None, **options: Any
-    ) -> Session:
-        """Return a session, which writes rows one by one: "manual", "auto" or "background".
-
-        `timeout_ms` is how long a flush waits for another writer of a tablet; `options` are named
-        as the session's setters. Raises OptionError.
-        """
-        return Session(flush_mode, timeout_ms, **options)
+    # The class itself, so that its signature and its docstring spell the options out once.
+    new_session = Session
 
     def schema_builder(self) -> SchemaBuilder:
         """Return a new schema builder."""

@@ -35,11 +35,13 @@ import threading
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from itertools import chain
 from types import TracebackType
-from typing import Any
+from typing import Never
 
 from kudulite.client.mutation_buffer import (
+    BufferSettings,
     ErrorBuffer,
     FailureSummary,
     FlushMode,
@@ -71,8 +73,35 @@ class Session:
     """Buffered writing of single rows, to any tables; made by `Client.new_session`."""
 
     def __init__(
-        self, flush_mode: str | int = "manual", timeout_ms: float | None = None, **options: Any
+        self,
+        flush_mode: str | int = "manual",
+        timeout_ms: float | None = None,
+        *,
+        mutation_buffer_sz: int = BufferSettings.bytes_max,
+        mutation_buffer_watermark: float = BufferSettings.watermark,
+        mutation_buffer_flush_interval: float = 1000 * BufferSettings.interval_seconds,
+        mutation_buffer_max_num: int = BufferSettings.buffer_count_max,
+        **unknown: Never,
     ) -> None:
+        """Make a session; it belongs to no table, and to this process.
+
+        Each option has a setter, which explains it in full:
+
+        flush_mode                      "manual", "auto" (or "sync"), "background", or a FLUSH_
+                                        constant; see `set_flush_mode`
+        timeout_ms                      how long a flush waits for another writer of a tablet; None
+                                        is the lock timeout of `connect`; see `set_timeout_ms`
+        mutation_buffer_sz              bytes of operations that may wait to be written; see
+                                        `set_mutation_buffer_space`
+        mutation_buffer_watermark       the part of these bytes, 0 to 1, at which a background
+                                        session writes; see `set_mutation_buffer_flush_watermark`
+        mutation_buffer_flush_interval  milliseconds that an operation may wait in a background
+                                        session; see `set_mutation_buffer_flush_interval`
+        mutation_buffer_max_num         buffers of a background session; 0 is no limit; see
+                                        `set_mutation_buffer_max_num`
+
+        Raises OptionError for an unknown option or an illegal value.
+        """
         self._process = os.getpid()
         self._write_lock = threading.Lock()
         self._report_lock = threading.Lock()
@@ -87,7 +116,13 @@ class Session:
         self._last_timestamp: int | None = None
         self.set_flush_mode(flush_mode)
         self.set_timeout_ms(timeout_ms)
-        self._set_options(options)
+        self.set_mutation_buffer_space(mutation_buffer_sz)
+        self.set_mutation_buffer_flush_watermark(mutation_buffer_watermark)
+        self.set_mutation_buffer_flush_interval(mutation_buffer_flush_interval)
+        self.set_mutation_buffer_max_num(mutation_buffer_max_num)
+        for name in unknown:
+            known = ", ".join(sorted(signature(Session).parameters.keys() - {"unknown"}))
+            raise OptionError(f"unknown option {name!r} of a session; known: {known}")
 
     def __repr__(self) -> str:
         count = len(self._buffer)
@@ -95,21 +130,6 @@ class Session:
         return f"<kudulite session, {self._buffer.settings.mode.name.lower()}, {state}>"
 
     # -- settings
-
-    def _set_options(self, options: dict[str, Any]) -> None:
-        setters = {
-            "mutation_buffer_sz": self.set_mutation_buffer_space,
-            "mutation_buffer_watermark": self.set_mutation_buffer_flush_watermark,
-            "mutation_buffer_flush_interval": self.set_mutation_buffer_flush_interval,
-            "mutation_buffer_max_num": self.set_mutation_buffer_max_num,
-        }
-        for name, value in options.items():
-            if name not in setters:
-                raise OptionError(
-                    f"unknown option {name!r} of a session; known: flush_mode, timeout_ms,"
-                    f" {', '.join(setters)}"
-                )
-            setters[name](value)
 
     def set_flush_mode(self, flush_mode: str | int = "manual") -> None:
         """Set when the session writes, by a name or one of the FLUSH_ constants."""
