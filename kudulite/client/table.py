@@ -12,8 +12,9 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from inspect import getdoc
 from pathlib import Path
-from typing import Never, Unpack
+from typing import Never, TypeVar, Unpack
 
 import pyarrow as pa
 
@@ -66,6 +67,13 @@ from kudulite.table.tablet_memory import flush_table
 from kudulite.tablet.operation import WriteSpec, parse_operation
 
 WRITE_OPTIONS = tuple(sorted(WriteOptions.__annotations__))
+Write = TypeVar("Write", bound=Callable[..., object])
+
+
+def _with_write_options(write: Write) -> Write:
+    """Explain the options that all writes share in the docstring, which `help` shows."""
+    write.__doc__ = f"{getdoc(write)}\n\n{getdoc(WriteOptions)}"
+    return write
 
 
 class Table(RowOperations):
@@ -152,38 +160,47 @@ class Table(RowOperations):
 
     # -- writing
 
+    @_with_write_options
     def insert(self, data: Rows, **options: Unpack[WriteOptions]) -> WriteResult:
-        """Add rows; RowError if any key is there already. Options: see `new_bulk_write`."""
+        """Add rows; RowError if any key is there already."""
         return self._write("insert", data, options)
 
+    @_with_write_options
     def insert_ignore(self, data: Rows, **options: Unpack[WriteOptions]) -> WriteResult:
         """Add rows; those whose key is there already are ignored."""
         return self._write("insert_ignore", data, options)
 
+    @_with_write_options
     def upsert(self, data: Rows, **options: Unpack[WriteOptions]) -> WriteResult:
         """Add rows, or set the given columns where the key is there."""
         return self._write("upsert", data, options)
 
+    @_with_write_options
     def upsert_ignore(self, data: Rows, **options: Unpack[WriteOptions]) -> WriteResult:
         """The same as `upsert`: kudulite has no immutable columns to ignore."""
         return self._write("upsert_ignore", data, options)
 
+    @_with_write_options
     def update(self, data: Rows, **options: Unpack[WriteOptions]) -> WriteResult:
         """Set the given columns; RowError if any key is absent."""
         return self._write("update", data, options)
 
+    @_with_write_options
     def update_ignore(self, data: Rows, **options: Unpack[WriteOptions]) -> WriteResult:
         """Set the given columns; rows whose key is absent are ignored."""
         return self._write("update_ignore", data, options)
 
+    @_with_write_options
     def delete(self, data: Rows, **options: Unpack[WriteOptions]) -> WriteResult:
         """Delete by the key columns of `data`; RowError if any key is absent."""
         return self._write("delete", data, options)
 
+    @_with_write_options
     def delete_ignore(self, data: Rows, **options: Unpack[WriteOptions]) -> WriteResult:
         """Delete by the key columns of `data`; absent keys are ignored."""
         return self._write("delete_ignore", data, options)
 
+    @_with_write_options
     def apply(
         self,
         data: Rows,
@@ -198,12 +215,8 @@ class Table(RowOperations):
     ) -> WriteResult:
         """Apply a mixed batch, e.g. of change capture, in one commit.
 
-        `operation_column` holds I, U, D or operation names. Rows of a key apply in batch order.
-
-        With `ordering_column`, the row with the highest value wins, regardless of arrival order.
-        Deletes are remembered for the retention period. Applying the same changes in any order or
-        batching gives the same table. Insert and update both mean upsert then. Of equal values a
-        delete wins, otherwise the row with the greater cells. Other options: see `new_bulk_write`.
+        `operation_column` holds I, U, D or operation names. Rows of a key apply in batch order,
+        unless there is an `ordering_column`.
         """
         _check_options(self.name, unknown)
         names, batches = arrow_batches(data, self.schema, self.name)
@@ -218,6 +231,7 @@ class Table(RowOperations):
         )
         return self._run(write, batches)
 
+    @_with_write_options
     def overwrite(self, data: Rows, **options: Unpack[WriteOptions]) -> WriteResult:
         """Replace all rows in one version; the past stays readable."""
         return self._write("upsert", data, {**options, "overwrite": True})
@@ -226,6 +240,7 @@ class Table(RowOperations):
         """Delete all rows in one version; the past stays readable."""
         return self.overwrite(self.arrow_schema.empty_table())
 
+    @_with_write_options
     def new_bulk_write(
         self,
         operation: str = "upsert",
@@ -241,10 +256,8 @@ class Table(RowOperations):
     ) -> BulkWrite:
         """Begin a write that is staged in pieces and committed once; see `BulkWrite`.
 
-        `columns` are those of the batches (default: all). With `ignore_null` a null leaves the cell
-        as it is. `ordering_column` is explained in `apply`. `overwrite` deletes all other rows. A
-        write is skipped when this version of its application id, or a newer one, was committed
-        before. An `owner` has one write at a time: beginning one removes what an earlier one has
+        `columns` are those of the batches (default: all). `operation_column` is explained in
+        `apply`. An `owner` has one write at a time: beginning one removes what an earlier one has
         staged and not committed. Raises OptionError and SchemaError before anything is written.
         """
         collect_staging_garbage(self._store)

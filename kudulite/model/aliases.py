@@ -47,7 +47,20 @@ Where = Sequence[Predicate] | Predicate
 
 
 class WriteOptions(TypedDict, total=False):
-    """The options of a bulk write; see `Table.new_bulk_write`."""
+    """Options of a write:
+
+    ignore_null=False         whether a null leaves the cell as it is
+    ordering_column=None      the column whose highest value decides which row of a key counts
+    overwrite=False           whether all other rows are deleted in the same version
+    application_id=None       the name of the series of writes that this write belongs to
+    application_version=None  its number in the series; the write is skipped when this number, or
+                              a higher one, was committed before under the same name
+
+    With `ordering_column`, the row with the highest value wins, regardless of arrival order and
+    also against the row in the table. Deletes are remembered for the retention period. Applying the
+    same changes in any order or batching gives the same table. Insert and update both mean upsert
+    then. Of equal values a delete wins, otherwise the row with the greater cells.
+    """
 
     ignore_null: bool
     ordering_column: str | None

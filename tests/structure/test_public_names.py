@@ -1,10 +1,16 @@
 """`kudulite.__all__` is the list of what users may rely on: it is sorted, and it is the truth."""
 
 import importlib
+import inspect
 import re
 import types
 
 import pytest
+
+import kudulite as kudu
+from kudulite.tablet.operation import OPERATION_NAMES
+
+WRITES = (*OPERATION_NAMES, "overwrite", "apply", "new_bulk_write")
 
 
 def name_problems(module: types.ModuleType) -> list[str]:
@@ -58,3 +64,30 @@ def test_a_wrong_list_is_found():
         "hidden is there and not in __all__",
         "__all__ is not sorted",
     ]
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_the_help_of_a_write_explains_every_option(name):
+    """With its default; the signature can be inspected."""
+    write = getattr(kudu.Table, name)
+    defaults = {name: param.default for name, param in inspect.signature(write).parameters.items()}
+    for option in kudu.WriteOptions.__annotations__:
+        line = re.search(rf"^{option}=(\S+)  +\w", inspect.getdoc(write), re.MULTILINE)
+        assert line is not None, option
+        assert line[1] == str(defaults.get(option, line[1]))
+
+
+def test_the_options_of_a_session_are_spelled_out_and_explained():
+    """Each has a type, a default and a line of the help; an unknown one is refused by name."""
+    options = dict(inspect.signature(kudu.Client.new_session).parameters)
+    assert options.pop("unknown").annotation == "Never"
+    assert [
+        option for option in options.values() if option.default is inspect.Parameter.empty
+    ] == []
+    assert [option for option in options.values() if option.annotation == "Any"] == []
+    explained = re.findall(r"^(\w+)  +\S", inspect.getdoc(kudu.Session.__init__), re.MULTILINE)
+    assert explained == list(options)
+    with pytest.raises(
+        kudu.errors.OptionError, match=r"'buffer' of a session; known: flush_mode, "
+    ):
+        kudu.Session(buffer=1)
