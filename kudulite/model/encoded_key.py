@@ -16,9 +16,9 @@ bounds; a property test keeps the two equal.
 
 from __future__ import annotations
 
-import datetime
 import decimal
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,16 +28,14 @@ import pyarrow.compute as pc
 
 from kudulite.errors import CorruptionError, RowError, SchemaError
 from kudulite.model.key_array import KeyArray
-from kudulite.model.key_hash import RaggedBytes, binary_parts
+from kudulite.model.key_hash import binary_parts
 from kudulite.model.types import ColumnType, joined
 from kudulite.model.values import (
     canonical_value,
-    date_from_days,
-    decimal_from_unscaled,
     decimal_unscaled,
-    timestamp_from_micros,
     to_days,
     to_micros,
+    value_of_number,
 )
 
 _TERMINATOR = b"\0\0"
@@ -107,18 +105,13 @@ def _int_of(value: Any) -> int:
     raise TypeError("expected an int")
 
 
-@functools.cache
-def _scalar_encoders(types: tuple[ColumnType, ...]) -> tuple[_Encoder, ...]:
-    last = len(types) - 1
-    return tuple(_scalar_encoder(column_type, i == last) for i, column_type in enumerate(types))
-
-
 class KeyEncoder:
     """Encodes keys of columns of these types one by one; prepared once, for any thread."""
 
     def __init__(self, types: Sequence[ColumnType]) -> None:
         self.types = tuple(types)
-        self._encoders = _scalar_encoders(self.types)
+        last = len(types) - 1
+        self._encoders = [_scalar_encoder(given, i == last) for i, given in enumerate(types)]
 
     def __call__(self, values: Sequence[Any]) -> bytes:
         """Return the key of as many Python values as there are columns.
@@ -165,7 +158,7 @@ def decode_key(key: bytes, types: Sequence[ColumnType]) -> tuple[Any, ...]:
             if len(field) < width:
                 raise CorruptionError(f"encoded key {key.hex()} ends within a {column_type}")
             number = int.from_bytes(field, "big") - (1 << (8 * width - 1))
-            values.append(_value_of_number(number, column_type))
+            values.append(value_of_number(number, column_type))
             position += width
             continue
         stop = len(key) if i == last else key.find(_TERMINATOR, position)
@@ -179,16 +172,6 @@ def decode_key(key: bytes, types: Sequence[ColumnType]) -> tuple[Any, ...]:
     if position != len(key):
         raise CorruptionError(f"encoded key {key.hex()} is longer than its columns")
     return tuple(values)
-
-
-def _value_of_number(number: int, column_type: ColumnType) -> int | datetime.date | decimal.Decimal:
-    if column_type.is_timestamp:
-        return timestamp_from_micros(number, column_type)
-    if column_type.name == "date":
-        return date_from_days(number)
-    if column_type.name == "decimal":
-        return decimal_from_unscaled(number, column_type.scale or 0)
-    return number
 
 
 def key_successor(key: bytes) -> bytes:
@@ -284,31 +267,23 @@ def _encode_fixed(columns: Sequence[pa.Array], types: Sequence[ColumnType]) -> n
 def _encode_variable(columns: Sequence[pa.Array], types: Sequence[ColumnType]) -> pa.Array:
     """Return keys with at least one string as a binary array, joined by Arrow."""
     parts: list[pa.Array | pa.Scalar] = []
-    run: list[int] = []  # neighbouring fixed-width columns, encoded in one go
     last = len(columns) - 1
-
-    def end_run() -> None:
-        """Add the fixed-width columns gathered so far as one part."""
-        nonlocal run
-        if run:
-            fixed = _encode_fixed([columns[j] for j in run], [types[j] for j in run])
-            parts.append(_fixed_as_binary(fixed))
-            run = []
-
-    for i, column in enumerate(columns):
-        if not types[i].is_bytes:
-            run.append(i)
+    for is_bytes, group in itertools.groupby(range(len(columns)), lambda i: types[i].is_bytes):
+        if not is_bytes:  # neighbouring fixed-width columns, encoded in one go
+            run = list(group)
+            rows = _encode_fixed([columns[i] for i in run], [types[i] for i in run])
+            offsets = np.arange(len(rows) + 1) * rows.dtype.itemsize
+            parts.append(_binary_array(offsets, rows.view(np.uint8)))
             continue
-        end_run()
-        part = column.view(pa.binary())
-        if i != last:
+        for i in group:
+            part = columns[i].view(pa.binary())
+            if i == last:
+                parts.append(part)
+                break
             _, data = binary_parts(part)
             if not data.all():  # a NUL somewhere in the buffer
                 part = pc.replace_substring(part, b"\0", _ESCAPED_NUL)
-        parts.append(part)
-        if i != last:
-            parts.append(pa.scalar(_TERMINATOR))
-    end_run()
+            parts += [part, pa.scalar(_TERMINATOR)]
     if len(parts) == 1:
         return parts[0]
     arrays = [part for part in parts if isinstance(part, pa.Array)]
@@ -318,12 +293,6 @@ def _encode_variable(columns: Sequence[pa.Array], types: Sequence[ColumnType]) -
     if len(parts) == 3 and not isinstance(parts[1], pa.Array):
         return pc.binary_join_element_wise(parts[0], parts[2], parts[1])  # terminator as separator
     return pc.binary_join_element_wise(*parts, pa.scalar(b"", parts[0].type))
-
-
-def _fixed_as_binary(rows: np.ndarray) -> pa.Array:
-    """Return items of one size as a binary array over the same bytes."""
-    offsets = np.arange(len(rows) + 1) * rows.dtype.itemsize
-    return _binary_array(offsets, rows.view(np.uint8))
 
 
 def _binary_array(offsets: np.ndarray, data: np.ndarray) -> pa.Array:
@@ -345,19 +314,13 @@ def decode_keys(keys: KeyArray, types: Sequence[ColumnType]) -> list[pa.Array]:
     width = key_width(types)
     assert keys.width == width
     if width is None:
-        return _decode_variable(keys, types)
+        ragged = keys.ragged()
+        return _decode_columns(ragged.data, ragged.starts, ragged.starts + ragged.lengths, types)
     if len(types) == 1 and width <= 8:
         return [_column_of_numbers([keys.values], types[0])]
-    matrix = np.ascontiguousarray(
-        np.frombuffer(keys.to_arrow().buffers()[1], np.uint8)
-    )  # n × width bytes
+    data = np.frombuffer(keys.to_arrow().buffers()[1], np.uint8)
     starts = np.arange(0, len(keys) * width, width, dtype=np.int64)
-    result = []
-    for column_type in types:
-        size = column_type.key_width or 0
-        result.append(_column_of_numbers(_numbers_at(matrix, starts, size), column_type))
-        starts = starts + size
-    return result
+    return _decode_columns(data, starts, starts + width, types)
 
 
 def _numbers_at(data: np.ndarray, starts: np.ndarray, width: int) -> list[np.ndarray]:
@@ -388,10 +351,10 @@ def _column_of_numbers(fields: list[np.ndarray], column_type: ColumnType) -> pa.
     return pa.array(signed).view(column_type.arrow)
 
 
-def _decode_variable(keys: KeyArray, types: Sequence[ColumnType]) -> list[pa.Array]:
-    ragged = RaggedBytes.from_arrow(keys.values)
-    data, starts = ragged.data, ragged.starts
-    ends = starts + ragged.lengths
+def _decode_columns(
+    data: np.ndarray, starts: np.ndarray, ends: np.ndarray, types: Sequence[ColumnType]
+) -> list[pa.Array]:
+    """Return the columns of the keys data[starts[i]:ends[i]]."""
     last, result = len(types) - 1, []
     terminators: np.ndarray | None = None
     for i, column_type in enumerate(types):

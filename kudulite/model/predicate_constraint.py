@@ -35,14 +35,12 @@ from kudulite.model.schema import Column
 from kudulite.model.types import DATE_MAX, DATE_MIN, ColumnType, value_text
 from kudulite.model.values import (
     INT_RANGES,
-    date_from_days,
-    decimal_from_unscaled,
     python_value,
-    timestamp_from_micros,
     to_bytes,
     to_days,
     to_micros,
     to_text,
+    value_of_number,
 )
 
 RANK_EMPTY, RANK_NULL, RANK_VALUES, RANK_RANGE, RANK_NOT_NULL = range(5)
@@ -85,16 +83,6 @@ class ColumnConstraint:
         """Whether every value that the column may hold matches."""
         return self.rank == RANK_NOT_NULL and not self.column.nullable
 
-    def contains(self, key: DomainKey) -> bool:
-        """Return whether a row with this key matches."""
-        if self.is_empty or self.is_null:
-            return False
-        if self.keys is not None:
-            return key in self.keys
-        return (self.lower is None or self.lower <= key) and (
-            self.upper is None or key < self.upper
-        )
-
     def overlaps(self, low: DomainKey, high: DomainKey) -> bool:
         """Return whether any key within low..high, both included, matches."""
         if self.is_empty or self.is_null:
@@ -122,7 +110,7 @@ class ColumnConstraint:
         if minimum is None or maximum is None:
             return True
         column_type = self.column.type
-        if column_type.is_float and (self.contains(NAN_KEY) or minimum != minimum):
+        if column_type.is_float and (self.overlaps(NAN_KEY, NAN_KEY) or minimum != minimum):
             return True
         try:
             low, _ = literal_floor(minimum, column_type, self.column.name)
@@ -277,9 +265,9 @@ def literal_floor(value: Any, column_type: ColumnType, column: str) -> tuple[Dom
         if column_type.is_timestamp:
             is_int = isinstance(value, int) and not isinstance(value, bool)
             return (value if is_int else to_micros(value, column_type)), is_exact
-        if column_type.is_float:
-            return _float_floor(value)
-        return _exact_floor(value, column_type)
+        if isinstance(value, bool) or not isinstance(value, (int, float, decimal.Decimal)):
+            raise TypeError("expected a number")
+        return _float_floor(value) if column_type.is_float else _exact_floor(value, column_type)
     except (TypeError, ValueError, OverflowError, decimal.DecimalException) as error:
         raise SchemaError(
             f"predicate on column {column!r}: {value_text(value)} cannot be compared with "
@@ -293,8 +281,6 @@ def _bytes_literal(value: Any, column_type: ColumnType) -> bytes:
 
 def _exact_floor(value: Any, column_type: ColumnType) -> tuple[int, bool]:
     """Return the floor for integers and decimals; a float stands for the number it prints as."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, decimal.Decimal)):
-        raise TypeError("expected a number")
     if not isinstance(value, int) and not math.isfinite(value):
         lowest, highest = _number_range(column_type)
         return (lowest - 1 if value < 0 else highest), False  # NaN is above all
@@ -305,8 +291,6 @@ def _exact_floor(value: Any, column_type: ColumnType) -> tuple[int, bool]:
 
 def _float_floor(value: Any) -> tuple[int, bool]:
     """Return the floor for floats: an int compares exactly, a Decimal as the nearest double."""
-    if isinstance(value, bool) or not isinstance(value, (int, float, decimal.Decimal)):
-        raise TypeError("expected a number")
     if not isinstance(value, int):
         return float_key(float(value)), True
     try:
@@ -340,10 +324,4 @@ def domain_value(key: DomainKey, column_type: ColumnType) -> Any:
         return key.decode()
     if column_type.is_float:
         return float_of_key(key)
-    if column_type.name == "bool":
-        return bool(key)
-    if column_type.name == "decimal":
-        return decimal_from_unscaled(key, column_type.scale or 0)
-    if column_type.name == "date":
-        return date_from_days(key)
-    return timestamp_from_micros(key, column_type) if column_type.is_timestamp else key
+    return bool(key) if column_type.name == "bool" else value_of_number(key, column_type)

@@ -67,36 +67,28 @@ def _to_bool(value: Any, _: ColumnType) -> bool:
     return value
 
 
-def to_int(value: Any) -> int:
-    """Return a whole number as int, from int, float or Decimal; a bool is none."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    if isinstance(value, (float, decimal.Decimal)) and value == value and int(value) == value:
-        return int(value)
-    raise TypeError("expected an integer")
-
-
 def _to_int(value: Any, column_type: ColumnType) -> int:
-    number = to_int(value)
+    """Return a whole number as int, from int, float or Decimal; a bool is none."""
+    if isinstance(value, (float, decimal.Decimal)) and value == value and int(value) == value:
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError("expected an integer")
     low, high = INT_RANGES[column_type.name]
-    if not low <= number <= high:
+    if not low <= value <= high:
         raise ValueError(f"outside {low}..{high}")
-    return number
+    return value
 
 
-def to_float(value: Any) -> float:
+def _to_float(value: Any, column_type: ColumnType) -> float:
     """Return a number as float, exactly; a bool is none."""
     if isinstance(value, bool) or not isinstance(value, (int, float, decimal.Decimal)):
         raise TypeError("expected a number")
     number = float(value)
-    if number != value and number == number:
+    if number != number:
+        return math.nan
+    if number != value:
         raise ValueError("no double has this value")
-    return number if number == number else math.nan
-
-
-def _to_float(value: Any, column_type: ColumnType) -> float:
-    number = to_float(value)
-    if column_type.name == "float" and number == number and not math.isinf(number):
+    if column_type.name == "float" and not math.isinf(number):
         with np.errstate(over="ignore"):
             rounded = float(np.float32(number))
         if rounded != number:
@@ -105,17 +97,6 @@ def _to_float(value: Any, column_type: ColumnType) -> float:
                 raise ValueError("outside the range of float")
             return rounded
     return number
-
-
-def to_decimal(value: Any) -> decimal.Decimal:
-    """Return a number as Decimal, exactly: int, Decimal; a float or a bool is none."""
-    if isinstance(value, decimal.Decimal):
-        if not value.is_finite():
-            raise ValueError("expected a finite number")
-        return value
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError("expected a Decimal or an int")
-    return decimal.Decimal(value)
 
 
 def decimal_unscaled(value: decimal.Decimal, scale: int) -> int:
@@ -129,9 +110,15 @@ def decimal_from_unscaled(unscaled: int, scale: int) -> decimal.Decimal:
 
 
 def _to_decimal(value: Any, column_type: ColumnType) -> decimal.Decimal:
+    """Return an int or a Decimal as Decimal, exactly; a float or a bool is none."""
     assert column_type.scale is not None and column_type.precision is not None
+    if isinstance(value, bool) or not isinstance(value, (int, decimal.Decimal)):
+        raise TypeError("expected a Decimal or an int")
+    number = decimal.Decimal(value)
+    if not number.is_finite():
+        raise ValueError("expected a finite number")
     try:
-        unscaled = decimal_unscaled(to_decimal(value), column_type.scale)
+        unscaled = decimal_unscaled(number, column_type.scale)
     except decimal.Inexact:
         raise ValueError(f"more than {column_type.scale} digits after the point") from None
     if abs(unscaled) >= 10**column_type.precision:
@@ -193,6 +180,17 @@ def timestamp_from_micros(micros: int, column_type: ColumnType) -> datetime.date
         return epoch + datetime.timedelta(microseconds=micros)
     except OverflowError:
         return micros
+
+
+def value_of_number(number: Any, column_type: ColumnType) -> Any:
+    """Return the canonical value of a whole number, day, microsecond or unscaled decimal."""
+    if column_type.is_timestamp:
+        return timestamp_from_micros(number, column_type)
+    if column_type.name == "date":
+        return date_from_days(number)
+    if column_type.name == "decimal":
+        return decimal_from_unscaled(number, column_type.scale or 0)
+    return number
 
 
 def _to_timestamp(value: Any, column_type: ColumnType) -> datetime.datetime | int:
