@@ -155,7 +155,13 @@ def cast_to_column(
     SchemaError reports an Arrow type without an exact meaning in the column. Nulls are accepted;
     the caller checks them.
     """
-    array = _plain_array(array, column, table)
+    array = joined(array)
+    if isinstance(array, pa.ChunkedArray):
+        raise SchemaError(
+            f"table {table!r}, column {column!r}: the batch holds more than 2 GiB of "
+            f"{array.type} values; write it in smaller batches"
+        )
+    array = _unwrapped(array)
     if not pa.types.is_null(array.type) and not _is_exact_source(array.type, column_type):
         hint = ""
         if column_type.is_timestamp and pa.types.is_timestamp(array.type):
@@ -203,17 +209,6 @@ def _caster(column_type: ColumnType) -> Callable[[pa.Array, ColumnType], pa.Arra
     if column_type.is_array:
         return _cast_list
     return _cast_decimal if column_type.name == "decimal" else _cast_plain
-
-
-def _plain_array(array: pa.Array | pa.ChunkedArray, column: str, table: str) -> pa.Array:
-    """Return `array` as one piece without dictionary, run-end, or extension wrapping."""
-    array = joined(array)
-    if isinstance(array, pa.ChunkedArray):
-        raise SchemaError(
-            f"table {table!r}, column {column!r}: the batch holds more than 2 GiB of "
-            f"{array.type} values; write it in smaller batches"
-        )
-    return _unwrapped(array)
 
 
 def _unwrapped(array: pa.Array) -> pa.Array:

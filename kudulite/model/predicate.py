@@ -218,12 +218,11 @@ class BoundPredicates:
 
     def range_bounds(self, columns: Sequence[str]) -> tuple[bytes | None, bytes | None]:
         """Return the bounds over any list of key columns, the last of them encoded as last."""
-        if self.is_empty:
-            return b"", b""
-        return encoded_bounds(
-            [self.constraints.get(name) for name in columns],
-            [self.schema.column(name).type for name in columns],
-        )
+        constraints = [self.constraints.get(name) for name in columns]
+        if self.is_empty or any(c is not None and c.is_null for c in constraints):
+            return b"", b""  # key columns are NOT NULL: nothing matches
+        types = [self.schema.column(name).type for name in columns]
+        return _lower_bound(constraints, types), _upper_bound(constraints, types)
 
     def equality_values(self, column: str) -> list[Any] | None:
         """Return all values that `column` may have, ascending; None if they cannot be listed."""
@@ -258,18 +257,6 @@ def bind_predicates(
         for name, comparisons in grouped.items()
     }
     return BoundPredicates(schema, given, constraints)
-
-
-def encoded_bounds(
-    constraints: Sequence[ColumnConstraint | None], types: Sequence[ColumnType]
-) -> tuple[bytes | None, bytes | None]:
-    """Return (lower inclusive, upper exclusive) encoded keys of matching rows; None is no bound.
-
-    There is one constraint or None per column of `types`, a whole list of key columns.
-    """
-    if any(c is not None and (c.is_empty or c.is_null) for c in constraints):
-        return b"", b""  # key columns are NOT NULL: nothing matches
-    return _lower_bound(constraints, types), _upper_bound(constraints, types)
 
 
 def _encode(key: DomainKey, column_type: ColumnType, is_last: bool) -> bytes:
