@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from kudulite.client.lookup import joined_batches
 from kudulite.errors import RowError, StorageError
 from kudulite.model.schema import Schema
 from kudulite.table.commit import Commit
@@ -189,9 +190,7 @@ class SmallWrite:
                 return None, itertools.chain(taken, waiting)
         if not count:
             return None, taken
-        return pa.concat_tables(
-            pa.Table.from_batches([b]) if isinstance(b, pa.RecordBatch) else b for b in taken
-        ), ()
+        return joined_batches(taken), ()
 
     def _is_of_one_tablet(self, manifest: Manifest, rows: pa.Table) -> bool:
         columns = {name: rows.column(name).chunk(0) for name in manifest.schema.key_names}

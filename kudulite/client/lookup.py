@@ -34,7 +34,7 @@ from kudulite.table.history import (
     partitions_to_read,
     tablet_at,
 )
-from kudulite.table.manifest import Manifest
+from kudulite.table.manifest import Manifest, PartitionedTablets, TabletEntry
 from kudulite.table.scan_plan import entries_of_key
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.tablet import Tablet
@@ -44,6 +44,7 @@ ACCEPTED = (
     "a pyarrow Table, RecordBatch or RecordBatchReader, a pandas or Polars DataFrame, anything else"
     " with __arrow_c_stream__, a dict of columns, or a list of dicts"
 )
+_ARROW = pa.Table | pa.RecordBatch | pa.RecordBatchReader
 
 
 @dataclass(frozen=True)
@@ -57,12 +58,7 @@ class KeyLookup:
         timestamp = TIMESTAMP_MAX if at is None else choose_snapshot(self.store, at)
         manifest = self.store.newest()
         schema = manifest.schema
-        try:
-            given = key_values(key, schema)
-            encoded = schema.key_encoder(given)
-        except SchemaError as error:
-            raise SchemaError(f"table {self.store.name!r}: {error}") from error
-        values = dict(zip(schema.key_names, given, strict=True))
+        values, encoded = _encoded_key(key, schema, self.store.name)
         found = None
         for partition, tablets in partitions_to_read(self.store, manifest, timestamp):
             index = partition.tablet_of_key(values)
@@ -82,19 +78,15 @@ class KeyLookup:
         timestamp = TIMESTAMP_MAX if at is None else choose_snapshot(self.store, at)
         manifest = self.store.newest()
         columns = self._key_columns(manifest, keys)
-        count = len(next(iter(columns.values())))
         encoded = encode_keys(list(columns.values()), manifest.schema.key_types)
         parts: list[pa.Table] = []
         places: list[np.ndarray] = []
-        for partition, tablets in partitions_to_read(self.store, manifest, timestamp):
-            index = partition.tablet_index(columns, count)
-            for number in np.unique(index[index >= 0]):
-                rows = np.flatnonzero(index == number)
-                tablet = tablet_at(self.store, tablets[number], timestamp)
-                keys = encoded.take(rows)
-                for table, found in self._in_tablet(manifest, tablet, keys, timestamp):
-                    parts.append(table)
-                    places.append(rows[found])
+        partitions = partitions_to_read(self.store, manifest, timestamp)
+        for entry, rows in _rows_by_tablet(columns, partitions):
+            tablet = tablet_at(self.store, entry, timestamp)
+            for table, found in self._in_tablet(manifest, tablet, encoded.take(rows), timestamp):
+                parts.append(table)
+                places.append(rows[found])
         fields = pa.schema([f.remove_metadata() for f in manifest.schema.arrow_schema()])
         if not parts:
             return fields.empty_table()
@@ -120,8 +112,7 @@ class KeyLookup:
         """Return int32 per row of key columns: which tablet owns it, -1 where no range does."""
         manifest = self.store.newest()
         columns = self._key_columns(manifest, keys)
-        count = len(next(iter(columns.values())))
-        return pa.array(manifest.partition.tablet_index(columns, count))
+        return pa.array(manifest.partition.tablet_index(columns, _row_count(columns)))
 
     def keys_by_tablet(self, keys: Keys) -> dict[str, KeyArray]:
         """Return the distinct keys, ascending, by the id of each tablet that may have them.
@@ -130,15 +121,12 @@ class KeyLookup:
         """
         manifest = self.store.newest()
         columns = self._key_columns(manifest, keys)
-        count = len(next(iter(columns.values())))
         encoded = encode_keys(list(columns.values()), manifest.schema.key_types)
         found = {}
-        for partition, tablets in manifest.partitions_at(0):
-            index = partition.tablet_index(columns, count)
-            for number in np.unique(index[index >= 0]):
-                own = encoded.take(np.flatnonzero(index == number))
-                own = own.take(own.sort_order())
-                found[tablets[number].id] = own.take(np.flatnonzero(~own.equals_previous()))
+        for entry, rows in _rows_by_tablet(columns, manifest.partitions_at(0)):
+            own = encoded.take(rows)
+            own = own.take(own.sort_order())
+            found[entry.id] = own.take(np.flatnonzero(~own.equals_previous()))
         return found
 
     def _key_columns(self, manifest: Manifest, keys: Keys) -> dict[str, pa.Array]:
@@ -158,16 +146,26 @@ class KeyLookup:
         return columns
 
 
+def _row_count(columns: dict[str, pa.Array]) -> int:
+    return len(next(iter(columns.values())))
+
+
+def _rows_by_tablet(
+    columns: dict[str, pa.Array], partitions: Iterable[PartitionedTablets]
+) -> Iterator[tuple[TabletEntry, np.ndarray]]:
+    """Yield each tablet that may have some of the keys, with the rows of these in `columns`."""
+    for partition, tablets in partitions:
+        index = partition.tablet_index(columns, _row_count(columns))
+        for number in np.unique(index[index >= 0]):
+            yield tablets[number], np.flatnonzero(index == number)
+
+
 def row_history(store: TableStore, key: Key) -> pa.Table:
     """Return the versions of the row of `key`, the oldest first; see `Table.history`."""
     manifest = store.newest()
     schema = manifest.schema
-    try:
-        given = key_values(key, schema)
-        encoded = schema.key_encoder(given)
-    except SchemaError as error:
-        raise SchemaError(f"table {store.name!r}: {error}") from error
-    entries = entries_of_key(manifest, dict(zip(schema.key_names, given, strict=True)))
+    values, encoded = _encoded_key(key, schema, store.name)
+    entries = entries_of_key(manifest, values)
     tablets = [tablet_at(store, entry, TIMESTAMP_MAX) for entry in entries]
     # Asked after the tablets are open: what was collected before they were is before this.
     newest = store.newest()
@@ -201,27 +199,19 @@ def arrow_batches(
     Raises SchemaError for what is not tabular, and for a value that does not fit its column. Rows
     given as dicts take the table's types; a key that a row leaves out is null in it.
     """
-    if isinstance(data, pa.Table):
-        return data.column_names, [data]
-    if isinstance(data, pa.RecordBatch):
-        return data.schema.names, [data]
-    if isinstance(data, pa.RecordBatchReader):
-        return data.schema.names, data
     if type(data).__module__.startswith("pandas."):
-        converted = pa.Table.from_pandas(data, preserve_index=False)
-        return converted.column_names, [converted]
-    if hasattr(data, "__arrow_c_stream__"):
-        reader = pa.RecordBatchReader.from_stream(data)
-        return reader.schema.names, reader
-    if isinstance(data, Mapping):
-        rows = _columns_table(dict(data), schema, table)
-        return rows.column_names, [rows]
-    if isinstance(data, list | tuple) and all(isinstance(row, Mapping) for row in data):
-        rows = _rows_table(list(data), schema, table)
-        return rows.column_names, [rows]
-    raise SchemaError(
-        f"table {table!r}: cannot read rows from {type(data).__name__}; give {ACCEPTED}"
-    )
+        data = pa.Table.from_pandas(data, preserve_index=False)
+    elif not isinstance(data, _ARROW) and hasattr(data, "__arrow_c_stream__"):
+        data = pa.RecordBatchReader.from_stream(data)
+    elif isinstance(data, Mapping):
+        data = _columns_table(dict(data), schema, table)
+    elif isinstance(data, list | tuple) and all(isinstance(row, Mapping) for row in data):
+        data = _rows_table(list(data), schema, table)
+    if not isinstance(data, _ARROW):
+        raise SchemaError(
+            f"table {table!r}: cannot read rows from {type(data).__name__}; give {ACCEPTED}"
+        )
+    return data.schema.names, data if isinstance(data, pa.RecordBatchReader) else [data]
 
 
 def _rows_table(rows: list[Mapping[str, Any]], schema: Schema, table: str) -> pa.Table:
@@ -262,18 +252,23 @@ def key_table(keys: Any, schema: Schema, table: str) -> pa.Table:
     missing = [name for name in schema.key_names if name not in names]
     if missing:
         raise SchemaError(f"table {table!r}: keys without column {missing[0]!r}")
-    tables = list(_tables(batches))
-    return pa.concat_tables(tables).select(schema.key_names)
+    return joined_batches(batches).select(schema.key_names)
 
 
-def _tables(batches: Iterable[pa.RecordBatch | pa.Table]) -> Iterator[pa.Table]:
-    for batch in batches:
-        yield pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
+def joined_batches(batches: Iterable[pa.RecordBatch | pa.Table]) -> pa.Table:
+    """Return the rows of all batches, without a copy."""
+    return pa.concat_tables(
+        pa.Table.from_batches([b]) if isinstance(b, pa.RecordBatch) else b for b in batches
+    )
 
 
-def key_values(key: Any, schema: Schema) -> tuple:
-    """Return one key, given as tuple, single value or dict, as a tuple in key order."""
-    return tuple(_key_dict(key, schema).values())
+def _encoded_key(key: Any, schema: Schema, table: str) -> tuple[dict[str, Any], bytes]:
+    """Return one key, given as tuple, single value or dict, as a dict in key order, and encoded."""
+    try:
+        values = _key_dict(key, schema)
+        return values, schema.key_encoder(tuple(values.values()))
+    except SchemaError as error:
+        raise SchemaError(f"table {table!r}: {error}") from error
 
 
 def _key_dict(key: Any, schema: Schema) -> dict[str, Any]:
