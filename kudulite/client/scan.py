@@ -30,7 +30,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, Generic
 
 import pyarrow as pa
 
@@ -40,7 +40,7 @@ from kudulite.rowset.rowset import DiffSpec, ScanSpec
 from kudulite.table.history import tablet_at
 from kudulite.table.manifest import TabletEntry
 from kudulite.table.read_request import Read, ReadRequest, plan_changes, plan_rows
-from kudulite.table.scan_plan import entries_to_diff, entries_to_scan, in_schema, open_tablets
+from kudulite.table.scan_plan import Spec, entries_to_diff, entries_to_scan, in_schema, open_tablets
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.tablet_scan import BlockRead, block_reads, count_rows, diff_scan, scan_ordered
 
@@ -48,17 +48,20 @@ READ_THREADS = min(8, os.cpu_count() or 1)
 BLOCKS_AHEAD = 2 * READ_THREADS
 
 
-class ArrowResult(ABC):
+class ArrowResult(ABC, Generic[Spec]):
     """Rows that are read when one of the methods is called, anew at each call."""
+
+    def __init__(self, read: Read[Spec]) -> None:
+        self._read: Read[Spec] = read
 
     def __repr__(self) -> str:
         columns = ", ".join(f"{field.name} {field.type}" for field in self.schema)
         return f"<kudulite {type(self).__name__}: {columns or 'no columns'}>"
 
     @property
-    @abstractmethod
     def schema(self) -> pa.Schema:
         """The Arrow schema of the result."""
+        return self._read.schema
 
     @abstractmethod
     def to_batches(self) -> Iterator[pa.RecordBatch]:
@@ -85,21 +88,16 @@ class ArrowResult(ABC):
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
 
-class Scan(ArrowResult):
+class Scan(ArrowResult[ScanSpec]):
     """The rows that match, at one settled timestamp; see `Table.scan`."""
 
     def __init__(self, store: TableStore, request: ReadRequest) -> None:
-        self._read = plan_rows(store, request)
+        super().__init__(plan_rows(store, request))
 
     @property
     def timestamp(self) -> int:
         """The HybridTime of the snapshot, inclusive."""
         return self._read.plan.timestamp
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The Arrow schema of the result."""
-        return self._read.schema
 
     @property
     def columns(self) -> list[Column]:
@@ -167,11 +165,11 @@ def read_ahead(reads: Iterable[BlockRead]) -> Iterator[pa.RecordBatch]:
                 future.cancel()
 
 
-class Changes(ArrowResult):
+class Changes(ArrowResult[DiffSpec]):
     """The changes of a table in one settled window; see `Table.changes`."""
 
     def __init__(self, store: TableStore, request: ReadRequest) -> None:
-        self._read = plan_changes(store, request)
+        super().__init__(plan_changes(store, request))
 
     @property
     def start(self) -> int:
@@ -182,11 +180,6 @@ class Changes(ArrowResult):
     def end(self) -> int:
         """The HybridTime of the window's end, inclusive; the start of the next window."""
         return self._read.spec.end
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The Arrow schema of the result."""
-        return self._read.schema
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Yield record batches, none empty; each tablet's in key order."""
