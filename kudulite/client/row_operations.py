@@ -80,28 +80,23 @@ class WriteOperation(RowOperation):
         self.operation = self.kind
         self.target = target
         self.is_applied = False
-        if not record:
-            self.values = {}
-            return
+        self.values = self._converted(record) if record else {}
+
+    def _converted(self, record: Any) -> dict[str, Any]:
+        target = self.target
         try:
-            self.values = target.layout.convert(record)
+            return target.layout.convert(record)
         except ColumnNotFoundError:
             # Another process may have added the column.
             if not target.refresh():
                 raise
-            self.values = target.layout.convert(record)
+            return target.layout.convert(record)
 
     def __setitem__(self, column: str | int, value: Any) -> None:
         """Set a column by name or index. Raises ColumnNotFoundError, SchemaError, UsageError."""
         if self.is_applied:
             raise UsageError(f"{self}: it was applied already; make a new operation")
-        try:
-            name, convert = self.target.layout.column(column)
-        except ColumnNotFoundError:
-            if not self.target.refresh():
-                raise
-            name, convert = self.target.layout.column(column)
-        self.values[name] = convert(value)
+        self.values |= self._converted({column: value})
 
     def __str__(self) -> str:
         """Return it as Kudu shows one: `INSERT int32 key=1, string name="a"`."""
@@ -134,15 +129,12 @@ class WriteOperation(RowOperation):
                 f"table {layout.table!r}: Key not specified: {self}; the primary key is ({key})"
             )
         if self.operation >= Operation.UPDATE:
-            self._complete_change(layout)
+            has_more = len(values) > layout.key_count
+            if self.operation.is_delete and has_more:
+                self.values = {name: values[name] for name in layout.schema.key_names}
+            elif self.operation.is_update and not has_more:
+                raise SchemaError(f"table {layout.table!r}: No fields updated: {self}")
         return layout.size(self.values)
-
-    def _complete_change(self, layout: RowLayout) -> None:
-        has_more = len(self.values) > layout.key_count
-        if self.operation.is_delete and has_more:
-            self.values = {name: self.values[name] for name in layout.schema.key_names}
-        elif self.operation.is_update and not has_more:
-            raise SchemaError(f"table {layout.table!r}: No fields updated: {self}")
 
 
 def _value_text(value: Any) -> str:
@@ -275,20 +267,10 @@ class RowLayout:
         self._array_names = tuple(c.name for c in schema.columns if c.type.is_array)
         self._bytes_names = tuple(c.name for c in schema.columns if c.type.is_bytes)
 
-    def column(self, key: Any) -> tuple[str, Converter]:
-        """Return name and converter of the column of a name or an index from 0.
-
-        Raises ColumnNotFoundError.
-        """
-        found = self._columns.get(key) if isinstance(key, str | int) else None
-        if found is None:
-            raise self._no_column(key)
-        return found
-
     def convert(self, record: Any) -> dict[str, Any]:
         """Return the canonical values of a record by name, in the order they were given.
 
-        A record is a mapping from names or indexes, or a tuple or list of the first columns'
+        A record is a mapping from names or indexes from 0, or a tuple or list of the first columns'
         values. Raises ColumnNotFoundError, SchemaError.
         """
         if type(record) is dict or isinstance(record, Mapping):  # the abstract class costs more

@@ -107,7 +107,7 @@ def test_a_column_that_is_not_there_is_named():
             rows.convert(record)
     for key in ("w", 2, -1, None, 0.5):
         with pytest.raises(ColumnNotFoundError, match="columns: k, v"):
-            rows.column(key)
+            rows.convert({key: 2})
 
 
 def test_what_does_not_fit_is_refused_with_column_and_value():
