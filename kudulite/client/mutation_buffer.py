@@ -81,11 +81,6 @@ class BufferSettings:
     interval_seconds: float = 1.0
     buffer_count_max: int = 2
 
-    @property
-    def is_background(self) -> bool:
-        """Whether a thread of the session writes the buffer."""
-        return self.mode is FlushMode.AUTO_BACKGROUND
-
 
 class MutationBuffer:
     """Operations in the order in which they were applied, counted in bytes."""
@@ -172,7 +167,7 @@ class MutationBuffer:
                 f"table {table!r}: buffer size limit is too small to fit operation: required"
                 f" {size}, size limit {space} bytes; see set_mutation_buffer_space"
             )
-        if not self.settings.is_background:
+        if self.settings.mode is not FlushMode.AUTO_BACKGROUND:
             raise UsageError(
                 f"table {table!r}: not enough mutation buffer space remaining for operation:"
                 f" required additional {size} when {self._pending_bytes} of {space} already used;"
@@ -189,7 +184,7 @@ class MutationBuffer:
         if self._pending_bytes + size > settings.bytes_max:
             return False
         must_wait = self._is_writing and settings.buffer_count_max == 1
-        return not (must_wait and settings.is_background)
+        return not (must_wait and settings.mode is FlushMode.AUTO_BACKGROUND)
 
     def _is_over_watermark(self) -> bool:
         return self._fresh_bytes >= self.settings.watermark * self.settings.bytes_max
@@ -210,7 +205,7 @@ class MutationBuffer:
         with self._lock:
             self._pending_bytes -= size
             self._is_writing = False
-            if self._has_flusher or self.settings.is_background:
+            if self._has_flusher or self.settings.mode is FlushMode.AUTO_BACKGROUND:
                 self._state.notify_all()
 
     # -- for the flusher
@@ -239,6 +234,7 @@ class MutationBuffer:
             self._has_flusher = False
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class PendingError:
     """One operation that was not applied.
 
@@ -246,14 +242,9 @@ class PendingError:
     `error`, which is no row error, says why.
     """
 
-    __slots__ = ("error", "operation", "reason")
-
-    def __init__(
-        self, operation: WriteOperation, reason: str, error: BaseException | None = None
-    ) -> None:
-        self.operation = operation
-        self.reason = reason if error is None else ""
-        self.error = error
+    operation: WriteOperation
+    reason: str
+    error: BaseException | None
 
     @property
     def table(self) -> str:
@@ -305,7 +296,8 @@ class FlushOutcome:
     def add(self, operations: Sequence[WriteOperation], result: RowWriteResult) -> None:
         """Add the result of a table's writer."""
         for failure in result.failures:
-            self._fail(operations[failure.row], failure.reason, failure.error)
+            reason = failure.reason if failure.error is None else ""
+            self._fail(operations[failure.row], reason, failure.error)
         self.counts = result.counts if self.counts is NO_COUNTS else self.counts + result.counts
         self.timestamp = max(self.timestamp, result.timestamp)
 
@@ -314,9 +306,7 @@ class FlushOutcome:
         for operation in operations:
             self._fail(operation, "", error)
 
-    def _fail(
-        self, operation: WriteOperation, reason: str, error: BaseException | None = None
-    ) -> None:
+    def _fail(self, operation: WriteOperation, reason: str, error: BaseException | None) -> None:
         operation.is_applied = False  # the caller may apply it again
         self.errors.append(PendingError(operation, reason, error))
 
