@@ -28,7 +28,7 @@ Each is the text that the same call takes: `set_read_mode(READ_AT_SNAPSHOT)` and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Self, cast, overload
@@ -241,7 +241,7 @@ class Projection(Sequence[Column]):
             return self.columns[key]
         if isinstance(key, int) and key < 0:
             key += len(self.columns)
-        return self.columns[self.names.index(column_at(self.columns, key).name)]
+        return column_at(self.columns, key)
 
     def at(self, index: int) -> Column:
         """Return a column by number."""
@@ -293,10 +293,9 @@ class RowBatch(Sequence[RowTuple]):
 class RowReader:
     """Reads what `_open_batches` gives; a subclass says what that is."""
 
-    def __init__(self) -> None:
-        self._batch_bytes = BATCH_BYTES_DEFAULT
-        self._batches: Iterator[pa.RecordBatch] | None = None
-        self._next: pa.RecordBatch | None = None
+    _batch_bytes = BATCH_BYTES_DEFAULT
+    _batches: Iterator[pa.RecordBatch] | None = None
+    _next: pa.RecordBatch | None = None
 
     def __repr__(self) -> str:
         state = "open" if self.is_open else "not open"
@@ -374,10 +373,8 @@ class RowReader:
 
     def close(self) -> None:
         """End the scan; `open` begins it anew."""
-        if self._batches is not None:
-            close = getattr(self._batches, "close", None)
-            if close is not None:
-                close()
+        if isinstance(self._batches, Generator):
+            self._batches.close()
         self._batches = self._next = None
 
 
@@ -403,10 +400,7 @@ def _as_float(field: pa.Field) -> pa.Field:
 class Scanner(ScanSettings, RowReader):
     """A scan that is described, opened, and read batch by batch; made by `Table.scanner`."""
 
-    def __init__(self, store: TableStore) -> None:
-        RowReader.__init__(self)
-        ScanSettings.__init__(self, store)
-        self._scan: Scan | None = None
+    _scan: Scan | None = None
 
     def set_limit(self, limit: int) -> Self:
         """Read at most that many rows."""

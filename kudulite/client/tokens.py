@@ -25,6 +25,7 @@ import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, Protocol, Self, TypeVar
 
@@ -207,16 +208,16 @@ class TokenScanner(RowReader):
     """The rows of one token batch by batch; made by `ScanToken.into_kudu_scanner`."""
 
     def __init__(self, token: ScanToken) -> None:
-        super().__init__()
         self._token = token
-        self._columns: Sequence[Column] | None = None
 
     def _open_batches(self) -> Iterator[pa.RecordBatch]:
         return self._token.open()
 
+    @cached_property
+    def _columns(self) -> Sequence[Column]:
+        return self._token._read().columns
+
     def _projected(self) -> Sequence[Column]:
-        if self._columns is None:
-            self._columns = self._token._read().columns
         return self._columns
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
@@ -414,23 +414,7 @@ def schema_from_arrow(
     return Schema.build(columns, primary_key)
 
 
-class RowColumn(Protocol):
-    """The properties of a column that a row needs."""
-
-    @property
-    def name(self) -> str:
-        """The column's name."""
-
-    @property
-    def type(self) -> ColumnType:
-        """The type of its cells."""
-
-    @property
-    def nullable(self) -> bool:
-        """Whether a cell may be null."""
-
-
-def column_at(columns: Sequence[RowColumn], key: str | int) -> RowColumn:
+def column_at(columns: Sequence[Column], key: str | int) -> Column:
     """Return a column by name, or by number from 0. Raises ColumnNotFoundError."""
     if isinstance(key, str):
         for column in columns:
@@ -447,7 +431,7 @@ class PartialRow(Mapping[str, Any]):
 
     __slots__ = ("_cells", "_columns")
 
-    def __init__(self, columns: Sequence[RowColumn], record: Any = None) -> None:
+    def __init__(self, columns: Sequence[Column], record: Any = None) -> None:
         self._columns = columns
         self._cells: dict[str, Any] = {}
         if record is not None:
