@@ -5,13 +5,12 @@ How a new table is partitioned, in kudu-python's words or as plain lists.
 
 from __future__ import annotations
 
-import datetime
-import decimal
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kudulite.client.scanner import BOUND_TYPES, EXCLUSIVE_BOUND, INCLUSIVE_BOUND, checked_choice
 from kudulite.errors import NotSupportedError, SchemaError
+from kudulite.model.predicate_constraint import domain_successor, domain_value, literal_floor
 from kudulite.model.schema import NEW_COLUMN_ID, Column, Schema
 from kudulite.model.types import ColumnType, parse_type
 from kudulite.model.types import decimal as decimal_type
@@ -223,16 +222,15 @@ class SchemaBuilder:
 
     def copy_column(self, column: Column) -> ColumnSpec:
         """Add a column like one of another schema; returns its spec to refine."""
-        options = {
-            "type": column.type,
-            "nullable": column.nullable,
-            "default": column.write_default,
-            "encoding": column.encoding,
-            "compression": column.compression,
-            "comment": column.comment,
-        }
-        self._specs.append(ColumnSpec(column.name, options))
-        return self._specs[-1]
+        return self.add_column(
+            column.name,
+            column.type,
+            column.nullable,
+            column.compression,
+            column.encoding,
+            default=column.write_default,
+            comment=column.comment,
+        )
 
     def set_primary_keys(self, names: Sequence[str]) -> SchemaBuilder:
         """Set the key columns, in key order; they must be NOT NULL."""
@@ -390,22 +388,8 @@ def _half_open(bound: tuple, types: Sequence[ColumnType], *, is_upper: bool, kin
         return bound
     if len(bound) < len(types):
         raise SchemaError(f"bound {bound!r} must name every range column to be {kind}")
-    return (*bound[:-1], _next_value(bound[-1], types[len(bound) - 1]))
-
-
-def _next_value(value: Any, column_type: ColumnType) -> Any:
-    """Return the smallest value of the type above `value`."""
-    if isinstance(value, str):
-        return value + "\0"
-    if isinstance(value, bytes):
-        return value + b"\0"
-    if isinstance(value, datetime.datetime):
-        return value + datetime.timedelta(microseconds=1)
-    if isinstance(value, datetime.date):
-        return value + datetime.timedelta(days=1)
-    if isinstance(value, decimal.Decimal):
-        return value + decimal.Decimal(1).scaleb(-(column_type.scale or 0))
-    return value + 1
+    key, _ = literal_floor(bound[-1], types[-1], "bound")
+    return (*bound[:-1], domain_value(domain_successor(key), types[-1]))
 
 
 def _split_ranges(

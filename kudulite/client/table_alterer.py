@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 from kudulite.client.scanner import EXCLUSIVE_BOUND, INCLUSIVE_BOUND
-from kudulite.client.schema_builder import ColumnSpec, altered_type, range_of
+from kudulite.client.schema_builder import ColumnSpec, SchemaBuilder, altered_type, range_of
 from kudulite.client.table import Table
 from kudulite.client.table_copy import rename_table, table_folder
 from kudulite.errors import NotSupportedError, UsageError
@@ -55,14 +55,8 @@ class TableAlterer:
 
         Existing rows show its default. A column that is NOT NULL needs a default.
         """
-        options = {
-            "type": type_,
-            "nullable": nullable,
-            "compression": compression,
-            "encoding": encoding,
-            "default": default,
-        }
-        spec = ColumnSpec(name, options)
+        column = (name, type_, nullable, compression, encoding)
+        spec = SchemaBuilder().add_column(*column, default=default)
         self._steps.append(lambda draft: draft.add_column(spec.build()))
         return spec
 
