@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -52,7 +51,8 @@ def copy_with_past(source: TableStore, path: Path) -> int:
     manifest, pin = _pinned_version(source)
     moment = max(manifest.timestamp, settled)
     try:
-        _make_folders(hidden)
+        for name in (MANIFEST_FOLDER, TABLET_FOLDER, STAGING_FOLDER):
+            hidden.file_system.make_directory(hidden.folder / name, parents=True)
         copied = {e.id: _copy_tablet(source, hidden, e, moment) for e in manifest.readable_tablets}
     finally:
         end_write(source, pin)
@@ -115,11 +115,6 @@ def _pinned_version(store: TableStore) -> tuple[Manifest, WriteState]:
             return manifest, pin
 
 
-def _make_folders(store: TableStore) -> None:
-    for name in (MANIFEST_FOLDER, TABLET_FOLDER, STAGING_FOLDER):
-        store.file_system.make_directory(store.folder / name, parents=True)
-
-
 def _copy_tablet(
     source: TableStore, target: TableStore, entry: TabletEntry, moment: int
 ) -> TabletEntry:
@@ -144,8 +139,9 @@ def _copy_tablet(
 
 
 def _copy_file(target: TableStore, folder: Path, place: Path, ref: FileRef) -> None:
-    with target.file_system.open_sink(place / ref.name) as sink:
-        for chunk in _chunks(folder / ref.name):
+    open_sink = target.file_system.open_sink
+    with open_sink(place / ref.name) as sink, (folder / ref.name).open("rb") as file:
+        while chunk := file.read(_READ_BYTES):
             sink.write(chunk)
         found = sink.finish()
     if found != ref:
@@ -153,12 +149,6 @@ def _copy_file(target: TableStore, folder: Path, place: Path, ref: FileRef) -> N
             f"{folder / ref.name}: {found.length} bytes with CRC {found.crc32:#010x}, expected"
             f" {ref.length} with {ref.crc32:#010x}"
         )
-
-
-def _chunks(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while chunk := file.read(_READ_BYTES):
-            yield chunk
 
 
 def table_folder(root: Path, name: str) -> Path:
