@@ -88,14 +88,10 @@ class KeyArray:
             data = data[int(offsets[0]) :]
         if found - {width}:
             raise CorruptionError(f"encoded keys of {sorted(found)} bytes, expected {width}")
-        return cls._from_byte_rows(data[: len(array) * width], width)
-
-    @classmethod
-    def _from_byte_rows(cls, data: np.ndarray, width: int) -> KeyArray:
-        """Return keys from uint8[n * width]."""
+        data = data[: len(array) * width]
         if width > 8:
             return cls(data.view(f"S{width}"), width)
-        padded = np.zeros((len(data) // width, 8), np.uint8)
+        padded = np.zeros((len(array), 8), np.uint8)
         padded[:, 8 - width :] = data.reshape(-1, width)
         return cls(padded.view(">u8")[:, 0].astype(np.uint64), width)
 
@@ -145,7 +141,9 @@ class KeyArray:
         if not -count <= index < count:
             raise IndexError(f"key {index} of {count}")
         if self.width is None:
-            return self._bytes_at(index if index >= 0 else index + count)
+            offsets, view = self._variable_parts()
+            index %= count
+            return bytes(view[offsets.item(index) : offsets.item(index + 1)])
         if self.width <= 8:
             return int(self.values[index]).to_bytes(self.width, "big")
         return bytes(self.values[index]).ljust(self.width, b"\0")
@@ -159,10 +157,6 @@ class KeyArray:
 
     def __iter__(self) -> Iterator[bytes]:
         return (self[i] for i in range(len(self)))
-
-    def _bytes_at(self, index: int) -> bytes:
-        offsets, view = self._variable_parts()
-        return bytes(view[offsets.item(index) : offsets.item(index + 1)])
 
     def _variable_parts(self) -> tuple[np.ndarray, memoryview]:
         if self._parts is None:

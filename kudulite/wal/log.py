@@ -414,7 +414,7 @@ class WalWriter:
         """
         self._file_system = file_system
         self._folder = folder
-        self._end = end
+        self.end = end  # the position of the next frame
         self._segment_bytes_max = segment_bytes_max
         self._padding_bytes = padding_bytes
         self._file: AppendFile | None = None
@@ -425,27 +425,22 @@ class WalWriter:
         self._must_roll = False  # a roll has not finished: the next segment may exist
 
     @property
-    def end(self) -> WalPosition:
-        """The position of the next frame."""
-        return self._end
-
-    @property
     def is_current(self) -> bool:
         """Whether no process has appended a frame after `end`, torn or whole."""
         self._is_cut = False
         if self._file is not None:
-            behind = self._file.read(self._end.offset, FRAME_HEADER_BYTES)
+            behind = self._file.read(self.end.offset, FRAME_HEADER_BYTES)
             if behind:  # the usual case; no segment follows one that ends with zeros
                 self._is_cut = not any(behind)
                 return self._is_cut
-        if segment_path(self._folder, self._end.segment + 1).exists():
+        if segment_path(self._folder, self.end.segment + 1).exists():
             return False
-        if self._end.segment == 0:
+        if self.end.segment == 0:
             return True
-        offset = self._end.first_frame.offset
-        path = segment_path(self._folder, self._end.segment)
+        offset = self.end.first_frame.offset
+        path = segment_path(self._folder, self.end.segment)
         if not path.exists():
-            return self._end.offset <= SEGMENT_HEADER_BYTES
+            return self.end.offset <= SEGMENT_HEADER_BYTES
         size, (behind,) = read_ranges(path, [(offset, FRAME_HEADER_BYTES)])
         return size >= offset and not any(behind)
 
@@ -458,23 +453,23 @@ class WalWriter:
         encoded = [r if isinstance(r, bytes) else encode_record(r) for r in records]
         file = self._open()
         frame_bytes = FRAME_HEADER_BYTES + sum(map(len, encoded))
-        if self._must_roll or self._end.offset + frame_bytes > self._segment_bytes_max:
+        if self._must_roll or self.end.offset + frame_bytes > self._segment_bytes_max:
             self.roll()
             file = self._open()
         if not self._is_cut:
             self._cut_tail(file)
         self._is_cut = False
-        frame = encode_frame(encoded, salt=self._salt, offset=self._end.offset)
-        end = WalPosition(self._end.segment, self._end.offset + len(frame))
+        frame = encode_frame(encoded, salt=self._salt, offset=self.end.offset)
+        end = WalPosition(self.end.segment, self.end.offset + len(frame))
         self._may_be_dirty = True
         try:
-            file.append(frame + self._zeros_behind(end.offset), self._end.offset)
+            file.append(frame + self._zeros_behind(end.offset), self.end.offset)
             file.sync()
         except StorageError as error:
             self._take_back(file, error)
             raise
         self._may_be_dirty = False
-        self._end = end
+        self.end = end
         return end
 
     def _zeros_behind(self, offset: int) -> bytes:
@@ -488,13 +483,13 @@ class WalWriter:
     def roll(self) -> WalPosition:
         """Begin a new segment, unless the last one has no frame yet; return the new end."""
         file = self._open()
-        if self._end.offset > SEGMENT_HEADER_BYTES:
+        if self.end.offset > SEGMENT_HEADER_BYTES:
             self._cut_tail(file, with_padding=True)
             # The next segment closes this one, even if creating it fails after it exists.
             self._must_roll = True
-            self._create_segment(self._end.segment + 1, previous_length=self._end.offset)
+            self._create_segment(self.end.segment + 1, previous_length=self.end.offset)
             self._must_roll = False
-        return self._end
+        return self.end
 
     def close(self) -> None:
         """Close the segment's file; the next append opens it again."""
@@ -511,9 +506,9 @@ class WalWriter:
     def _open(self) -> AppendFile:
         """Open the segment of `end`, creating it where it does not exist yet."""
         if self._file is None:
-            end = self._end.first_frame
+            end = self.end.first_frame
             path = segment_path(self._folder, end.segment)
-            if self._end.offset <= SEGMENT_HEADER_BYTES and not path.exists():
+            if self.end.offset <= SEGMENT_HEADER_BYTES and not path.exists():
                 before = segment_path(self._folder, end.segment - 1)
                 length = before.stat().st_size if before.exists() else 0
                 self._create_segment(end.segment, previous_length=length)
@@ -534,7 +529,7 @@ class WalWriter:
                 raise type(error)(f"{path}: {error}") from error
             raise
         self.close()
-        self._file, self._salt, self._end, self._padded_end = file, header.salt, end, 0
+        self._file, self._salt, self.end, self._padded_end = file, header.salt, end, 0
         return header
 
     def _create_segment(self, segment: int, *, previous_length: int) -> None:
@@ -557,7 +552,7 @@ class WalWriter:
 
     def _cut_tail(self, file: AppendFile, *, with_padding: bool = False) -> None:
         """Cut off, durably, a torn frame after `end`; zeros may stay."""
-        offset = self._end.offset
+        offset = self.end.offset
         size = file.size()
         self._padded_end = size
         if size == offset:
@@ -577,7 +572,7 @@ class WalWriter:
 
     def _is_frame(self, file: AppendFile, size: int) -> bool:
         """Return whether a whole frame begins at `end`, so the caller has not read it."""
-        offset = self._end.offset
+        offset = self.end.offset
         content = memoryview(file.read(offset, size - offset))
         try:
             decode_frame(content, 0, salt=self._salt, offset=offset)
