@@ -192,7 +192,7 @@ def encoded_tokens(tokens: Sequence[RowSetToken]) -> str:
 def decoded_tokens(text: str, folder: str) -> tuple[RowSetToken, ...]:
     """Return the tokens of `encoded_tokens`, of the table in `folder`."""
     content = json.loads(zlib.decompress(base64.b85decode(text)))
-    return tuple(RowSetToken.from_json(value, folder) for value in content)
+    return tuple(RowSetToken.of_table(folder, value) for value in content)
 
 
 def fitted_batches(

@@ -27,13 +27,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Annotated, Any, Generic, Protocol, Self, TypeVar
 
 import pyarrow as pa
 
 from kudulite.client.scan import change_batches, read_ahead, row_batches
 from kudulite.client.scanner import RowReader, ScanSettings
 from kudulite.errors import ConflictError, OptionError, StorageError
+from kudulite.fs.json_form import JsonForm, Stored
 from kudulite.model.predicate import Predicate
 from kudulite.model.schema import Column
 from kudulite.model.types import parse_type
@@ -230,9 +231,10 @@ class ChangeToken(KeyRangeToken[DiffSpec]):
 
 
 @dataclass(frozen=True)
-class RowSetToken(Token[ScanSpec]):
+class RowSetToken(Token[ScanSpec], JsonForm):
     """Rows of some rowsets of one tablet version."""
 
+    plan: Annotated[ReadPlan[ScanSpec], Stored(is_kept=False)]
     tablet: TabletEntry
     rows: tuple[ChosenRows, ...]
 
@@ -269,17 +271,14 @@ class RowSetToken(Token[ScanSpec]):
         """Return a form for readers that do not trust its sender; predicates are left out."""
         return {
             "table_id": self.plan.table_id,
-            "tablet": self.tablet.to_json(),
-            "rows": [[rows.rowset_id, rows.only_changed, rows.without.hex()] for rows in self.rows],
             "columns": list(self.columns),
             "column_ids": [[c.name, c.id, str(c.type)] for c in self.plan.column_ids],
             "timestamp": self.timestamp,
-            "size_bytes": self.size_bytes,
-            "row_count_estimate": self.row_count_estimate,
+            **super().to_json(),
         }
 
     @staticmethod
-    def from_json(value: dict[str, Any], folder: str) -> RowSetToken:
+    def of_table(folder: str, value: dict[str, Any]) -> RowSetToken:
         """Build a token from `to_json`'s form, of the table in `folder`."""
         plan = RowPlan(
             folder=folder,
@@ -290,16 +289,7 @@ class RowSetToken(Token[ScanSpec]):
                 for name, column_id, column_type in value["column_ids"]
             ),
         )
-        return RowSetToken(
-            plan=plan,
-            size_bytes=value["size_bytes"],
-            row_count_estimate=value["row_count_estimate"],
-            tablet=TabletEntry.from_json(value["tablet"]),
-            rows=tuple(
-                ChosenRows(rowset_id, only_changed, bytes.fromhex(without))
-                for rowset_id, only_changed, without in value["rows"]
-            ),
-        )
+        return RowSetToken.from_json(value, plan=plan)
 
 
 def make_scan_tokens(

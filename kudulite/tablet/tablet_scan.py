@@ -41,6 +41,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
+from kudulite.fs.json_form import JsonForm
 from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.model.key_array import KeyArray
 from kudulite.model.predicate import bind_predicates
@@ -125,7 +126,7 @@ def count_rows(tablet: Tablet, spec: ScanSpec) -> int:
 
 
 @dataclass(frozen=True)
-class ChosenRows:
+class ChosenRows(JsonForm):
     """Rows of one rowset: all, or the rows that deltas change; in both cases except `without`.
 
     `without` holds int64 row ids, strictly ascending, as bytes.
