@@ -21,10 +21,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -37,7 +36,7 @@ from kudulite.table.maintenance import maintain_soon
 from kudulite.table.manifest import Manifest
 from kudulite.table.row_write import RowWriter
 from kudulite.table.stage import StagedTask, Stager, WriteState, base_of, end_write, is_committed
-from kudulite.table.table_store import Environment, TableStore, default_environment
+from kudulite.table.table_store import TableStore, default_environment
 from kudulite.tablet.operation import Operation, WriteSpec, raise_row_error
 from kudulite.tablet.row_effects import RowOperation, RowWriteResult, WriteCounts
 
@@ -61,47 +60,30 @@ class WriteResult(WriteCounts):
 class BulkWrite:
     """One write to one table, all or nothing; made by `Table.new_bulk_write`."""
 
-    def __init__(self, folder: Path, state: WriteState, environment: Environment) -> None:
-        self._folder = folder
+    def __init__(self, store: TableStore, state: WriteState) -> None:
+        self._store = store
         self._state = state
-        self._environment = environment
 
-    def __getstate__(self) -> dict[str, Any]:
-        timeout = self._environment.lock_timeout_seconds
-        return {"folder": self._folder, "state": self._state, "lock_timeout_seconds": timeout}
-
-    def __setstate__(self, stored: dict[str, Any]) -> None:
-        self._folder, self._state = stored["folder"], stored["state"]
-        timeout = stored["lock_timeout_seconds"]
-        self._environment = replace(default_environment(), lock_timeout_seconds=timeout)
+    def __reduce__(self) -> tuple[Callable[..., BulkWrite], tuple[Path, float, WriteState]]:
+        timeout = self._store.environment.lock_timeout_seconds
+        return _opened_write, (self._store.folder, timeout, self._state)
 
     def __repr__(self) -> str:
-        return f"<kudulite bulk write {self._state.write_id} to table {self._folder.name!r}>"
-
-    def _stager(self) -> Stager:
-        store = TableStore(self._folder, self._environment)
-        return Stager(store, self._state, base_of(store, self._state))
+        return f"<kudulite bulk write {self._state.write_id} to table {self._store.name!r}>"
 
     @property
     def schema(self) -> Schema:
         """The table's schema."""
-        return self._stager().manifest.schema
+        return base_of(self._store, self._state).schema
 
-    def stage(
-        self, batches: Iterable[pa.RecordBatch | pa.Table], task_index: int = 0
-    ) -> StagedTask:
+    def stage(self, batches: Batches, task_index: int = 0) -> StagedTask:
         """Prepare the rows of one task; nothing is visible.
 
         Rows of a lower `task_index` count as earlier. Of a write whose application version was
         committed before they are read and left. Raises RowError for rows that the table
         cannot take, SchemaError for columns that do not fit, ConflictError after an abort.
         """
-        stager = self._stager()
-        if is_committed(self._state, stager.manifest):
-            # Its rows may be refused now: what an insert has put there is there.
-            for _ in batches:
-                pass
-            return StagedTask(self._state.write_id, task_index)
+        stager = Stager(self._store, self._state, base_of(self._store, self._state))
         return stager.stage(batches, task_index)
 
     def for_application(self, application_id: str, application_version: int) -> BulkWrite:
@@ -112,20 +94,20 @@ class BulkWrite:
         state = replace(
             self._state, application_id=application_id, application_version=application_version
         )
-        return BulkWrite(self._folder, state, self._environment)
+        return BulkWrite(self._store, state)
 
     @property
     def is_committed(self) -> bool:
         """Whether the write's application version, or a later one, is in the table by now."""
-        return is_committed(self._state, TableStore(self._folder, self._environment).newest())
+        return is_committed(self._state, self._store.newest())
 
     def commit(self, tasks: Sequence[StagedTask]) -> WriteResult:
         """Publish all tasks at one timestamp. On any error the table is as it was."""
-        stager = self._stager()
-        result = Commit(stager.store, self._state, stager.manifest, tasks).run()
+        base = base_of(self._store, self._state)
+        result = Commit(self._store, self._state, base, tasks).run()
         with contextlib.suppress(StorageError):  # it is committed, whatever is left in staging
             self.abort()
-        maintain_soon(stager.store, {tablet_id for task in tasks for tablet_id in task.tablet_ids})
+        maintain_soon(self._store, {tablet_id for task in tasks for tablet_id in task.tablet_ids})
         return WriteResult(
             **vars(result.counts),
             timestamp=result.timestamp,
@@ -135,7 +117,13 @@ class BulkWrite:
 
     def abort(self) -> None:
         """Remove everything that was staged; safe to call at any time, by any process."""
-        end_write(TableStore(self._folder, self._environment), self._state)
+        end_write(self._store, self._state)
+
+
+def _opened_write(folder: Path, lock_timeout_seconds: float, state: WriteState) -> BulkWrite:
+    """Return a write that another process has begun."""
+    environment = replace(default_environment(), lock_timeout_seconds=lock_timeout_seconds)
+    return BulkWrite(TableStore(folder, environment), state)
 
 
 @dataclass(frozen=True)

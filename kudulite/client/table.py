@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from inspect import getdoc
 from pathlib import Path
 from typing import Never, TypeVar, Unpack
 
 import pyarrow as pa
 
-from kudulite.client.bulk_write import BulkWrite, SmallWrite, WriteResult
+from kudulite.client.bulk_write import Batches, BulkWrite, SmallWrite, WriteResult
 from kudulite.client.lookup import KeyLookup, arrow_batches, row_history
 from kudulite.client.native_plan import (
     NATIVE_LIMITS,
@@ -285,21 +285,20 @@ class Table(RowOperations):
                 owner=owner,
             )
             if begin_write(self._store, state):
-                return BulkWrite(self.path, state, self._store.environment)
+                return BulkWrite(self._store, state)
 
     def _write(self, operation: str, data: Rows, options: WriteOptions) -> WriteResult:
         _check_options(self.name, options)
         names, batches = arrow_batches(data, self.schema, self.name)
         if options.keys() <= {"ignore_null"}:
             kind = parse_operation(operation)
-            ignore_null = options.get("ignore_null", False)
-            small = SmallWrite(self._store, kind, names, ignore_null)
+            small = SmallWrite(self._store, kind, names, options.get("ignore_null", False))
             result, batches = small.write(batches)
             if result is not None:
                 return result
         return self._run(self.new_bulk_write(operation, columns=names, **options), batches)
 
-    def _run(self, write: BulkWrite, batches: Iterable[pa.RecordBatch | pa.Table]) -> WriteResult:
+    def _run(self, write: BulkWrite, batches: Batches) -> WriteResult:
         try:
             return write.commit([write.stage(batches)])
         except BaseException:
