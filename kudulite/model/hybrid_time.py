@@ -54,9 +54,7 @@ def parse_timestamp(value: object) -> int:
     """
     if isinstance(value, str):
         return _parse_text(value)
-    if isinstance(value, bool):
-        raise TimestampError(f"{value!r} is not a moment")
-    if isinstance(value, int):
+    if isinstance(value, int) and not isinstance(value, bool):
         return _from_integer(value)
     if isinstance(value, datetime):
         aware = value if value.tzinfo is not None else value.replace(tzinfo=UTC)

@@ -167,15 +167,12 @@ class BoundPredicates:
 
     def evaluate(self, batch: pa.RecordBatch | pa.Table) -> np.ndarray:
         """Return bool[n], which rows match; `batch` has `columns`, of exactly their types."""
-        if self.is_empty:
-            return np.zeros(batch.num_rows, bool)
-        result: np.ndarray | None = None
+        result = np.full(batch.num_rows, not self.is_empty)
         for name in self.columns:
-            match = evaluate_constraint(self.constraints[name], batch.column(name))
-            result = match if result is None else result & match
+            result &= evaluate_constraint(self.constraints[name], batch.column(name))
             if not result.any():
-                return result
-        return np.ones(batch.num_rows, bool) if result is None else result
+                break
+        return result
 
     def may_match_statistics(
         self,

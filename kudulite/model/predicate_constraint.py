@@ -125,8 +125,8 @@ def build_constraint(column: Column, comparisons: Iterable[tuple[str, Any]]) -> 
     if column.type.is_array:
         return _null_test(column, comparisons)
     has_null = has_value = False
-    lower: DomainKey = domain_min(column.type)
-    top = domain_max(column.type)
+    bottom, top = _domain_range(column.type)
+    lower = bottom
     upper: DomainKey = None if top is None else domain_successor(top)
     allowed: set[DomainKey] | None = None
     for op, value in comparisons:
@@ -134,8 +134,9 @@ def build_constraint(column: Column, comparisons: Iterable[tuple[str, Any]]) -> 
             has_null = True
             continue
         has_value = True
-        if op == "in":
-            keys = _keys_of(value, column)
+        if op == "in":  # NULL matches nothing, and the column cannot hold what is not exact
+            floors = [literal_floor(v, column.type, column.name) for v in value if v is not None]
+            keys = {key for key, is_exact in floors if is_exact}
             allowed = keys if allowed is None else allowed & keys
             continue
         low, high = _interval(op, value, column)
@@ -155,7 +156,7 @@ def build_constraint(column: Column, comparisons: Iterable[tuple[str, Any]]) -> 
         return ColumnConstraint(column, keys=tuple(sorted(allowed)))
     return ColumnConstraint(
         column,
-        lower=None if lower <= domain_min(column.type) else lower,
+        lower=None if lower <= bottom else lower,
         upper=None if top is not None and upper > top else upper,
     )
 
@@ -172,14 +173,6 @@ def _null_test(column: Column, comparisons: Iterable[tuple[str, Any]]) -> Column
         is_empty = len(operators) > 1 or not column.nullable
         return ColumnConstraint(column, is_null=True, is_empty=is_empty)
     return ColumnConstraint(column)
-
-
-def _keys_of(values: Iterable[Any], column: Column) -> set[DomainKey]:
-    """Return the keys of an IN list without NULL and values that the column cannot hold."""
-    floors = [
-        literal_floor(value, column.type, column.name) for value in values if value is not None
-    ]
-    return {key for key, is_exact in floors if is_exact}
 
 
 def _interval(op: str, value: Any, column: Column) -> tuple[DomainKey, DomainKey]:
@@ -214,17 +207,10 @@ def _prefix_interval(value: Any, column: Column) -> tuple[bytes, bytes | None]:
     return prefix, prefix_successor(prefix)
 
 
-def domain_min(column_type: ColumnType) -> DomainKey:
-    """Return the smallest key of the type."""
-    return b"" if column_type.is_bytes else _number_range(column_type)[0]
-
-
-def domain_max(column_type: ColumnType) -> int | None:
-    """Return the greatest key of the type, None for bytes, which have none."""
-    return None if column_type.is_bytes else _number_range(column_type)[1]
-
-
-def _number_range(column_type: ColumnType) -> tuple[int, int]:
+def _domain_range(column_type: ColumnType) -> tuple[DomainKey, DomainKey]:
+    """Return the smallest and the greatest key of the type; bytes have no greatest."""
+    if column_type.is_bytes:
+        return b"", None
     if column_type.name == "bool":
         return 0, 1
     if column_type.is_float:
@@ -282,7 +268,7 @@ def _bytes_literal(value: Any, column_type: ColumnType) -> bytes:
 def _exact_floor(value: Any, column_type: ColumnType) -> tuple[int, bool]:
     """Return the floor for integers and decimals; a float stands for the number it prints as."""
     if not isinstance(value, int) and not math.isfinite(value):
-        lowest, highest = _number_range(column_type)
+        lowest, highest = _domain_range(column_type)
         return (lowest - 1 if value < 0 else highest), False  # NaN is above all
     number = Fraction(repr(value) if isinstance(value, float) else value)
     number *= 10 ** (column_type.scale or 0)
