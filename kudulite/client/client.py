@@ -88,8 +88,8 @@ class Client:
     def list_tables(self, match_substring: str = "") -> list[str]:
         """Return the names of the tables, sorted; of those that contain `match_substring`."""
         names = [path.name for path in self.root.iterdir() if path.is_dir()]
-        names = [name for name in names if match_substring in name]
-        return sorted(n for n in names if not n.startswith(".") and self._store(n).exists())
+        names = [name for name in names if match_substring in name and not name.startswith(".")]
+        return sorted(name for name in names if self._store(name).exists())
 
     def table_exists(self, name: str) -> bool:
         """Whether there is a table of this name."""
@@ -132,7 +132,7 @@ class Client:
         elif hash_partitions is not None or range_partitions is not None:
             raise SchemaError(f"table {name!r}: give partitioning, or hash and range partitions")
         store.create(schema, partitioning.build(schema))
-        self._remove_trash()
+        remove_trash(self.root, self._environment.file_system)
         return Table(store)
 
     def latest_observed_timestamp(self) -> datetime:
@@ -175,9 +175,6 @@ class Client:
         table = self.table(name)
         set_table_aside(table._store, f"deletion of {name!r}", if_version=if_version)
         self._environment.file_system.sync_directory(self.root)
-        self._remove_trash()
-
-    def _remove_trash(self) -> None:
         remove_trash(self.root, self._environment.file_system)
 
     def _store(self, name: str) -> TableStore:

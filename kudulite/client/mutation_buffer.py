@@ -357,7 +357,6 @@ class FailureSummary:
     def __init__(self) -> None:
         self._operation_count = 0
         self._count = 0
-        self._row_count = 0
         self._statuses: Counter[str] = Counter()
         self._keys: list[tuple[object, ...]] = []
         self._first: PendingError | None = None
@@ -380,7 +379,6 @@ class FailureSummary:
             if error.error is not None:
                 self._error = self._error or error.error
                 continue
-            self._row_count += 1
             if len(self._keys) < KEYS_SHOWN_MAX:
                 self._keys.append(error.operation.key)
 
@@ -392,7 +390,7 @@ class FailureSummary:
             raise RowError(
                 self._text(),
                 reason=self._first.reason,
-                row_count=self._row_count,
+                row_count=self._count,  # no failure is of another kind
                 keys=tuple(self._keys),
             )
         is_ours = isinstance(self._error, KuduliteError)

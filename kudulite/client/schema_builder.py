@@ -176,10 +176,15 @@ class SchemaBuilder:
         self._specs: list[ColumnSpec] = []
         self._key_names: list[str] | None = None
 
+    @property
+    def _keys(self) -> list[str]:
+        if self._key_names is not None:
+            return self._key_names
+        return [spec.name for spec in self._specs if spec.is_primary_key]
+
     def __repr__(self) -> str:
-        keys = self._key_names or [spec.name for spec in self._specs if spec.is_primary_key]
         columns = ", ".join(map(repr, self._specs))
-        return f"<kudulite schema builder: {columns or 'no columns'}; key {', '.join(keys)}>"
+        return f"<kudulite schema builder: {columns or 'no columns'}; key {', '.join(self._keys)}>"
 
     def add_column(
         self,
@@ -243,11 +248,7 @@ class SchemaBuilder:
 
     def build(self) -> Schema:
         """Return the schema, key columns first. Raises SchemaError."""
-        names = self._key_names
-        if names is None:
-            names = [spec.name for spec in self._specs if spec.is_primary_key]
-        columns = [spec.build() for spec in self._specs]
-        return Schema.build(columns, names)
+        return Schema.build([spec.build() for spec in self._specs], self._keys)
 
 
 class Partitioning:
