@@ -13,7 +13,6 @@ ArrowInvalid for a value that has no exact counterpart.
 from __future__ import annotations
 
 import decimal
-from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
@@ -99,10 +98,6 @@ def _cast_list(array: pa.Array, column_type: ColumnType) -> pa.Array:
         type=column_type.arrow,
         mask=array.is_null() if array.null_count else None,
     )
-
-
-def _cast_plain(array: pa.Array, column_type: ColumnType) -> pa.Array:
-    return array.cast(column_type.arrow)
 
 
 def _is_exact_source(source: pa.DataType, column_type: ColumnType) -> bool:
@@ -198,17 +193,18 @@ def fitted(array: pa.Array, column_type: ColumnType) -> pa.Array:
     if pa.types.is_null(array.type):
         return pa.nulls(len(array), column_type.arrow)
     if array.type != column_type.arrow:
-        array = _caster(column_type)(_unwrapped(array), column_type)
+        array = _cast(_unwrapped(array), column_type)
     _check_values(array, column_type)
     return array
 
 
-def _caster(column_type: ColumnType) -> Callable[[pa.Array, ColumnType], pa.Array]:
+def _cast(array: pa.Array, column_type: ColumnType) -> pa.Array:
     if column_type.is_integer or column_type.is_float:
-        return _cast_number
+        return _cast_number(array, column_type)
     if column_type.is_array:
-        return _cast_list
-    return _cast_decimal if column_type.name == "decimal" else _cast_plain
+        return _cast_list(array, column_type)
+    is_decimal = column_type.name == "decimal"
+    return _cast_decimal(array, column_type) if is_decimal else array.cast(column_type.arrow)
 
 
 def _unwrapped(array: pa.Array) -> pa.Array:

@@ -53,7 +53,16 @@ def parse_timestamp(value: object) -> int:
     a HybridTime as in `WriteResult.timestamp`, or microseconds since 1970 when below 2**52.
     """
     if isinstance(value, str):
-        return _parse_text(value)
+        text = value.strip()
+        if text.lstrip("-").isdigit():
+            return _from_integer(int(text))
+        try:
+            return parse_timestamp(datetime.fromisoformat(text))
+        except ValueError as error:
+            raise TimestampError(
+                f"{value!r} is not a moment; give ISO 8601 as in 2026-11-21T10:00:00Z,"
+                " microseconds since 1970, or a HybridTime"
+            ) from error
     if isinstance(value, int) and not isinstance(value, bool):
         return _from_integer(value)
     if isinstance(value, datetime):
@@ -64,19 +73,6 @@ def parse_timestamp(value: object) -> int:
     raise TimestampError(
         f"{value!r} is not a moment; give a datetime, an ISO 8601 text, or a HybridTime integer"
     )
-
-
-def _parse_text(text: str) -> int:
-    stripped = text.strip()
-    if stripped.lstrip("-").isdigit():
-        return _from_integer(int(stripped))
-    try:
-        return parse_timestamp(datetime.fromisoformat(stripped))
-    except ValueError as error:
-        raise TimestampError(
-            f"{text!r} is not a moment; give ISO 8601 as in 2026-11-21T10:00:00Z, microseconds"
-            " since 1970, or a HybridTime"
-        ) from error
 
 
 def _from_integer(value: int) -> int:

@@ -84,14 +84,6 @@ class Predicate:
         return f"{self.column} {self.op} {value_text(self.value)}"
 
 
-def conjunction(where: Sequence[Predicate] | Predicate) -> list[Predicate]:
-    """Return a user's condition, one predicate or several, as a list.
-
-    Text is not a condition; `bind_predicates` refuses it as a whole.
-    """
-    return [where] if isinstance(where, Predicate | str) else list(where)
-
-
 class ColumnExpression:
     """A column to compare: `==`, `<`, `<=`, `>`, `>=` and the methods return a Predicate."""
 
@@ -231,18 +223,14 @@ class BoundPredicates:
         return [domain_value(key, constraint.column.type) for key in constraint.keys]
 
 
-def bind_predicates(
-    predicates: Predicate | Iterable[Predicate] | None, schema: Schema
-) -> BoundPredicates:
+def bind_predicates(predicates: Iterable[Predicate], schema: Schema) -> BoundPredicates:
     """Check predicates against a schema and merge them.
 
     ColumnNotFoundError for an unknown column; SchemaError, naming column and value, for a literal
     that cannot be compared with it. Ints, floats and Decimals compare with every number; ISO
     strings with dates and timestamps; a naive datetime with unixtime_micros as UTC.
     """
-    if isinstance(predicates, Predicate):
-        predicates = (predicates,)
-    given: tuple[Predicate, ...] = tuple(predicates or ())
+    given = tuple(predicates)
     grouped: dict[str, list[tuple[str, Any]]] = {}
     for predicate in given:
         if not isinstance(predicate, Predicate):

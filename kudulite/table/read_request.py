@@ -27,7 +27,7 @@ import pyarrow as pa
 
 from kudulite.errors import ConflictError, OptionError, SchemaError
 from kudulite.model.aliases import Columns, Moment, Where
-from kudulite.model.predicate import Predicate, bind_predicates, conjunction
+from kudulite.model.predicate import Predicate, bind_predicates
 from kudulite.model.schema import Column, Schema
 from kudulite.rowset.rowset import DiffSpec, ScanSpec
 from kudulite.table.history import choose_snapshot
@@ -76,11 +76,14 @@ class ReadRequest:
         limit: int | None = None,
         images: str = "after",
     ) -> ReadRequest:
-        """Return a request from arguments as users give them: text of columns is one name."""
+        """Return a request from arguments as users give them: text of columns is one name.
+
+        Text is not a condition; `bind_predicates` refuses it as a whole.
+        """
         names = (columns,) if isinstance(columns, str) else columns
         return ReadRequest(
             columns=None if names is None else tuple(names),
-            where=tuple(conjunction(where)),
+            where=(where,) if isinstance(where, Predicate | str) else tuple(where),
             at=at,
             start=start,
             ordered=ordered,

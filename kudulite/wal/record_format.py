@@ -77,7 +77,8 @@ def encode_record(changes: Record) -> bytes:
         assert all(len(mask) == row_count for mask in masks)
         raw_parts.append(_encode_masks(masks))
     arrays = list(changes.columns.values())
-    batch = pa.RecordBatch.from_arrays(arrays, names=_names(len(arrays)))
+    # The message omits the schema, and with it the names.
+    batch = pa.RecordBatch.from_arrays(arrays, names=list(map(str, changes.columns)))
     assert batch.num_rows == row_count
     raw_parts.append(batch.serialize())
     raw = b"".join(raw_parts)
@@ -116,12 +117,6 @@ def _encode_masks(masks: Sequence[np.ndarray]) -> bytes:
     padded = np.zeros((len(masks), _aligned(bits.shape[1])), np.uint8)
     padded[:, : bits.shape[1]] = bits
     return padded.tobytes()
-
-
-@functools.cache
-def _names(count: int) -> list[str]:
-    """Return field names for `count` arrays; a message without a schema omits them."""
-    return [str(index) for index in range(count)]
 
 
 @dataclass(frozen=True)
