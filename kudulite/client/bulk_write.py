@@ -33,7 +33,6 @@ from kudulite.errors import RowError, StorageError
 from kudulite.model.schema import Schema
 from kudulite.table.commit import Commit
 from kudulite.table.maintenance import maintain_soon
-from kudulite.table.manifest import Manifest
 from kudulite.table.row_write import RowWriter
 from kudulite.table.stage import StagedTask, Stager, WriteState, base_of, end_write, is_committed
 from kudulite.table.table_store import TableStore, default_environment
@@ -155,7 +154,9 @@ class SmallWrite:
         checked = stager.checked_rows(rows)
         codes = np.full(rows.num_rows, int(self.operation), dtype=np.uint8)
         stager.check_nulls(checked, codes)
-        if not self._is_of_one_tablet(manifest, checked):
+        keys = {name: checked.column(name).chunk(0) for name in manifest.schema.key_names}
+        index = manifest.partition.tablet_index(keys, rows.num_rows)
+        if index[0] < 0 or (index != index[0]).any():  # of no tablet, or of several
             return None, [rows]
         operations = self._operations(manifest.schema, checked)
         result = RowWriter(self.store).write(operations, is_atomic=True)
@@ -179,11 +180,6 @@ class SmallWrite:
         if not count:
             return None, taken
         return joined_batches(taken), ()
-
-    def _is_of_one_tablet(self, manifest: Manifest, rows: pa.Table) -> bool:
-        columns = {name: rows.column(name).chunk(0) for name in manifest.schema.key_names}
-        index = manifest.partition.tablet_index(columns, rows.num_rows)
-        return bool(index[0] >= 0 and (index == index[0]).all())
 
     def _operations(self, schema: Schema, rows: pa.Table) -> list[RowOperation]:
         columns = [_cells(rows.column(name), schema, name) for name in rows.column_names]

@@ -129,7 +129,7 @@ class WriteOperation(RowOperation):
                 f"table {layout.table!r}: Key not specified: {self}; the primary key is ({key})"
             )
         if self.operation >= Operation.UPDATE:
-            has_more = len(values) > layout.key_count
+            has_more = len(values) > len(layout.key_names)
             if self.operation.is_delete and has_more:
                 self.values = {name: values[name] for name in layout.schema.key_names}
             elif self.operation.is_update and not has_more:
@@ -257,7 +257,6 @@ class RowLayout:
         self.table = table
         self.schema = schema
         self.key_names = frozenset(schema.key_names)
-        self.key_count = schema.key_count
         self._positions = tuple((c.name, converter_of(c, table)) for c in schema.columns)
         self._columns: dict[Any, tuple[str, Converter]] = dict(enumerate(self._positions))
         self._columns |= {name: (name, convert) for name, convert in self._positions}

@@ -350,7 +350,6 @@ def range_of(
     them. Raises SchemaError.
     """
     names = [column.name for column in columns]
-    types = [column.type for column in columns]
 
     def bound(given: Any, is_upper: bool, kind: str) -> tuple | None:
         kind = checked_choice("range bound type", kind, BOUND_TYPES)
@@ -361,7 +360,14 @@ def range_of(
             raise SchemaError(f"range bound {row!r}; the range columns are {', '.join(names)}")
         pairs = zip(row, columns, strict=False)
         canonical = tuple(canonical_value(v, c.type, c.name) for v, c in pairs)
-        return _half_open(canonical, types, is_upper=is_upper, kind=kind)
+        if (kind == INCLUSIVE_BOUND) != is_upper:
+            return canonical
+        # Its half-open twin begins or ends at the next value.
+        if len(canonical) < len(columns):
+            raise SchemaError(f"bound {canonical!r} must name every range column to be {kind}")
+        last = columns[-1]
+        key, _ = literal_floor(canonical[-1], last.type, last.name)
+        return (*canonical[:-1], domain_value(domain_successor(key), last.type))
 
     return RangePartition(bound(lower, False, lower_type), bound(upper, True, upper_type))
 
@@ -381,16 +387,6 @@ def _bound_tuple(given: Any, names: Sequence[str]) -> tuple | None:
             raise SchemaError(f"range bound {dict(given)!r} skips a leading range column")
         return tuple(values) or None
     return tuple(given) or None if isinstance(given, list | tuple) else (given,)
-
-
-def _half_open(bound: tuple, types: Sequence[ColumnType], *, is_upper: bool, kind: str) -> tuple:
-    """Turn an inclusive upper or exclusive lower bound into its half-open twin."""
-    if (kind == INCLUSIVE_BOUND) == (not is_upper):
-        return bound
-    if len(bound) < len(types):
-        raise SchemaError(f"bound {bound!r} must name every range column to be {kind}")
-    key, _ = literal_floor(bound[-1], types[-1], "bound")
-    return (*bound[:-1], domain_value(domain_successor(key), types[-1]))
 
 
 def _split_ranges(
