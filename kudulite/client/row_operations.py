@@ -60,13 +60,13 @@ class RowTarget:
         self.writer = RowWriter(store)
         self.layout = RowLayout(self.name, store.newest().schema)
 
-    def refresh(self) -> bool:
-        """Read the schema again; whether it has changed."""
+    def converted_anew(self, record: Any, error: ColumnNotFoundError) -> dict[str, Any]:
+        """Convert a record again if another process has changed the schema; else raise `error`."""
         schema = self._store.newest().schema
         if schema == self.layout.schema:
-            return False
+            raise error
         self.layout = RowLayout(self.name, schema)
-        return True
+        return self.layout.convert(record)
 
 
 class WriteOperation(RowOperation):
@@ -80,23 +80,22 @@ class WriteOperation(RowOperation):
         self.operation = self.kind
         self.target = target
         self.is_applied = False
-        self.values = self._converted(record) if record else {}
-
-    def _converted(self, record: Any) -> dict[str, Any]:
-        target = self.target
         try:
-            return target.layout.convert(record)
-        except ColumnNotFoundError:
-            # Another process may have added the column.
-            if not target.refresh():
-                raise
-            return target.layout.convert(record)
+            self.values = target.layout.convert(record) if record else {}
+        except ColumnNotFoundError as error:
+            self.values = target.converted_anew(record, error)
 
     def __setitem__(self, column: str | int, value: Any) -> None:
         """Set a column by name or index. Raises ColumnNotFoundError, SchemaError, UsageError."""
         if self.is_applied:
             raise UsageError(f"{self}: it was applied already; make a new operation")
-        self.values |= self._converted({column: value})
+        found = self.target.layout.columns.get(column)
+        if found is None:
+            error = self.target.layout.no_column(column)
+            self.values |= self.target.converted_anew({column: value}, error)
+        else:
+            name, convert = found
+            self.values[name] = convert(value)
 
     def __str__(self) -> str:
         """Return it as Kudu shows one: `INSERT int32 key=1, string name="a"`."""
@@ -258,8 +257,9 @@ class RowLayout:
         self.schema = schema
         self.key_names = frozenset(schema.key_names)
         self._positions = tuple((c.name, converter_of(c, table)) for c in schema.columns)
-        self._columns: dict[Any, tuple[str, Converter]] = dict(enumerate(self._positions))
-        self._columns |= {name: (name, convert) for name, convert in self._positions}
+        # By name and by index from 0.
+        self.columns: dict[Any, tuple[str, Converter]] = dict(enumerate(self._positions))
+        self.columns |= {name: (name, convert) for name, convert in self._positions}
         # The operation's type, the cells of all columns, and two bits per column: set, and null.
         self._fixed_bytes = 1 + sum(_value_bytes(column.type) for column in schema.columns)
         self._fixed_bytes += 2 * ((len(schema.columns) + 7) // 8)
@@ -273,17 +273,17 @@ class RowLayout:
         values. Raises ColumnNotFoundError, SchemaError.
         """
         if type(record) is dict or isinstance(record, Mapping):  # the abstract class costs more
-            columns, values = self._columns, {}
+            columns, values = self.columns, {}
             try:
                 for key, value in record.items():
                     name, convert = columns[key]
                     values[name] = convert(value)
             except KeyError:
-                raise self._no_column(key) from None
+                raise self.no_column(key) from None
             return values
         if isinstance(record, tuple | list):
             if len(record) > len(self._positions):
-                raise self._no_column(len(self._positions))
+                raise self.no_column(len(self._positions))
             pairs = zip(self._positions, record, strict=False)
             return {name: convert(value) for (name, convert), value in pairs}
         raise SchemaError(
@@ -304,7 +304,8 @@ class RowLayout:
             size += sum(map(_element_bytes, values.get(name) or ()))
         return size
 
-    def _no_column(self, key: Any) -> ColumnNotFoundError:
+    def no_column(self, key: Any) -> ColumnNotFoundError:
+        """Return the error for a column that is not there."""
         what = f"no column {key!r}" if isinstance(key, str) else f"column index {key} out of bounds"
         names = ", ".join(self.schema.names)
         return ColumnNotFoundError(f"table {self.table!r}: {what}; columns: {names}")
