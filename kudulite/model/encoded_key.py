@@ -32,10 +32,12 @@ from kudulite.model.key_hash import binary_parts
 from kudulite.model.types import ColumnType, joined
 from kudulite.model.values import (
     canonical_value,
+    date_from_days,
+    decimal_from_unscaled,
     decimal_unscaled,
+    timestamp_from_micros,
     to_days,
     to_micros,
-    value_of_number,
 )
 
 _TERMINATOR = b"\0\0"
@@ -172,6 +174,17 @@ def decode_key(key: bytes, types: Sequence[ColumnType]) -> tuple[Any, ...]:
     if position != len(key):
         raise CorruptionError(f"encoded key {key.hex()} is longer than its columns")
     return tuple(values)
+
+
+def value_of_number(number: Any, column_type: ColumnType) -> Any:
+    """Return the canonical value of a whole number, day, microsecond or unscaled decimal."""
+    if column_type.is_timestamp:
+        return timestamp_from_micros(number, column_type)
+    if column_type.name == "date":
+        return date_from_days(number)
+    if column_type.name == "decimal":
+        return decimal_from_unscaled(number, column_type.scale or 0)
+    return number
 
 
 def key_successor(key: bytes) -> bytes:

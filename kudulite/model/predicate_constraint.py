@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from kudulite.errors import SchemaError
-from kudulite.model.encoded_key import prefix_successor
+from kudulite.model.encoded_key import prefix_successor, value_of_number
 from kudulite.model.schema import Column
 from kudulite.model.types import DATE_MAX, DATE_MIN, ColumnType, value_text
 from kudulite.model.values import (
@@ -40,7 +40,6 @@ from kudulite.model.values import (
     to_days,
     to_micros,
     to_text,
-    value_of_number,
 )
 
 RANK_EMPTY, RANK_NULL, RANK_VALUES, RANK_RANGE, RANK_NOT_NULL = range(5)

@@ -182,17 +182,6 @@ def timestamp_from_micros(micros: int, column_type: ColumnType) -> datetime.date
         return micros
 
 
-def value_of_number(number: Any, column_type: ColumnType) -> Any:
-    """Return the canonical value of a whole number, day, microsecond or unscaled decimal."""
-    if column_type.is_timestamp:
-        return timestamp_from_micros(number, column_type)
-    if column_type.name == "date":
-        return date_from_days(number)
-    if column_type.name == "decimal":
-        return decimal_from_unscaled(number, column_type.scale or 0)
-    return number
-
-
 def _to_timestamp(value: Any, column_type: ColumnType) -> datetime.datetime | int:
     return timestamp_from_micros(to_micros(value, column_type), column_type)
 
