@@ -185,7 +185,7 @@ class ScanSettings:
         return self
 
     def set_cache_blocks(self, cache_blocks: bool) -> Self:
-        """Do nothing: scans do not use the block cache."""
+        """Do nothing: short reads use the block cache, and larger ones do not."""
         return self
 
     def set_timeout_millis(self, millis: int) -> Self:
