@@ -105,6 +105,7 @@ from kudulite.table.garbage_collection import GarbageResult
 from kudulite.table.maintenance import MaintenanceResult, TableStatistics
 from kudulite.table.read_request import ReadRequest
 from kudulite.table.stage import StagedTask
+from kudulite.tablet.operation import Operation, parse_operation
 
 __version__ = "0.1.0"
 
@@ -169,6 +170,7 @@ __all__ = [
     "NativeFile",
     "NativeLimits",
     "NativePlan",
+    "Operation",
     "PartialRow",
     "Partitioning",
     "PendingError",
@@ -222,6 +224,7 @@ __all__ = [
     "list_backups",
     "open_table",
     "pack_tokens",
+    "parse_operation",
     "parse_timestamp",
     "parse_type",
     "restore",

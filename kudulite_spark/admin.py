@@ -31,9 +31,9 @@ from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import IntegerType, StructType
 
 import kudulite
-from kudulite import Backup, BackupPiece, MaintenanceResult, Moment, Schema, Table
+from kudulite import Backup, BackupPiece, MaintenanceResult, Moment, Schema, Table, open_table
 from kudulite.errors import SchemaError
-from kudulite_spark.options import absolute_path, catalog_of, open_table
+from kudulite_spark.options import absolute_path, catalog_of
 from kudulite_spark.session import start_directory
 from kudulite_spark.types import find_name, spark_type, table_schema
 

@@ -33,7 +33,7 @@ from typing import NamedTuple
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from kudulite import Schema, Table
+from kudulite import Schema, Table, open_table
 from kudulite.errors import (
     ColumnNotFoundError,
     OptionError,
@@ -48,7 +48,6 @@ from kudulite_spark.options import (
     ReadOptions,
     WriteOptions,
     absolute_path,
-    open_table,
 )
 from kudulite_spark.reader import PushingTabletReader, ScanPlan, TabletReader, decoded_tokens
 from kudulite_spark.stream_bounds import StreamStart

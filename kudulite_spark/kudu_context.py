@@ -24,11 +24,11 @@ from pyspark import RDD
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import StructType
 
-from kudulite import Client, Key, Partitioning, Schema, Table
+from kudulite import Client, Key, Partitioning, Schema, Table, open_table
 from kudulite.errors import NotSupportedError, OptionError
 from kudulite_spark.admin import repartition_for
 from kudulite_spark.kudu_options import PREFIX, table_path
-from kudulite_spark.options import absolute_path, catalog_of, open_table
+from kudulite_spark.options import absolute_path, catalog_of
 from kudulite_spark.session import start_directory
 from kudulite_spark.types import table_schema
 

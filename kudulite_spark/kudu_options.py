@@ -89,7 +89,8 @@ def kudu_names_replaced(options: Mapping[str, str]) -> dict[str, str]:
             f"option {known[twice[0].lower()]!r} is given, and kudu-spark's name for the same; give"
             " only one of them"
         )
-    ignores_duplicates = _boolean(given, "kudu.ignoreDuplicateRowErrors")
+    duplicates = "kudu.ignoreDuplicateRowErrors"
+    ignores_duplicates = parse_boolean(duplicates, given.get(duplicates, "false"))
     operation = {name.lower(): value for name, value in {**rest, **found}.items()}.get("operation")
     if ignores_duplicates and operation is not None and operation.strip().lower() == "insert":
         # Under either name: kudu-spark ignores duplicates of inserts only.
@@ -154,7 +155,7 @@ def _check_the_others(given: Mapping[str, str]) -> None:
         if name in given:
             _number(given, name)
     for name in _BOOLEANS:
-        if _boolean(given, name) and name in _REFUSED:
+        if parse_boolean(name, given.get(name, "false")) and name in _REFUSED:
             raise OptionError(f"option {name!r} cannot be kept: {_REFUSED[name]}")
     for name, choices in _CHOICES.items():
         choice = given.get(name, choices[0]).strip().lower()
@@ -178,8 +179,9 @@ def _number(given: Mapping[str, str], name: str) -> int:
     return int(text)
 
 
-def _boolean(given: Mapping[str, str], name: str) -> bool:
-    text = given.get(name, "false").strip().lower()
-    if text not in ("true", "false"):
-        raise OptionError(f"option {name!r} is true or false, found {given[name]!r}")
-    return text == "true"
+def parse_boolean(option: str, text: str) -> bool:
+    """Return the value of an option. Raises OptionError for a text other than true and false."""
+    value = text.strip().lower()
+    if value not in ("true", "false"):
+        raise OptionError(f"option {option!r} is true or false, found {text!r}")
+    return value == "true"

@@ -65,11 +65,12 @@ from kudulite import (
     Schema,
     Table,
     Where,
+    open_table,
 )
 from kudulite.errors import OptionError
 from kudulite_spark.filter_text import parse_filter
 from kudulite_spark.literals import condition, literal
-from kudulite_spark.options import SCAN_TOKENS, absolute_path, open_table, parse_names
+from kudulite_spark.options import SCAN_TOKENS, absolute_path, parse_names
 from kudulite_spark.reader import encoded_tokens
 from kudulite_spark.session import start_directory
 from kudulite_spark.types import find_all, spark_schema, spark_type

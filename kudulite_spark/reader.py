@@ -48,8 +48,7 @@ from pyspark.sql.datasource import (
 )
 
 import kudulite
-from kudulite import Predicate, ReadRequest, RowSetToken, Token
-from kudulite_spark.options import open_table
+from kudulite import Predicate, ReadRequest, RowSetToken, Token, open_table
 from kudulite_spark.types import BEFORE, CHANGE_COLUMNS
 
 # Each batch has a high fixed cost: 64 Ki rows are read nearly twice as fast as 10,000 (measured).

@@ -25,9 +25,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from kudulite import Predicate, ScanToken, Table, Token
+from kudulite import Predicate, ScanToken, Table, Token, open_table
 from kudulite.errors import ConflictError, OptionError, TableNotFoundError, TimestampError
-from kudulite_spark.options import open_table
 from kudulite_spark.reader import ScanPlan, TabletReader, fitted_batches
 from kudulite_spark.stream_bounds import (
     NOW,

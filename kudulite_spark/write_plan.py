@@ -24,7 +24,7 @@ from typing import Any
 
 from pyspark.sql.types import StructField, StructType
 
-from kudulite import BulkWrite, Column, ColumnType, Partitioning, Schema, Table
+from kudulite import BulkWrite, Column, ColumnType, Partitioning, Schema, Table, open_table
 from kudulite.errors import (
     ColumnNotFoundError,
     NotSupportedError,
@@ -33,7 +33,7 @@ from kudulite.errors import (
     TableExistsError,
     TableNotFoundError,
 )
-from kudulite_spark.options import WriteOptions, absolute_path, catalog_of, find_table, open_table
+from kudulite_spark.options import WriteOptions, absolute_path, catalog_of, find_table
 from kudulite_spark.types import (
     BEFORE,
     CHANGE_TYPE,

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kudulite_spark.options import KNOWN_NAMES, OPERATIONS
+from kudulite.tablet.operation import OPERATION_NAMES
+from kudulite_spark.options import KNOWN_NAMES
 from tests.support.spark.spark_tables import load, save, staged_files, stored
 from tests.support.tiers import tiered
 
@@ -50,7 +51,7 @@ BAD_WRITES = {
         [("c", 3, 1, "y")],
         SCHEMA,
         {"operation": "merge"},
-        ["unknown operation 'merge'", ", ".join(OPERATIONS)],
+        ["unknown operation 'merge'", ", ".join(OPERATION_NAMES)],
     ),
     "unknown column": (
         [("c", 3, 1)],

@@ -3,9 +3,9 @@
 import pytest
 
 from kudulite.errors import OptionError
+from kudulite.tablet.operation import OPERATION_NAMES
 from kudulite_spark.options import (
     KNOWN_NAMES,
-    OPERATIONS,
     ReadOptions,
     WriteOptions,
     local_path,
@@ -75,7 +75,7 @@ def test_unknown_option_names_itself_and_all_known_ones(parse):
 def test_unknown_operation_lists_the_eight():
     """Also a read refuses it: a view is written with the options that it is read with."""
     for parse in (ReadOptions.parse, WriteOptions.parse):
-        with pytest.raises(OptionError, match=f"unknown operation 'merge'.*{OPERATIONS[-1]}"):
+        with pytest.raises(OptionError, match=f"unknown operation 'merge'.*{OPERATION_NAMES[-1]}"):
             parse({"path": "/t", "operation": "merge"})
 
 
