@@ -28,14 +28,12 @@ import sys
 from collections.abc import MutableMapping
 from dataclasses import replace
 from types import FrameType
-from typing import NamedTuple
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from kudulite import Schema, Table, open_table
+from kudulite import ReadRequest, Schema, Table, open_table
 from kudulite.errors import (
-    ColumnNotFoundError,
     OptionError,
     SchemaError,
     TableNotFoundError,
@@ -51,19 +49,24 @@ from kudulite_spark.options import (
 )
 from kudulite_spark.reader import PushingTabletReader, ScanPlan, TabletReader, decoded_tokens
 from kudulite_spark.stream_bounds import StreamStart
-from kudulite_spark.stream_reader import StreamPlan, TableStreamReader
+from kudulite_spark.stream_reader import TableStreamReader
 from kudulite_spark.types import (
+    BEFORE,
+    CHANGE_COLUMNS,
     arrow_schema,
     change_schema,
     find_all,
-    find_name,
+    find_column,
     is_exactly_readable,
     spark_schema,
     table_columns,
     with_row_count,
 )
-from kudulite_spark.write_plan import plan_stream_write, plan_write
+from kudulite_spark.write_plan import plan_write
 from kudulite_spark.writer import StreamTableWriter, TableWriter
+
+# As HybridTimes: when the rows are read, or when the changes end; after when changes begin.
+Moments = tuple[int, int | None]
 
 _LOAD_PROCESS = "pyspark.sql.worker.create_data_source"
 _WRITE_PROCESS = "pyspark.sql.worker.write_into_data_source"
@@ -101,21 +104,10 @@ class KuduliteDataSource(DataSource):
         """Return the reader of the columns in `schema`, at the snapshot fixed by load()."""
         table, read = self._table_and_options()
         refuse_stream_options(read)
-        path = str(table.path)
-        own_names = check_schema(schema, table, read)
+        plan = scan_plan(schema, table, read, read.is_of_changes)
         if self._moments is None:
             self._moments = chosen_moments(table, read)
-        plan = ScanPlan.of(
-            path,
-            arrow_schema(schema),
-            own_names,
-            timestamp=self._moments.timestamp,
-            start=self._moments.start,
-            predicates=tuple(parse_filter(read.filter, table.schema)) if read.filter else (),
-            ordered=read.fault_tolerant_scan,
-            split_size_bytes=read.split_size_bytes,
-            pinned=decoded_tokens(tokens, path) if (tokens := read.scan_tokens) else None,
-        )
+        plan = plan.at(*self._moments)
         # The front plans each scan for itself, so it may always push.
         may_push = read.pushdown or (FRONT in self.options and not read.is_of_changes)
         if may_push and _is_called_from(_PUSHDOWN_PROCESS):
@@ -124,38 +116,24 @@ class KuduliteDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> TableWriter:
         """Check the write, make the table if the options ask for it, and return the writer."""
-        return plan_write(WriteOptions.parse(self.options), schema, overwrite)
+        return TableWriter(plan_write(WriteOptions.parse(self.options), schema, overwrite))
 
     def streamReader(self, schema: StructType) -> TableStreamReader:
         """Return the reader of a stream with the columns in `schema`."""
         ReadOptions.check_stream(self.options)
         table, read = self._table_and_options()
-        own_names = check_schema(schema, table, read, is_stream=True)
-        plan = StreamPlan(
-            path=str(table.path),
-            arrow_schema=arrow_schema(schema),
-            own_names=own_names,
-            start=StreamStart.of_option(read.start_timestamp),
-            predicates=tuple(parse_filter(read.filter, table.schema)) if read.filter else (),
-            split_size_bytes=read.split_size_bytes,
-            row_count_max=read.max_rows_per_trigger,
-        )
-        return TableStreamReader(plan)
+        plan = scan_plan(schema, table, read, is_of_changes=True)
+        start = StreamStart.of_option(read.start_timestamp)
+        return TableStreamReader(plan, start, read.max_rows_per_trigger)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamTableWriter:
         """Return the writer of one batch; the process that plans the batch begins the write."""
         options = WriteOptions.parse_stream(self.options)
-        if _is_called_from(_WRITE_PROCESS):
-            checkpoint = self.options.get(CHECKPOINT)
-            owner = None if checkpoint is None else f"stream {checkpoint}"
-            return plan_stream_write(options, schema, overwrite, owner)
-        return StreamTableWriter(
-            None,
-            path=absolute_path(options.path),
-            columns={},
-            is_overwrite=overwrite,
-            application_id=options.application_id,
-        )
+        if not _is_called_from(_WRITE_PROCESS):
+            return StreamTableWriter()
+        checkpoint = self.options.get(CHECKPOINT)
+        owner = None if checkpoint is None else f"stream {checkpoint}"
+        return StreamTableWriter(plan_write(options, schema, overwrite, owner))
 
     def _table_and_options(self) -> tuple[Table, ReadOptions]:
         """Open the table and parse the options, with column names in the table's case."""
@@ -178,20 +156,13 @@ class KuduliteDataSource(DataSource):
         self._moments = moments_of_load(table, read)
 
 
-class Moments(NamedTuple):
-    """The moments of a load(), as HybridTimes: rows at `timestamp`, or changes after `start`."""
-
-    start: int | None
-    timestamp: int
-
-
 def chosen_moments(table: Table, read: ReadOptions) -> Moments:
     """Return the moments that a load() asks for, checked and made safe; the default is now."""
     # Planning a read does both; no row is read.
     if read.start_timestamp is None:
-        return Moments(None, table.scan(columns=[], at=read.snapshot_timestamp).timestamp)
+        return table.scan(columns=[], at=read.snapshot_timestamp).timestamp, None
     changes = table.changes(read.start_timestamp, read.end_timestamp, columns=read.columns)
-    return Moments(changes.start, changes.end)
+    return changes.end, changes.start
 
 
 def moments_of_load(table: Table, read: ReadOptions) -> Moments | None:
@@ -239,39 +210,49 @@ def row_count(table: Table, read: ReadOptions) -> int:
     return table.live_row_count
 
 
+def scan_plan(wanted: StructType, table: Table, read: ReadOptions, is_of_changes: bool) -> ScanPlan:
+    """Return the plan of a read of the columns in `wanted`, without its moments.
+
+    Raises a UsageError for a schema of the user that does not fit the table."""
+    own_names = check_schema(wanted, table, read, is_of_changes)
+    fields = arrow_schema(wanted)
+    names = fields.names
+    has_before = is_of_changes and BEFORE in names
+    if is_of_changes:
+        names = [name for name in names if name not in CHANGE_COLUMNS]
+    if has_before:
+        names += [field.name for field in fields.field(BEFORE).type]
+    path = str(table.path)
+    request = ReadRequest(
+        # A column may be asked for twice: as it is, and as it was before.
+        columns=tuple(dict.fromkeys(own_names.get(name, name) for name in names)),
+        where=tuple(parse_filter(read.filter, table.schema)) if read.filter else (),
+        ordered=read.fault_tolerant_scan,
+        images="both" if has_before else "after",
+    )
+    pinned = decoded_tokens(read.scan_tokens, path) if read.scan_tokens else None
+    return ScanPlan(path, request, fields, own_names, read.split_size_bytes, pinned)
+
+
 def check_schema(
-    wanted: StructType, table: Table, read: ReadOptions, is_stream: bool = False
+    wanted: StructType, table: Table, read: ReadOptions, is_of_changes: bool
 ) -> dict[str, str]:
     """Refuse a schema of the user in which the rows, or changes, cannot be read exactly.
 
     Returns the table's names of the columns that the schema has in another case."""
-    path = str(table.path)
-    if read.is_of_changes or is_stream:
-        own = change_schema(table.schema, read.columns, read.change_images == "both")
+    path, schema = str(table.path), table.schema
+    if is_of_changes:
+        own = change_schema(schema, read.columns, read.change_images == "both")
         wanted = table_columns(wanted, path, own)
-    return check_read_schema(wanted, table.schema, path, read.columns)
-
-
-def check_read_schema(
-    wanted: StructType, schema: Schema, path: str, columns: tuple[str, ...] | None
-) -> dict[str, str]:
-    """Refuse a schema of the user in which the table's columns cannot be read exactly.
-
-    Returns the table's names of the columns that the schema has in another case."""
     own_names: dict[str, str] = {}
     for field in wanted.fields:
-        name = find_name(field.name, schema.names, f"table {path!r}")
-        if name is None:
-            raise ColumnNotFoundError(
-                f"table {path!r} has no column {field.name!r}; its columns:"
-                f" {', '.join(schema.names)}"
-            )
+        name = find_column(field.name, schema.names, f"table {path!r}")
         if name != field.name:
             own_names[field.name] = name
-        if columns is not None and name not in columns:
+        if read.columns is not None and name not in read.columns:
             raise OptionError(
                 f"table {path!r}: the schema given asks for column {field.name!r}, which option"
-                f" 'columns' leaves out: {', '.join(columns)}"
+                f" 'columns' leaves out: {', '.join(read.columns)}"
             )
         column = schema.column(name)
         if not is_exactly_readable(column.type, field.dataType):

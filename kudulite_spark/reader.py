@@ -25,7 +25,7 @@ import decimal
 import json
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -49,7 +49,7 @@ from pyspark.sql.datasource import (
 
 import kudulite
 from kudulite import Predicate, ReadRequest, RowSetToken, Token, open_table
-from kudulite_spark.types import BEFORE, CHANGE_COLUMNS
+from kudulite_spark.types import CHANGE_COLUMNS
 
 # Each batch has a high fixed cost: 64 Ki rows are read nearly twice as fast as 10,000 (measured).
 BATCH_ROWS_MAX = 1 << 16
@@ -74,45 +74,19 @@ _YEAR_EXACT = 1901
 
 @dataclass(frozen=True)
 class ScanPlan:
-    """One read of a DataFrame: the rows of a table at a moment, or its changes in a window."""
+    """One read of a DataFrame or a stream: rows of a table at a moment, or changes in a window."""
 
     path: str
-    request: ReadRequest  # in the table's names; its moments are safe timestamps
+    request: ReadRequest  # in the table's names
     arrow_schema: pa.Schema  # of the batches to yield
     own_names: Mapping[str, str]  # the table's names of columns that it has in another case
     split_size_bytes: int | None = None  # per task, on disk; None fits it to table and cores
     # Read these pieces of a native plan, not the whole table.
     pinned: tuple[RowSetToken, ...] | None = None
 
-    @staticmethod
-    def of(
-        path: str,
-        arrow_schema: pa.Schema,
-        own_names: Mapping[str, str],
-        *,
-        timestamp: int,
-        start: int | None = None,
-        predicates: tuple[Predicate, ...] = (),
-        ordered: bool = False,
-        split_size_bytes: int | None = None,
-        pinned: tuple[RowSetToken, ...] | None = None,
-    ) -> ScanPlan:
-        """Plan the rows at `timestamp` or, with `start`, the changes in (start, timestamp]."""
-        names = arrow_schema.names
-        if start is not None:
-            names = [name for name in names if name not in CHANGE_COLUMNS]
-            if BEFORE in arrow_schema.names:
-                names += [field.name for field in arrow_schema.field(BEFORE).type]
-        request = ReadRequest(
-            # A column may be asked for twice: as it is, and as it was before.
-            columns=tuple(dict.fromkeys(own_names.get(name, name) for name in names)),
-            where=predicates,
-            at=timestamp,
-            start=start,
-            ordered=ordered,
-            images="both" if BEFORE in arrow_schema.names else "after",
-        )
-        return ScanPlan(path, request, arrow_schema, own_names, split_size_bytes, pinned)
+    def at(self, timestamp: int, start: int | None = None) -> ScanPlan:
+        """Return the plan of the rows at a safe timestamp, or of the changes from `start` to it."""
+        return replace(self, request=replace(self.request, at=timestamp, start=start))
 
 
 @dataclass(frozen=True)
@@ -131,25 +105,12 @@ class TabletReader(DataSourceReader):
 
     def partitions(self) -> list[TabletPartition]:
         """Return tablets and key ranges that may hold matching rows, packed by size."""
-        plan = self._plan
+        plan, request = self._plan, self._plan.request
+        if plan.pinned is not None:
+            pinned = [token.narrowed(request.columns or (), request.where) for token in plan.pinned]
+            return packed(plan.split_size_bytes, lambda size: pinned)
         table = open_table(plan.path)
-        split_size = plan.split_size_bytes or SPLIT_BYTES_MAX
-        tokens = self._tokens(table, split_size)
-        if plan.split_size_bytes is None:
-            total = sum(token.size_bytes for token in tokens)
-            split_size = total // (TASKS_PER_CORE * (os.cpu_count() or 1))
-            split_size = min(max(split_size, SPLIT_BYTES_MIN), SPLIT_BYTES_MAX)
-            if any(token.size_bytes > 2 * split_size for token in tokens):
-                tokens = self._tokens(table, split_size)
-        groups = kudulite.pack_tokens(tokens, split_size)
-        return [TabletPartition(tuple(token.to_bytes() for token in group)) for group in groups]
-
-    def _tokens(self, table: kudulite.Table, split_size_bytes: int) -> Sequence[Token[Any]]:
-        request = self._plan.request
-        if self._plan.pinned is not None:
-            columns = request.columns or ()
-            return [token.narrowed(columns, request.where) for token in self._plan.pinned]
-        return table.tokens(request, split_size_bytes)
+        return packed(plan.split_size_bytes, lambda size: table.tokens(request, size))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition; in key order inside a tablet when the plan is ordered."""
@@ -180,6 +141,22 @@ class PushingTabletReader(TabletReader):
         request = replace(request, where=(*request.where, *pushed))
         self._plan = replace(self._plan, request=request)
         return filters
+
+
+def packed(
+    split_size_bytes: int | None, tokens_of_size: Callable[[int], Sequence[Token[Any]]]
+) -> list[TabletPartition]:
+    """Return the tokens of a plan, cut and packed by size; None fits it to table and cores."""
+    split_size = split_size_bytes or SPLIT_BYTES_MAX
+    tokens = tokens_of_size(split_size)
+    if split_size_bytes is None:
+        total = sum(token.size_bytes for token in tokens)
+        split_size = total // (TASKS_PER_CORE * (os.cpu_count() or 1))
+        split_size = min(max(split_size, SPLIT_BYTES_MIN), SPLIT_BYTES_MAX)
+        if any(token.size_bytes > 2 * split_size for token in tokens):
+            tokens = tokens_of_size(split_size)
+    groups = kudulite.pack_tokens(tokens, split_size)
+    return [TabletPartition(tuple(token.to_bytes() for token in group)) for group in groups]
 
 
 def encoded_tokens(tokens: Sequence[RowSetToken]) -> str:

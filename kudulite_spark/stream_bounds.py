@@ -30,6 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -171,6 +172,12 @@ class StreamStart:
     """The start of a stream that has read nothing: SNAPSHOT, NOW, or a HybridTime."""
 
     moment: str | int
+    row: ClassVar[RowPlace | None] = None
+
+    @property
+    def is_in_snapshot(self) -> bool:
+        """Whether rows of a snapshot follow."""
+        return self.moment == SNAPSHOT
 
     @staticmethod
     def of_option(text: str | None) -> StreamStart:
@@ -193,15 +200,20 @@ class StreamStart:
 
 @dataclass(frozen=True)
 class StreamOffset:
-    """The end of a batch: all up to `timestamp` is read, or a snapshot's rows before `row`."""
+    """The end of a batch: all up to `moment` is read, or its snapshot's rows before `row`."""
 
     table_id: str
-    timestamp: int  # HybridTime
+    moment: int  # HybridTime
     row: RowPlace | None = None
+
+    @property
+    def is_in_snapshot(self) -> bool:
+        """Whether rows of a snapshot follow."""
+        return self.row is not None
 
     def to_json(self) -> OffsetJson:
         """Return the offset as Spark keeps it; equal offsets have equal texts."""
-        value: OffsetJson = {"table": self.table_id, "timestamp": self.timestamp}
+        value: OffsetJson = {"table": self.table_id, "timestamp": self.moment}
         if self.row is not None:
             value["tablet"], value["key"] = self.row[0], self.row[1].hex()
         return value

@@ -18,22 +18,27 @@ rows it may have. Batches are not limited there, and `maxRowsPerTrigger` is refu
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from kudulite import Predicate, ScanToken, Table, Token, open_table
+from kudulite import ScanToken, Table, Token, open_table
 from kudulite.errors import ConflictError, OptionError, TableNotFoundError, TimestampError
-from kudulite_spark.reader import ScanPlan, TabletReader, fitted_batches
+from kudulite_spark.reader import (
+    ScanPlan,
+    TabletPartition,
+    TabletReader,
+    fitted_batches,
+    packed,
+)
 from kudulite_spark.stream_bounds import (
     NOW,
-    SNAPSHOT,
     CommitCounts,
     OffsetJson,
-    RowPlace,
     StreamOffset,
     StreamStart,
     changes_end,
@@ -42,7 +47,7 @@ from kudulite_spark.stream_bounds import (
     snapshot_end,
     snapshot_tokens,
 )
-from kudulite_spark.types import BEFORE, CHANGE_COLUMNS, CHANGE_TYPE, COMMIT_TIMESTAMP
+from kudulite_spark.types import BEFORE, CHANGE_TYPE, COMMIT_TIMESTAMP
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -60,58 +65,20 @@ except ImportError:  # before PySpark 4.2
         """Empty: this PySpark has no such interface."""
 
 
-@dataclass(frozen=True)
-class StreamPlan:
-    """The read of a stream; `row_count_max` limits a batch, None does not."""
-
-    path: str
-    arrow_schema: pa.Schema  # of the batches to yield
-    own_names: Mapping[str, str]  # the table's names of columns that it has in another case
-    start: StreamStart
-    predicates: tuple[Predicate, ...] = ()
-    split_size_bytes: int | None = None
-    row_count_max: int | None = None
-
-    def window(self, after: int, until: int) -> ScanPlan:
-        """Return the plan of the changes in (after, until]."""
-        return self._scan_plan(self.arrow_schema, until, after)
-
-    def snapshot(self, timestamp: int) -> ScanPlan:
-        """Return the plan of the rows at a moment."""
-        own = [field for field in self.arrow_schema if field.name not in CHANGE_COLUMNS]
-        return self._scan_plan(pa.schema(own), timestamp, None)
-
-    def _scan_plan(self, schema: pa.Schema, timestamp: int, start: int | None) -> ScanPlan:
-        return ScanPlan.of(
-            self.path,
-            schema,
-            self.own_names,
-            timestamp=timestamp,
-            start=start,
-            predicates=self.predicates,
-            split_size_bytes=self.split_size_bytes,
-        )
-
-
-@dataclass(frozen=True)
-class StreamPartition(InputPartition):
-    """The work of one task: scan tokens of the snapshot at a moment, else change tokens."""
-
-    tokens: tuple[bytes, ...]
-    snapshot_timestamp: int | None
-    value: None = field(default=None, repr=False)  # Spark's base class has it
-
-
 class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads a plan batch by batch."""
+    """Reads a plan batch by batch; `row_count_max` limits a batch, None does not."""
 
-    def __init__(self, plan: StreamPlan) -> None:
-        if plan.row_count_max is not None and not HAS_READ_LIMITS:
+    def __init__(
+        self, plan: ScanPlan, start: StreamStart, row_count_max: int | None = None
+    ) -> None:
+        if row_count_max is not None and not HAS_READ_LIMITS:
             raise OptionError(
                 f"table {plan.path!r}: option 'maxRowsPerTrigger' needs PySpark 4.2 or newer, which"
                 " asks a source for batches of a size; leave it out"
             )
         self._plan = plan
+        self._start = start
+        self._row_count_max = row_count_max
         self._target: int | None = None  # of Trigger.AvailableNow
         self._counts: CommitCounts | None = None  # of changes that have not been read
         self._newest: StreamOffset | None = None
@@ -120,17 +87,17 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> OffsetJson:
         """Return the start of a new query: always the same, because Spark does not log it."""
-        return self._plan.start.to_json()
+        return self._start.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit of `maxRowsPerTrigger`."""
-        count = self._plan.row_count_max
+        count = self._row_count_max
         return ReadAllAvailable() if count is None else ReadMaxRows(count)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Note the newest change: the query ends with it."""
         with self._explained():
-            self._target = self._table(None).newest_change()
+            self._target = self._table().newest_change()
 
     def latestOffset(
         self, start: OffsetJson | None = None, limit: ReadLimit | None = None
@@ -138,8 +105,8 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the end of the batch that begins at `start`; `start` itself if nothing is new."""
         offset = None if start is None else parse_offset(start)
         with self._explained():
-            table = self._table(offset)
-            end = self._end(table, offset, _row_count_of(limit))
+            # The limit is the rows that Spark allows a batch to have.
+            end = self._end(self._table(offset), offset, getattr(limit, "max_rows", None))
         return end.to_json()
 
     def reportLatestOffset(self) -> OffsetJson | None:
@@ -153,95 +120,78 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._newest = StreamOffset(table.id, newest)
         if offset is None or offset == StreamStart(NOW):
             return self._newest
-        if offset == StreamStart(SNAPSHOT):
-            return self._snapshot_end(table, newest, None, row_count)
-        if isinstance(offset, StreamOffset) and offset.row is not None:
-            return self._snapshot_end(table, offset.timestamp, offset.row, row_count)
-        after = _moment_of(offset)
+        where = self._plan.request.where
+        if offset.is_in_snapshot:
+            at = offset.moment if isinstance(offset, StreamOffset) else newest
+            if row_count is None:
+                return StreamOffset(table.id, at)
+            row = snapshot_end(table, at, offset.row, row_count, where)
+            return StreamOffset(table.id, at, row)
+        after = int(offset.moment)
         if newest <= after:
             return StreamOffset(table.id, after)
-        return StreamOffset(table.id, self._changes_end(table, after, newest, row_count))
-
-    def _snapshot_end(
-        self, table: Table, timestamp: int, first: RowPlace | None, row_count: int | None
-    ) -> StreamOffset:
-        if row_count is None:
-            return StreamOffset(table.id, timestamp)
-        row = snapshot_end(table, timestamp, first, row_count, self._plan.predicates)
-        return StreamOffset(table.id, timestamp, row)
-
-    def _changes_end(self, table: Table, after: int, newest: int, row_count: int | None) -> int:
-        where = self._plan.predicates
         table.changes(after, newest, columns=[])  # raises if history is missing
         if row_count is None:
-            return newest
-        known = self._counts
-        if known is None or not known.start <= after < known.end:
-            known = count_commits(table, after, newest, where)
-        self._counts = known.after(after)
-        return changes_end(
-            self._counts, row_count, lambda start, end: count_commits(table, start, end, where)
-        )
+            return self._newest
+        count = partial(count_commits, table, where=where)
+        if self._counts is None or not self._counts.start <= after < self._counts.end:
+            self._counts = count(after, newest)
+        self._counts = self._counts.after(after)
+        return StreamOffset(table.id, changes_end(self._counts, row_count, count))
 
     # -- reading a batch
 
-    def partitions(self, start: OffsetJson, end: OffsetJson) -> list[StreamPartition]:
+    def partitions(self, start: OffsetJson, end: OffsetJson) -> list[TabletPartition]:
         """Return the tablets and key ranges of a batch, packed by size."""
         first, last = parse_offset(start), parse_offset(end)
         if first == last or first == StreamStart(NOW) or isinstance(last, StreamStart):
             return []
         with self._explained():
-            self._table(first)
-            self._table(last)
-            if first == StreamStart(SNAPSHOT):
-                return self._snapshot_partitions(last.timestamp, None, last.row)
-            if isinstance(first, StreamOffset) and first.row is not None:
-                return self._snapshot_partitions(last.timestamp, first.row, last.row)
-            after = _moment_of(first)
+            table = self._table(first, last)
+            if first.is_in_snapshot:
+                columns, where = self._plan.request.columns, self._plan.request.where
+
+                def tokens(size: int) -> list[ScanToken]:
+                    found = table.scan_tokens(columns, where, last.moment, split_size_bytes=size)
+                    return snapshot_tokens(found, first.row, last.row)
+
+                return packed(self._plan.split_size_bytes, tokens)
+            after = int(first.moment)
             # A start in the future: batches are empty until then.
-            return self._change_partitions(after, last.timestamp) if after < last.timestamp else []
-
-    def _change_partitions(self, after: int, until: int) -> list[StreamPartition]:
-        packed = TabletReader(self._plan.window(after, until)).partitions()
-        return [StreamPartition(partition.tokens, None) for partition in packed]
-
-    def _snapshot_partitions(
-        self, timestamp: int, first: RowPlace | None, end: RowPlace | None
-    ) -> list[StreamPartition]:
-        packed = SnapshotPartReader(self._plan.snapshot(timestamp), first, end).partitions()
-        return [StreamPartition(partition.tokens, timestamp) for partition in packed]
+            if after >= last.moment:
+                return []
+            return TabletReader(self._plan.at(last.moment, after)).partitions()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition."""
-        if not isinstance(partition, StreamPartition):
+        if not isinstance(partition, TabletPartition):
             return
-        with self._explained():
-            for token in partition.tokens:
-                batches = self._token_batches(token, partition.snapshot_timestamp)
-                yield from fitted_batches(batches, self._plan.arrow_schema, self._plan.own_names)
-
-    def _token_batches(
-        self, token: bytes, snapshot_timestamp: int | None
-    ) -> Iterator[pa.RecordBatch]:
         plan = self._plan
-        batches = Token.from_bytes(token).open()
-        if snapshot_timestamp is not None:
-            return _as_inserts(batches, plan, snapshot_timestamp)
+        with self._explained():
+            for content in partition.tokens:
+                batches = self._batches(Token.from_bytes(content))
+                yield from fitted_batches(batches, plan.arrow_schema, plan.own_names)
+
+    def _batches(self, token: Token[Any]) -> Iterator[pa.RecordBatch]:
+        plan = self._plan
+        if isinstance(token, ScanToken):
+            return _as_inserts(token.open(), plan, token.timestamp)
         if CHANGE_TYPE in plan.arrow_schema.names:
-            return batches
-        return _without_deletes(batches, plan.path)
+            return token.open()
+        return _without_deletes(token.open(), plan.path)
 
     # -- checks of the table
 
-    def _table(self, offset: StreamStart | StreamOffset | None) -> Table:
-        """Open the table. Raises ConflictError if the offset is of another table."""
+    def _table(self, *offsets: StreamStart | StreamOffset | None) -> Table:
+        """Open the table. Raises ConflictError if an offset is of another table."""
         table = open_table(self._plan.path)
-        if isinstance(offset, StreamOffset) and offset.table_id != table.id:
-            raise ConflictError(
-                f"table {self._plan.path!r} was deleted and created again, or the checkpoint is of"
-                f" another stream: it is of table {offset.table_id}, found {table.id}; start the"
-                " query with a new checkpoint"
-            )
+        for offset in offsets:
+            if isinstance(offset, StreamOffset) and offset.table_id != table.id:
+                raise ConflictError(
+                    f"table {self._plan.path!r} was deleted and created again, or the checkpoint is"
+                    f" of another stream: it is of table {offset.table_id}, found {table.id}; start"
+                    " the query with a new checkpoint"
+                )
         return table
 
     @contextlib.contextmanager
@@ -261,32 +211,8 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ) from error
 
 
-class SnapshotPartReader(TabletReader):
-    """Plans the rows of a snapshot between two places."""
-
-    def __init__(self, plan: ScanPlan, first: RowPlace | None, end: RowPlace | None) -> None:
-        super().__init__(plan)
-        self._first, self._end = first, end
-
-    def _tokens(self, table: Table, split_size_bytes: int) -> Sequence[ScanToken]:
-        tokens = super()._tokens(table, split_size_bytes)
-        rows = [token for token in tokens if isinstance(token, ScanToken)]
-        return snapshot_tokens(rows, self._first, self._end)
-
-
-def _moment_of(offset: StreamStart | StreamOffset) -> int:
-    moment = offset.timestamp if isinstance(offset, StreamOffset) else offset.moment
-    assert isinstance(moment, int)
-    return moment
-
-
-def _row_count_of(limit: ReadLimit | None) -> int | None:
-    """Return the rows that Spark allows a batch to have."""
-    return getattr(limit, "max_rows", None)
-
-
 def _as_inserts(
-    batches: Iterator[pa.RecordBatch], plan: StreamPlan, timestamp: int
+    batches: Iterator[pa.RecordBatch], plan: ScanPlan, timestamp: int
 ) -> Iterator[pa.RecordBatch]:
     """Add the columns of changes to rows of a snapshot: each is an insert at its moment."""
     names = [plan.own_names.get(name, name) for name in plan.arrow_schema.names]

@@ -307,15 +307,17 @@ def find_name(name: str, names: Sequence[str], where: str) -> str | None:
     return alike[0] if alike else None
 
 
+def find_column(name: str, names: Sequence[str], where: str) -> str:
+    """Do as `find_name`; ColumnNotFoundError lists `names` if `name` means none of them."""
+    own = find_name(name, names, where)
+    if own is None:
+        raise ColumnNotFoundError(f"{where}: no column {name!r}; columns: {', '.join(names)}")
+    return own
+
+
 def find_all(wanted: Iterable[str], names: Sequence[str], where: str) -> list[str]:
     """Return the ones of `names` that `wanted` mean; ColumnNotFoundError lists `names`."""
-    found = []
-    for name in wanted:
-        own = find_name(name, names, where)
-        if own is None:
-            raise ColumnNotFoundError(f"{where}: no column {name!r}; columns: {', '.join(names)}")
-        found.append(own)
-    return found
+    return [find_column(name, names, where) for name in wanted]
 
 
 def with_layout_names(options: WriteOptions, names: Sequence[str]) -> WriteOptions:

@@ -24,7 +24,7 @@ from typing import Any
 
 from pyspark.sql.types import StructField, StructType
 
-from kudulite import BulkWrite, Column, ColumnType, Partitioning, Schema, Table, open_table
+from kudulite import Column, ColumnType, Partitioning, Schema, Table, open_table
 from kudulite.errors import (
     ColumnNotFoundError,
     NotSupportedError,
@@ -45,57 +45,18 @@ from kudulite_spark.types import (
     table_schema,
     with_layout_names,
 )
-from kudulite_spark.writer import StreamTableWriter, TableWriter
+from kudulite_spark.writer import PlannedWrite
 
 _OVERWRITE_OPERATIONS = ("insert", "insert_ignore", "upsert", "upsert_ignore")
 
 
-@dataclass(frozen=True)
-class PlannedWrite:
-    """A checked write that has begun.
-
-    `columns` are the DataFrame's columns that are written, with their names in the table.
-    `created_version` is the version of a table that was made for the write.
-    """
-
-    bulk_write: BulkWrite
-    path: str
-    columns: dict[str, str]
-    created_version: int | None
-
-
-def plan_write(options: WriteOptions, struct: StructType, overwrite: bool) -> TableWriter:
-    """Check a write against its table; a missing table is made as the options describe it.
-
-    Raises a UsageError that names the table, the option or column, and the expected value."""
-    planned = begin_write(options, struct, overwrite)
-    return TableWriter(
-        planned.bulk_write,
-        path=planned.path,
-        columns=planned.columns,
-        created_version=planned.created_version,
-        expects_routed=options.repartition,
-    )
-
-
-def plan_stream_write(
-    options: WriteOptions, struct: StructType, overwrite: bool, owner: str | None
-) -> StreamTableWriter:
-    """Do as `plan_write` for one batch of a stream; earlier staged files of `owner` are removed."""
-    planned = begin_write(options, struct, overwrite, owner)
-    return StreamTableWriter(
-        planned.bulk_write,
-        path=planned.path,
-        columns=planned.columns,
-        is_overwrite=overwrite,
-        application_id=options.application_id,
-    )
-
-
-def begin_write(
+def plan_write(
     options: WriteOptions, struct: StructType, overwrite: bool, owner: str | None = None
 ) -> PlannedWrite:
-    """Check a write, make its table if there is none, and begin it."""
+    """Check a write and begin it; a missing table is made as the options describe it.
+
+    Files that earlier writes of `owner` staged are removed. Raises a UsageError that names the
+    table, the option or column, and the expected value."""
     path = absolute_path(options.path)
     if overwrite and options.operation not in _OVERWRITE_OPERATIONS:
         raise OptionError(
@@ -127,27 +88,26 @@ def begin_write(
         application_version=options.application_version,
         owner=owner,
     )
-    return PlannedWrite(bulk_write, path, columns, created_version)
+    return PlannedWrite(bulk_write, path, options, overwrite, columns, created_version)
 
 
 def _with_column_names(options: WriteOptions, struct: StructType, path: str) -> WriteOptions:
     """Return the options with the DataFrame's own names of its columns."""
-    found: dict[str, str | None] = {}
-    for option, name in (
-        ("operationColumn", options.operation_column),
-        ("orderingColumn", options.ordering_column),
-    ):
+
+    def own(option: str, name: str | None) -> str | None:
         where = f"table {path!r}: option {option!r}"
-        found[option] = own = name and find_name(name, struct.fieldNames(), where)
-        if name is not None and own is None:
+        found = None if name is None else find_name(name, struct.fieldNames(), where)
+        if found is None and name is not None:
             raise ColumnNotFoundError(
                 f"{where} names {name!r}, which the DataFrame does not have; its columns:"
                 f" {', '.join(struct.fieldNames())}"
             )
+        return found
+
     return replace(
         options,
-        operation_column=found["operationColumn"],
-        ordering_column=found["orderingColumn"],
+        operation_column=own("operationColumn", options.operation_column),
+        ordering_column=own("orderingColumn", options.ordering_column),
     )
 
 

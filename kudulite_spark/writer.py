@@ -1,11 +1,11 @@
 """Writing: each task stages its rows, the commit publishes all of them at once.
 
-    planner: checked options + schema → writer with a BulkWrite (may make the table)
+    planner: checked options + schema → writer with a PlannedWrite (may make the table)
     task:    write() → a message with the staged files    any number of attempts, invisible
     commit:  the messages of the attempts that won → one version of the table
     abort:   removes the staging folder, and a table that this very write made
 
-Planner, tasks and commit are different processes. Each gets the BulkWrite, a picklable value.
+Planner, tasks and commit are different processes. Each gets the PlannedWrite, a picklable value.
 
 `TableWriter` writes a DataFrame. Spark cannot be asked to route rows, so `repartition=true` has no
 effect on the tasks: the commit logs a warning if one tablet's rows came from several tasks. See
@@ -15,7 +15,7 @@ effect on the tasks: the commit logs a warning if one tablet's rows came from se
 version names the query and the number of its batch. Spark runs a batch again if it was killed
 before it logged the commit; that batch is then skipped. Only tasks can ask Spark for the query's
 id, and the instance that commits is not the one that planned. Therefore the messages contain the id
-and the BulkWrite.
+and the PlannedWrite.
 
 Staged files of a killed driver are removed when the query is started again, if the query has the
 option `checkpointLocation`, and otherwise by a later garbage collection.
@@ -26,7 +26,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -38,11 +38,33 @@ from pyspark.sql.datasource import (
 
 from kudulite import BulkWrite, StagedTask
 from kudulite.errors import ConflictError, TableNotFoundError
-from kudulite_spark.options import catalog_of
+from kudulite_spark.options import WriteOptions, catalog_of
 
 logger = logging.getLogger("kudulite.spark")
 
 QUERY_PROPERTY, BATCH_PROPERTY = "sql.streaming.queryId", "streaming.sql.batchId"
+
+
+@dataclass(frozen=True)
+class PlannedWrite:
+    """A checked write that has begun.
+
+    `columns` are the DataFrame's columns that are written, each with its name in the table.
+    `created_version` is the version of a table that was made for the write.
+    """
+
+    bulk_write: BulkWrite
+    path: str
+    options: WriteOptions
+    is_overwrite: bool
+    columns: Mapping[str, str]
+    created_version: int | None = None
+
+    def stage(self, batches: Iterator[pa.RecordBatch], context: TaskContext) -> StagedTask:
+        """Stage the rows of one task."""
+        given, own = list(self.columns), list(self.columns.values())
+        renamed = (batch.select(given).rename_columns(own) for batch in batches)
+        return self.bulk_write.stage(renamed, context.partitionId())
 
 
 @dataclass(frozen=True)
@@ -52,55 +74,44 @@ class StagedMessage(WriterCommitMessage):
     staged: StagedTask
 
 
+def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[StagedTask]:
+    staged = [message.staged for message in messages if isinstance(message, StagedMessage)]
+    assert len(staged) == len(messages), "Spark commits only when every task has succeeded"
+    return staged
+
+
 class TableWriter(DataSourceArrowWriter):
     """Carries a planned write from the planner to the tasks and to the commit."""
 
-    def __init__(
-        self,
-        bulk_write: BulkWrite,
-        *,
-        path: str,
-        columns: Mapping[str, str],
-        created_version: int | None,
-        expects_routed: bool,
-    ) -> None:
-        """`columns` are the DataFrame's columns that are written, each with its name in the table.
-        `created_version` is the version of a table that this write made. `expects_routed` is the
-        option `repartition`."""
-        self._bulk_write = bulk_write
-        self._path = path
-        self._columns = dict(columns)
-        self._created_version = created_version
-        self._expects_routed = expects_routed
+    def __init__(self, planned: PlannedWrite) -> None:
+        self.planned = planned
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage the rows of one task."""
         context = TaskContext.get()
         assert context is not None
-        own, names = list(self._columns), list(self._columns.values())
-        batches = (batch.select(own).rename_columns(names) for batch in iterator)
-        return StagedMessage(self._bulk_write.stage(batches, context.partitionId()))
+        return StagedMessage(self.planned.stage(iterator, context))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish the staged rows as one version of the table."""
-        staged = [message.staged for message in messages if isinstance(message, StagedMessage)]
-        assert len(staged) == len(messages), "Spark commits only when every task has succeeded"
-        if self._expects_routed:
+        staged = _staged(messages)
+        if self.planned.options.repartition:
             self._report_scattered(staged)
-        self._bulk_write.commit(staged)
+        self.planned.bulk_write.commit(staged)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Remove everything of this write, even if some of its tasks still run."""
-        self._bulk_write.abort()
-        if self._created_version is not None:
+        self.planned.bulk_write.abort()
+        if self.planned.created_version is not None:
             self._drop_created()
 
     def _drop_created(self) -> None:
-        client, name = catalog_of(self._path)
+        path = self.planned.path
+        client, name = catalog_of(path)
         try:
-            client.delete_table(name, if_version=self._created_version)
+            client.delete_table(name, if_version=self.planned.created_version)
         except ConflictError:
-            logger.info("%s was made by a write that failed; another write uses it", self._path)
+            logger.info("%s was made by a write that failed; another write uses it", path)
         except TableNotFoundError:
             pass  # an earlier call of abort deleted it
 
@@ -113,76 +124,59 @@ class TableWriter(DataSourceArrowWriter):
                 "write kudulite_spark.repartition_for(df, path) to send each tablet's rows to one",
                 scattered,
                 len(tasks_of),
-                self._path,
+                self.planned.path,
             )
 
 
 @dataclass(frozen=True)
-class StreamMessage(WriterCommitMessage):
+class StreamMessage(StagedMessage):
     """The files that one task attempt has staged, and the write of its query and batch."""
 
-    bulk_write: BulkWrite
+    planned: PlannedWrite
     application_id: str
     batch_id: int
-    staged: StagedTask
 
 
 class StreamTableWriter(DataSourceStreamArrowWriter):
     """Carries a planned write to the tasks, and commits the writes of their messages."""
 
-    def __init__(
-        self,
-        bulk_write: BulkWrite | None,
-        *,
-        path: str,
-        columns: Mapping[str, str],
-        is_overwrite: bool,
-        application_id: str | None,
-    ) -> None:
-        """`bulk_write` is None in the process that commits. `columns` are the DataFrame's, with
-        their names in the table. `application_id` is the user's option."""
-        self._bulk_write = bulk_write
-        self._path = path
-        self._columns = dict(columns)
-        self._is_overwrite = is_overwrite
-        self._application_id = application_id
+    def __init__(self, planned: PlannedWrite | None = None) -> None:
+        """`planned` is None in the process that commits."""
+        self._planned = planned
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Stage the rows of one task."""
         context = TaskContext.get()
-        assert context is not None and self._bulk_write is not None
+        assert context is not None and self._planned is not None
         query, batch = (context.getLocalProperty(n) for n in (QUERY_PROPERTY, BATCH_PROPERTY))
         assert query is not None and batch is not None, "Spark names both in tasks of a stream"
-        given, own = list(self._columns), list(self._columns.values())
-        batches = (found.select(given).rename_columns(own) for found in iterator)
-        application_id, batch_id = self._application_id or query, int(batch)
-        write = self._bulk_write.for_application(application_id, batch_id)
-        staged = write.stage(batches, context.partitionId())
-        return StreamMessage(write, application_id, batch_id, staged)
+        application_id, batch_id = self._planned.options.application_id or query, int(batch)
+        bulk_write = self._planned.bulk_write.for_application(application_id, batch_id)
+        planned = replace(self._planned, bulk_write=bulk_write)
+        return StreamMessage(planned.stage(iterator, context), planned, application_id, batch_id)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Publish a batch as one version of the table, unless it was committed before."""
-        found = [message for message in messages if isinstance(message, StreamMessage)]
-        assert len(found) == len(messages) > 0, "Spark commits only when every task has succeeded"
-        first = found[0]
+        staged, first = _staged(messages), messages[0]
+        assert isinstance(first, StreamMessage)
         assert first.batch_id == batchId, f"tasks wrote batch {first.batch_id}, not {batchId}"
-        staged = [message.staged for message in found]
-        if first.bulk_write.is_committed:
+        planned, bulk_write = first.planned, first.planned.bulk_write
+        if bulk_write.is_committed:
             logger.warning(
                 "batch %d of %s is skipped: it was committed to %s before",
                 batchId,
                 first.application_id,
-                self._path,
+                planned.path,
             )
-            first.bulk_write.abort()
-        elif self._is_overwrite or any(task.tablet_ids for task in staged):
-            first.bulk_write.commit(staged)
+            bulk_write.abort()
+        elif planned.is_overwrite or any(task.tablet_ids for task in staged):
+            bulk_write.commit(staged)
         else:
-            first.bulk_write.abort()  # an empty batch is no version
+            bulk_write.abort()  # an empty batch is no version
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Remove everything of this batch, even if some of its tasks still run."""
         for message in messages:
             if isinstance(message, StreamMessage):
-                message.bulk_write.abort()
+                message.planned.bulk_write.abort()
                 return

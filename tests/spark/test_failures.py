@@ -51,7 +51,7 @@ class FailingWriter(TableWriter):
         return super().write(batches())
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        staging = Path(self._path, "staging")
+        staging = Path(self.planned.path, "staging")
         if self.trouble == "lost staging folder":
             shutil.rmtree(staging)
             staging.mkdir()
@@ -150,7 +150,7 @@ def test_a_table_made_by_a_failing_write_stays_if_another_write_committed(spark,
     """The abort of one job must not take another job's rows."""
     path = str(tmp_path / "shared")
     first, second = planned_writer(path, primaryKey="k"), planned_writer(path, primaryKey="k")
-    staged = second._bulk_write.stage([batch(range(3), "second")], 0)
+    staged = second.planned.bulk_write.stage([batch(range(3), "second")], 0)
     second.commit([StagedMessage(staged)])
     first.abort([None])
     assert stored(path) == [(k, "second") for k in range(3)]
@@ -159,7 +159,7 @@ def test_a_table_made_by_a_failing_write_stays_if_another_write_committed(spark,
 def test_of_two_attempts_of_a_task_only_the_one_that_won_counts(spark, path):
     """A speculative twin stages the same rows a second time; they must not be there twice."""
     writer = planned_writer(path, operation="insert")
-    bulk_write = writer._bulk_write
+    bulk_write = writer.planned.bulk_write
     bulk_write.stage([batch(range(100, 200), "lost")], 0)
     won = bulk_write.stage([batch(range(100, 200), "won")], 0)
     other = bulk_write.stage([batch(range(200, 300), "other")], 1)
@@ -178,7 +178,7 @@ def test_abort_while_a_task_still_writes(spark, path):
         writer.abort([None])
 
     with pytest.raises(ConflictError, match="aborted"):
-        writer._bulk_write.stage(batches(), 0)
+        writer.planned.bulk_write.stage(batches(), 0)
     assert staged_files(path) == []
     assert stored(path) == OLD
 
@@ -186,7 +186,7 @@ def test_abort_while_a_task_still_writes(spark, path):
 def test_concurrent_writes_from_spark_and_python(spark, path):
     """A write that others overtake between planning and commit is fitted to what they did."""
     writer = planned_writer(path)
-    staged = writer._bulk_write.stage([batch(range(5, 15), "planned")], 0)
+    staged = writer.planned.bulk_write.stage([batch(range(5, 15), "planned")], 0)
     kudulite.open_table(path).upsert(pa.Table.from_batches([batch(range(8, 12), "overtook")]))
     save(spark.createDataFrame([(11, "spark")], "k long, s string"), path)
     writer.commit([StagedMessage(staged)])

@@ -3,11 +3,10 @@
 import pytest
 
 import kudulite
+from kudulite_spark.datasource import KuduliteDataSource
 from kudulite_spark.options import ReadOptions
-from kudulite_spark.reader import NO_NAMES
 from kudulite_spark.stream_bounds import StreamStart
-from kudulite_spark.stream_reader import HAS_READ_LIMITS, StreamPlan, TableStreamReader
-from kudulite_spark.types import arrow_schema
+from kudulite_spark.stream_reader import HAS_READ_LIMITS
 from tests.support.spark.spark_tables import (
     error_of,
     given,
@@ -144,8 +143,9 @@ def test_options_that_a_stream_or_a_batch_cannot_have(spark, tmp_path):
 def test_a_reader_without_starts_and_limits_reads_all_there_is(spark, tmp_path):
     """As Spark 4.1 asks: only where the newest offset is."""
     source = make_source(tmp_path, 20)
-    schema = arrow_schema(stream(spark, source.path, startTimestamp="snapshot").schema)
-    reader = TableStreamReader(StreamPlan(str(source.path), schema, NO_NAMES, StreamStart("now")))
+    schema = stream(spark, source.path, startTimestamp="snapshot").schema
+    options = {"path": str(source.path), "startTimestamp": "now"}
+    reader = KuduliteDataSource(options).streamReader(schema)
 
     def read(first: dict, last: dict) -> int:
         found = [reader.read(partition) for partition in reader.partitions(first, last)]

@@ -77,7 +77,7 @@ def test_the_column_of_operations_is_not_added(path):
         path, schema_evolution=True, operation_column="OP", ordering_column="seq"
     )
     fields = struct(k=LongType(), op=StringType(), seq=LongType(), x=StringType())
-    plan_write(options, fields, overwrite=False).abort([])
+    plan_write(options, fields, overwrite=False).bulk_write.abort()
     assert kudulite.open_table(path).schema.names == ["k", "n", "f", "s", "seq", "x"]
 
 
@@ -91,10 +91,10 @@ def test_many_writes_evolve_a_table_at_once(path):
         try:
             start.wait()
             options = WriteOptions(path, schema_evolution=True)
-            writer = plan_write(options, fields, overwrite=False)
+            planned = plan_write(options, fields, overwrite=False)
             rows = {"k": [number], "x": [number], f"own{number}": [7]}
             start.wait()
-            bulk = writer._bulk_write
+            bulk = planned.bulk_write
             bulk.commit([bulk.stage([pa.table(rows)])])
         except Exception as error:  # handed to the test
             failures.append(error)
