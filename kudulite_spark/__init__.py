@@ -2,26 +2,11 @@
 
 The names below are what users may rely on. They are imported when first used, because every Spark
 task unpickles a class of this package and must not pay for the parts that only a driver needs.
+Type checkers read the names and their types in `__init__.pyi`.
 """
 
 import importlib
 from typing import Any
-
-__all__ = [
-    "CreateTableOptions",
-    "KuduContext",
-    "KuduReadOptions",
-    "KuduWriteOptions",
-    "backup",
-    "create_table",
-    "ensure_java",
-    "local_session",
-    "maintain",
-    "read_table",
-    "register",
-    "repartition_for",
-    "restore",
-]
 
 _MODULE_OF = {
     "CreateTableOptions": "kudulite_spark.kudu_context",
@@ -39,6 +24,8 @@ _MODULE_OF = {
     "restore": "kudulite_spark.admin",
 }
 
+__all__ = list(_MODULE_OF)
+
 
 def __getattr__(name: str) -> Any:
     """Import a public name at its first use."""
@@ -49,4 +36,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """List the public names."""
-    return sorted(__all__)
+    return __all__

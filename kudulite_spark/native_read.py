@@ -43,19 +43,10 @@ import pyarrow as pa
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from pyspark.sql.types import (
-    ByteType,
-    DataType,
-    DecimalType,
-    FloatType,
-    IntegerType,
-    LongType,
-    ShortType,
-    StructField,
-    StructType,
-)
+from pyspark.sql.types import DataType, DecimalType, StructField, StructType
 
 from kudulite import (
+    ColumnType,
     Moment,
     NativeColumn,
     NativeFile,
@@ -113,12 +104,10 @@ _LACKING = datetime.date(1582, 10, 4), datetime.date(1582, 10, 26)
 
 _BLOCK_BITS = 6  # 64 rows to a mask
 _KEY_BITS = 62
-_NARROWER: dict[pa.DataType, DataType] = {
-    pa.int8(): ByteType(),
-    pa.int16(): ShortType(),
-    pa.int32(): IntegerType(),
-    pa.int64(): LongType(),
-    pa.float32(): FloatType(),
+# The types that a wider column may have in its file, except decimals.
+_NARROWER = {
+    stored.arrow: spark_type(stored)
+    for stored in map(ColumnType, ("int8", "int16", "int32", "int64", "float"))
 }
 
 

@@ -174,11 +174,6 @@ class StreamStart:
     moment: str | int
     row: ClassVar[RowPlace | None] = None
 
-    @property
-    def is_in_snapshot(self) -> bool:
-        """Whether rows of a snapshot follow."""
-        return self.moment == SNAPSHOT
-
     @staticmethod
     def of_option(text: str | None) -> StreamStart:
         """Return the start of the option `startTimestamp`. Raises TimestampError."""
@@ -206,11 +201,6 @@ class StreamOffset:
     moment: int  # HybridTime
     row: RowPlace | None = None
 
-    @property
-    def is_in_snapshot(self) -> bool:
-        """Whether rows of a snapshot follow."""
-        return self.row is not None
-
     def to_json(self) -> OffsetJson:
         """Return the offset as Spark keeps it; equal offsets have equal texts."""
         value: OffsetJson = {"table": self.table_id, "timestamp": self.moment}
@@ -219,7 +209,15 @@ class StreamOffset:
         return value
 
 
-def parse_offset(value: OffsetJson) -> StreamStart | StreamOffset:
+Offset = StreamStart | StreamOffset
+
+
+def is_in_snapshot(offset: Offset) -> bool:
+    """Whether rows of a snapshot follow."""
+    return offset.row is not None or offset.moment == SNAPSHOT
+
+
+def parse_offset(value: OffsetJson) -> Offset:
     """Return the offset of its JSON form. Raises UsageError for any other JSON."""
     try:
         if "start" in value:

@@ -38,11 +38,13 @@ from kudulite_spark.reader import (
 from kudulite_spark.stream_bounds import (
     NOW,
     CommitCounts,
+    Offset,
     OffsetJson,
     StreamOffset,
     StreamStart,
     changes_end,
     count_commits,
+    is_in_snapshot,
     parse_offset,
     snapshot_end,
     snapshot_tokens,
@@ -113,15 +115,13 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the newest change seen, for the progress of the query."""
         return None if self._newest is None else self._newest.to_json()
 
-    def _end(
-        self, table: Table, offset: StreamStart | StreamOffset | None, row_count: int | None
-    ) -> StreamOffset:
+    def _end(self, table: Table, offset: Offset | None, row_count: int | None) -> StreamOffset:
         newest = table.newest_change() if self._target is None else self._target
         self._newest = StreamOffset(table.id, newest)
         if offset is None or offset == StreamStart(NOW):
             return self._newest
         where = self._plan.request.where
-        if offset.is_in_snapshot:
+        if is_in_snapshot(offset):
             at = offset.moment if isinstance(offset, StreamOffset) else newest
             if row_count is None:
                 return StreamOffset(table.id, at)
@@ -148,7 +148,7 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         with self._explained():
             table = self._table(first, last)
-            if first.is_in_snapshot:
+            if is_in_snapshot(first):
                 columns, where = self._plan.request.columns, self._plan.request.where
 
                 def tokens(size: int) -> list[ScanToken]:
@@ -182,7 +182,7 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- checks of the table
 
-    def _table(self, *offsets: StreamStart | StreamOffset | None) -> Table:
+    def _table(self, *offsets: Offset | None) -> Table:
         """Open the table. Raises ConflictError if an offset is of another table."""
         table = open_table(self._plan.path)
         for offset in offsets:

@@ -148,7 +148,8 @@ def _spark_field(column: Column) -> StructField:
 def column_type(field: StructField) -> ColumnType:
     """Return the kudulite type for a Spark column. Raises SchemaError if there is none."""
     spark = field.dataType
-    noted = _CHAR_VARCHAR.fullmatch(str((field.metadata or {}).get(CHAR_VARCHAR_KEY, "")))
+    note = str((field.metadata or {}).get(CHAR_VARCHAR_KEY, ""))
+    noted = _CHAR_VARCHAR.fullmatch(note)
     if isinstance(spark, VarcharType | CharType):
         return varchar(spark.length)
     if isinstance(spark, StringType) and spark != StringType():
@@ -161,7 +162,6 @@ def column_type(field: StructField) -> ColumnType:
     if isinstance(spark, DecimalType):
         return decimal(spark.precision, spark.scale)
     if isinstance(spark, ArrayType) and not isinstance(spark.elementType, ArrayType):
-        note = str((field.metadata or {}).get(CHAR_VARCHAR_KEY, ""))
         metadata = {CHAR_VARCHAR_KEY: note.removeprefix("array<").removesuffix(">")}
         element = StructField(field.name, spark.elementType, metadata=metadata)
         try:
@@ -240,9 +240,7 @@ def is_writable(spark: DataType, column: ColumnType) -> bool:
         return True
     if column.element is not None:
         return isinstance(spark, ArrayType) and is_writable(spark.elementType, column.element)
-    if column.name in ("int8", "int16", "int32", "int64"):
-        return is_number or isinstance(spark, DecimalType | FloatType | DoubleType)
-    if column.name in ("float", "double"):
+    if column.name in ("int8", "int16", "int32", "int64", "float", "double"):
         return is_number or isinstance(spark, DecimalType | FloatType | DoubleType)
     if column.name == "decimal":
         return is_number or isinstance(spark, DecimalType)

@@ -1,13 +1,16 @@
 """`kudulite.__all__` is the list of what users may rely on: it is sorted, and it is the truth."""
 
+import ast
 import importlib
 import inspect
 import re
 import types
+from pathlib import Path
 
 import pytest
 
 import kudulite as kudu
+import kudulite_spark
 from kudulite.tablet.operation import OPERATION_NAMES
 
 WRITES = (*OPERATION_NAMES, "overwrite", "apply", "new_bulk_write")
@@ -51,6 +54,13 @@ def test_the_client_passes_public_names_on():
     """What `from kudulite.client import …` gives is what `kudulite` has under that name."""
     package, layer = (importlib.import_module(name) for name in ("kudulite", "kudulite.client"))
     assert {n for n in layer.__all__ if getattr(package, n, None) is not getattr(layer, n)} == set()
+
+
+def test_the_connector_has_a_type_for_each_name():
+    """Its names are imported at their first use; the stub file names the same modules."""
+    stub = ast.parse(Path(kudulite_spark.__file__).with_suffix(".pyi").read_text())
+    found = {alias.asname: node.module for node in stub.body for alias in node.names}
+    assert found == kudulite_spark._MODULE_OF
 
 
 def test_a_wrong_list_is_found():

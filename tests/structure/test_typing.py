@@ -16,6 +16,7 @@ PROJECT_FILES = ("pyproject.toml", "README.md", "LICENSE")
 
 PROGRAM = """\
 import kudulite as kudu
+import kudulite_spark
 import pyarrow as pa
 
 with kudu.connect("/data/warehouse") as client:
@@ -27,6 +28,8 @@ with kudu.connect("/data/warehouse") as client:
         session.apply(table.new_upsert({"host": "b", "load": 0.1}))
     row = table.get("b")
     print(count, None if row is None else row["load"])
+    spark = kudulite_spark.local_session(cores=2)
+    print(kudulite_spark.maintain(spark, "/data/warehouse/metrics").bytes_written)
 """
 
 # Each line that is put into the program, and the kind of its error.
@@ -37,6 +40,8 @@ WRONG_LINES = {
     "table.scan(where=3)": "arg-type",
     'client.new_session("manual").apply({"host": "b"})': "arg-type",
     'print(table.get("b")["load"])': "index",
+    "kudulite_spark.local_session(core=2)": "call-arg",
+    'kudulite_spark.maintain(7, "/data/warehouse/metrics")': "arg-type",
 }
 
 

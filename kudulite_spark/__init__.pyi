@@ -1,0 +1,13 @@
+from kudulite_spark.admin import backup as backup
+from kudulite_spark.admin import create_table as create_table
+from kudulite_spark.admin import maintain as maintain
+from kudulite_spark.admin import repartition_for as repartition_for
+from kudulite_spark.admin import restore as restore
+from kudulite_spark.jvm import ensure_java as ensure_java
+from kudulite_spark.kudu_context import CreateTableOptions as CreateTableOptions
+from kudulite_spark.kudu_context import KuduContext as KuduContext
+from kudulite_spark.kudu_context import KuduReadOptions as KuduReadOptions
+from kudulite_spark.kudu_context import KuduWriteOptions as KuduWriteOptions
+from kudulite_spark.native_read import read_table as read_table
+from kudulite_spark.session import local_session as local_session
+from kudulite_spark.session import register as register
