@@ -286,8 +286,8 @@ class WriteOptions:
                 " write; in a stream the version is the number of the batch, and 'applicationId' is"
                 " by default the id of the query"
             )
-        rest = {k: v for k, v in options.items() if k.lower() != "applicationid"}
-        return replace(WriteOptions.parse(rest), application_id=values.get("applicationId"))
+        application_id = values.pop("applicationId", None)
+        return replace(WriteOptions.parse(values), application_id=application_id)
 
 
 def _read_options(values: Mapping[str, str]) -> ReadOptions:

@@ -151,18 +151,16 @@ def snapshot_tokens(
     """Return the tokens of a plan, cut to the rows in [first, end), in the order of places."""
     found = []
     for token in sorted(tokens, key=lambda token: (token.tablet_id, token.lower or b"")):
-        lower, upper = token.lower, token.upper
-        if first is not None:
-            if token.tablet_id < first[0]:
-                continue
-            if token.tablet_id == first[0]:
-                lower = max(lower or b"", first[1])
+        tablet_id, lower = max((token.tablet_id, token.lower or b""), first or ("", b""))
+        if tablet_id != token.tablet_id:
+            continue  # all rows of the tablet are before `first`
+        upper = token.upper
         if end is not None:
-            if token.tablet_id > end[0]:
+            if (tablet_id, lower) >= end:
                 break
-            if token.tablet_id == end[0]:
+            if tablet_id == end[0]:
                 upper = end[1] if upper is None else min(upper, end[1])
-        if upper is None or (lower or b"") < upper:
+        if upper is None or lower < upper:
             found.append(replace(token, lower=lower or None, upper=upper))
     return found
 

@@ -18,7 +18,7 @@ columns present. A write that was prepared before columns were added can still b
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -74,7 +74,8 @@ def plan_write(
     _check_layout(table, path, with_layout_names(options, table.schema.names))
     columns = written_columns(table, path, options, struct)
     if options.schema_evolution:
-        table = evolved_table(path, _data_fields(options, struct, columns))
+        stored = [f for f in struct if f.name in columns and f.name != options.operation_column]
+        table = evolved_table(path, stored)
         columns = written_columns(table, path, options, struct)
     operation_column, ordering_column = options.operation_column, options.ordering_column
     bulk_write = table.new_bulk_write(
@@ -126,19 +127,15 @@ def written_columns(
             f" primary key is ({', '.join(schema.key_names)}), the DataFrame has"
             f" ({', '.join(struct.fieldNames())})"
         )
-    fields = list(struct.fields)
+    written = set(struct.fieldNames()) - _dropped_columns(options, schema.names)
     if options.operation.startswith("delete") and options.operation_column is None:
         # A delete uses the key, and the ordering column if there is one.
-        fields = [
-            struct_field
-            for struct_field in fields
-            if own_names.get(struct_field.name) in schema.key_names
-            or struct_field.name == options.ordering_column
-        ]
-    dropped = _dropped_columns(options, schema.names)
-    fields = [struct_field for struct_field in fields if struct_field.name not in dropped]
+        key = {name for name, own in own_names.items() if own in schema.key_names}
+        written = {name for name in written if name in key or name == options.ordering_column}
     columns: dict[str, str] = {}
-    for struct_field in fields:
+    for struct_field in struct:
+        if struct_field.name not in written:
+            continue
         own = own_names.get(struct_field.name)
         if own is not None:
             column = schema.column(own)
@@ -177,13 +174,6 @@ def _own_names(
             )
         sources[own] = name
     return {name: own for own, name in sources.items()}
-
-
-def _data_fields(
-    options: WriteOptions, struct: StructType, columns: Mapping[str, str]
-) -> list[StructField]:
-    """Return the fields that are stored: all that are written, without the operations."""
-    return [f for f in struct if f.name in columns and f.name != options.operation_column]
 
 
 def _dropped_columns(options: WriteOptions, known: Collection[str]) -> set[str]:
