@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from os import PathLike
 
 from pyspark import RDD
@@ -285,12 +285,9 @@ class KuduContext:
 
 def _source_options(options: KuduReadOptions | KuduWriteOptions | None) -> dict[str, str]:
     """Return the options that are set, under the source's names."""
-    if options is None:
-        return {}
-    found = {}
-    for field in fields(options):
-        value = getattr(options, field.name)
-        if value is not None:
-            name = _SOURCE_NAMES.get(field.name, field.name)
-            found[PREFIX + name] = str(value).lower()
-    return found
+    values = {} if options is None else vars(options)
+    return {
+        PREFIX + _SOURCE_NAMES.get(name, name): str(value).lower()
+        for name, value in values.items()
+        if value is not None
+    }

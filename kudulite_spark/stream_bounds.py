@@ -36,12 +36,13 @@ import numpy as np
 
 from kudulite import Predicate, ScanToken, Table, parse_timestamp
 from kudulite.errors import TimestampError, UsageError
+from kudulite_spark.options import STREAM_STARTS
 from kudulite_spark.types import COMMIT_TIMESTAMP
 
 # After so many steps by counts the window is halved instead.
 _TRUSTED_STEPS = 3
 
-SNAPSHOT, NOW = "snapshot", "now"
+NOW, SNAPSHOT = STREAM_STARTS
 
 # An offset as Spark keeps it.
 OffsetJson = dict[str, str | int]
@@ -175,10 +176,9 @@ class StreamStart:
     @staticmethod
     def of_option(text: str | None) -> StreamStart:
         """Return the start of the option `startTimestamp`. Raises TimestampError."""
-        if text is None or text.strip().lower() == SNAPSHOT:
-            return StreamStart(SNAPSHOT)
-        if text.strip().lower() == NOW:
-            return StreamStart(NOW)
+        text = SNAPSHOT if text is None else text.strip()
+        if text.lower() in STREAM_STARTS:
+            return StreamStart(text.lower())
         try:
             return StreamStart(parse_timestamp(text))
         except TimestampError as error:

@@ -28,13 +28,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from kudulite import ScanToken, Table, Token, open_table
 from kudulite.errors import ConflictError, OptionError, TableNotFoundError, TimestampError
-from kudulite_spark.reader import (
-    ScanPlan,
-    TabletPartition,
-    TabletReader,
-    fitted_batches,
-    packed,
-)
+from kudulite_spark.reader import ScanPlan, TabletPartition, TabletReader, fitted_batches, packed
 from kudulite_spark.stream_bounds import (
     NOW,
     CommitCounts,

@@ -216,16 +216,14 @@ def _check_layout(table: Table, path: str, options: WriteOptions) -> None:
             f" 'primaryKey' says ({', '.join(options.primary_key or ())})"
         )
     own, asked = table.partition_schema, _partitioning(options).build(table.schema)
-    if options.hash_partitions is not None and _hash_text(own) != _hash_text(asked):
-        raise OptionError(
-            f"table {path!r} exists with {_hash_text(own)}; option 'hashPartitions' says"
-            f" {_hash_text(asked)}"
-        )
-    if options.range_partitions is not None and _range_text(own) != _range_text(asked):
-        raise OptionError(
-            f"table {path!r} exists with {_range_text(own)}; option 'rangePartitions' says"
-            f" {_range_text(asked)}"
-        )
+    for option, given, text in (
+        ("hashPartitions", options.hash_partitions, _hash_text),
+        ("rangePartitions", options.range_partitions, _range_text),
+    ):
+        if given is not None and text(own) != text(asked):
+            raise OptionError(
+                f"table {path!r} exists with {text(own)}; option {option!r} says {text(asked)}"
+            )
 
 
 def _partitioning(options: WriteOptions) -> Partitioning:
