@@ -1,6 +1,8 @@
-"""What every test shares: one Spark session per pytest process, and repeatable random tests."""
+"""Set-up of every test: one Spark session per pytest process, and repeatable random tests."""
 
+import gc
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,12 +20,21 @@ ROOT = Path(__file__).parent
 hypothesis.settings.register_profile("kudulite", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("kudulite")
 
-# In runs as short as these, Java's optimising compiler costs more than it gives.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+# In runs as short as these, Java's optimising compiler costs more than it gives, and verifying the
+# bytecode of Spark's classes takes a quarter of the processor time of a session.
+os.environ.setdefault(
+    "SPARK_SUBMIT_OPTS",
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote",
+)
 
 # Processes that tests start, Spark's Python workers among them, import this checkout.
 _inherited = os.environ.get("PYTHONPATH")
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *([_inherited] if _inherited else [])])
+
+# Each of them would compile the checkout again where bytecode is not kept.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 
 # All the tests of the quick tier that start Spark, and some others.
@@ -55,6 +66,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if in_folder and not item.get_closest_marker("quick"):
             item.add_marker(pytest.mark.full)
     items.sort(key=lambda item: not item.nodeid.startswith(STARTS_SPARK))
+
+
+def pytest_collection_finish() -> None:
+    """Take modules and collected tests out of garbage collection, which would walk all of them."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """Give them back: some libraries complain of objects that are left at the end."""
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")
