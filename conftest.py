@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
+from hypothesis import is_hypothesis_test
 from xdist.scheduler import LoadFileScheduling
 
 if TYPE_CHECKING:
@@ -16,9 +17,12 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parent
 
-# A failure prints the blob that repeats it. No deadline: machines differ too much.
-hypothesis.settings.register_profile("kudulite", deadline=None, print_blob=True)
-hypothesis.settings.load_profile("kudulite")
+# A failure prints the blob that repeats it. No deadline: machines differ too much. Property tests
+# are in both tiers; the quick one draws fewer examples.
+hypothesis.settings.register_profile("full", deadline=None, print_blob=True, max_examples=100)
+hypothesis.settings.register_profile(
+    "quick", hypothesis.settings.get_profile("full"), max_examples=30
+)
 
 # In runs as short as these, Java's optimising compiler costs more than it gives, and verifying the
 # bytecode of Spark's classes takes a quarter of the processor time of a session.
@@ -57,9 +61,21 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneSparkWork
     return OneSparkWorker(config, log) if config.getoption("dist") == "loadfile" else None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what starts Spark, and put it first: it takes the longest."""
+def is_full_tier(config: pytest.Config) -> bool:
+    """Whether this run is `pytest -m full`."""
+    return bool(config.getoption("markexpr") == "full")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose the number of examples of property tests."""
+    hypothesis.settings.load_profile("full" if is_full_tier(config) else "quick")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the tests of the tiers, and put those that start Spark first: they take the longest."""
     for item in items:
+        if is_full_tier(config) and is_hypothesis_test(getattr(item, "obj", None)):
+            item.add_marker(pytest.mark.full)
         in_folder = item.path.is_relative_to(ROOT / "tests" / "spark")
         if in_folder or "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)

@@ -1,7 +1,8 @@
 """Two tiers of tests: the quick one, which `pytest` runs, and the full one, `pytest -m full`.
 
 A test is in one of them. A machine that takes many seeds or cases runs two of them in the quick
-tier, unless it says how many or which ones, and the others in the full tier.
+tier, unless it says how many or which ones, and the others in the full tier. A property test of
+hypothesis is in both and draws fewer examples in the quick one (conftest.py).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any
 
+import hypothesis
 import pytest
 
 QUICK_COUNT = 2
@@ -32,3 +34,8 @@ def tiered(
         for value in listed
     ]
     return pytest.mark.parametrize(names, cases, **options)
+
+
+def examples(full_count: int) -> int:
+    """How many examples a property test draws in this run, where the full tier draws so many."""
+    return max(1, full_count * hypothesis.settings.default.max_examples // 100)

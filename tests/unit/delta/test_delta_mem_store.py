@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kudulite.delta import delta_mem_store
@@ -116,7 +116,6 @@ def check(snapshot: DeltaMemSnapshot, changes: Sequence[Change]) -> None:
                 assert cell is None or cell.as_py() == values[-1]
 
 
-@settings(deadline=None)
 @given(batches(), st.data())
 def test_a_store_equals_a_list_of_changes_at_every_count(appended: list[list[Change]], data):
     """Parts are joined while snapshots of them are held; a snapshot may end inside an append."""

@@ -22,6 +22,7 @@ from kudulite.model.encoded_key import (  # fmt: skip
     prefix_successor,
 )
 from kudulite.model.key_array import KeyArray
+from tests.support.tiers import examples
 
 UTC = datetime.UTC
 D = Decimal
@@ -88,7 +89,7 @@ def compare_rows(types, a, b):
     return (raw[0] > raw[1]) - (raw[0] < raw[1])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(key_tables())
 def test_arrays_and_scalars_encode_alike_and_come_back(case):
     """encode_keys equals encode_key row by row; both decoders invert them."""
@@ -109,7 +110,7 @@ def test_arrays_and_scalars_encode_alike_and_come_back(case):
     ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(key_tables())
 def test_byte_order_is_column_order(case):
     """Sorting encoded keys sorts the tuples, strings by unsigned bytes."""
@@ -122,7 +123,7 @@ def test_byte_order_is_column_order(case):
     assert encode_keys(columns, types).sort_order().tolist() == by_value
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(key_tables(), st.integers(0, 4))
 def test_a_prefix_is_the_start_of_its_keys(case, count):
     """And prefix_successor is above all of them, and not above anything larger."""

@@ -3,14 +3,13 @@
 import mmh3
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kudulite.model.key_array import KeyArray
 from kudulite.table.partition import hash_bucket, hash_buckets, murmur3
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_the_array_hash_is_mmh3(data):
     """All widths and lengths, all seeds."""

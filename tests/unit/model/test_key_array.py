@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from kudulite.errors import CorruptionError
 from kudulite.model.key_array import KeyArray
 from kudulite.model.key_hash import hash64_one
+from tests.support.tiers import examples
 
 WIDTHS = [None, 1, 2, 3, 5, 8, 9, 11, 12, 13, 16, 20]
 letters = st.sampled_from([0, 0, 1, 97, 127, 128, 255])
@@ -29,7 +30,6 @@ def key_lists(draw):
     return width, chosen, draw(st.lists(keys, max_size=6)) + pool[:2]
 
 
-@settings(max_examples=100, deadline=None)
 @given(key_lists())
 def test_keys_survive_every_form(case):
     """bytes, Arrow (also sliced), pickle, concat and slice give the same keys."""
@@ -46,7 +46,6 @@ def test_keys_survive_every_form(case):
     assert list(array.slice(2, 10**9)) == keys[2:] and list(array.slice(3, 1)) == []
 
 
-@settings(max_examples=100, deadline=None)
 @given(key_lists())
 def test_order_is_that_of_python_bytes(case):
     """sort_order is stable; is_sorted and equals_previous agree with comparisons one by one."""
@@ -62,7 +61,6 @@ def test_order_is_that_of_python_bytes(case):
     assert array.equals_previous().tolist() == [False] * bool(keys) + [a == b for a, b in pairs]
 
 
-@settings(max_examples=100, deadline=None)
 @given(key_lists())
 def test_searches_agree_with_bisect(case):
     """Array probes in any order, and single bounds longer or shorter than a key."""
@@ -80,7 +78,7 @@ def test_searches_agree_with_bisect(case):
             assert array.locate(bound, side) == search(ordered, bound), (bound, side)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(key_lists(), st.integers(0, 2**64 - 1))
 def test_the_array_hash_is_the_scalar_hash(case, seed):
     """Whatever the storage, the hash is of the bytes and the seed."""

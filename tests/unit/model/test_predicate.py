@@ -24,6 +24,7 @@ from kudulite.model.predicate import (
 )
 from kudulite.model.schema import Column, Schema
 from kudulite.model.values import canonical_value
+from tests.support.tiers import examples
 
 UTC = datetime.UTC
 NAN = math.nan
@@ -122,7 +123,7 @@ def schema_of(column_type, nullable=True):
 
 
 @pytest.mark.parametrize("column_type", list(CASES), ids=str)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(data=st.data())
 def test_evaluate_agrees_with_the_oracle(column_type, data):
     """Conjunctions of up to three predicates on one column, with nulls and slices."""
@@ -162,7 +163,7 @@ def check_statistics(bound, values, column_type, has_match):
 KEY_TYPES = [c for c in CASES if c.is_key_type]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150))
 @given(data=st.data())
 def test_every_matching_key_is_within_the_bounds(data):
     """And a point predicate on all key columns bounds exactly its key."""

@@ -42,11 +42,12 @@ from tests.support.machines.row_histories import (
     new_versions,
     opened,
 )
+from tests.support.tiers import examples
 
 _OP_OF_CHANGE = {CHANGE_UPDATE: OP_UPDATE, CHANGE_DELETE: OP_DELETE}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(new_versions(), st.sampled_from([1, 2, 100]))
 def test_a_flushed_memrowset_reads_the_same_at_every_moment(versions: Versions, rows_max: int):
     """Base, UNDO and REDO show what memory showed, cut into rowsets anywhere."""
@@ -60,7 +61,7 @@ def test_a_flushed_memrowset_reads_the_same_at_every_moment(versions: Versions, 
             check_reads(rowsets, versions, moment)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(new_versions(max_size=15), st.data())
 def test_changes_in_memory_and_in_redo_files_lie_on_top_of_flushed_rows(versions: Versions, data):
     """A DeltaMemStore, flushed to a REDO file at any time and followed by another, reads alike."""
@@ -171,7 +172,7 @@ def test_the_image_of_an_empty_memrowset_is_empty():
     assert image.keys.width == key_width(make_schema("string").key_types)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25))
 @given(new_versions(), st.lists(st.integers(10, 40), max_size=2))
 def test_undo_in_several_files_reads_as_in_one(versions: Versions, cuts: list[int]):
     """Files are newest first, and those that a moment does not need are not even opened."""

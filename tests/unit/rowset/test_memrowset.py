@@ -24,9 +24,10 @@ from tests.support.machines.row_histories import (
     make_schema,
     new_versions,
 )
+from tests.support.tiers import examples
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(new_versions(), st.data())
 def test_a_memrowset_equals_a_dictionary_at_every_moment(versions: Versions, data):
     """Changes may come one by one or many to a call, several of one key among them."""
@@ -47,7 +48,7 @@ def test_a_memrowset_equals_a_dictionary_at_every_moment(versions: Versions, dat
             check_reads([snapshot], versions, moment)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(new_versions(), st.data())
 def test_a_snapshot_never_changes(versions: Versions, data):
     """What came after it is not in it, though it shares keys, order and changes with newer ones."""

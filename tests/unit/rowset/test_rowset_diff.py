@@ -24,6 +24,7 @@ from tests.support.machines.row_histories import (
     new_versions,
     opened,
 )
+from tests.support.tiers import examples
 
 NAMES = tuple(VALUES)
 
@@ -68,7 +69,7 @@ def expected(versions: Versions, start: int, end: int) -> dict[bytes, tuple]:
     return result
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25))
 @given(new_versions(), st.sampled_from([1, 2, 100]), st.data())
 def test_the_changed_rows_of_any_window_are_told(versions: Versions, rows_max: int, data):
     """With their newest change and their images; memory and disk tell the same."""
@@ -84,7 +85,7 @@ def test_the_changed_rows_of_any_window_are_told(versions: Versions, rows_max: i
             assert told(rowsets, wanted) == right
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15))
 @given(new_versions(max_size=10), st.sampled_from([1, 2, 100]))
 def test_one_row_changed_when_its_changes_say_and_was_what_they_made(versions, rows_max):
     """Moments after a start, whether it was there, and its cells at each of them."""

@@ -18,6 +18,7 @@ from kudulite_spark.stream_bounds import (
     snapshot_tokens,
 )
 from tests.support.tables.core_tables import CoreTables
+from tests.support.tiers import examples
 
 
 @pytest.fixture
@@ -118,7 +119,7 @@ LOGS = st.lists(
 
 
 @given(LOGS, st.integers(1, 8))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_windows_have_so_many_rows_or_one_commit(commits, row_count):
     """And one after the other they reach the end."""
     log = Log(sorted(commits))

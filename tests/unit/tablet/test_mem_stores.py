@@ -22,6 +22,7 @@ from kudulite.wal.log import WalPosition
 from kudulite.wal.row_codec import RowChanges
 from tests.support.tables.core_tables import environment
 from tests.support.tables.row_writes import new_table, op, wal_folder
+from tests.support.tiers import examples
 
 KEYS = range(16)
 ON_DISK = {k: (k, 7) for k in range(0, 16, 2)}  # in two rowsets; more keys than LOCATE_ARRAY_MIN
@@ -128,7 +129,7 @@ FLUSHES = st.lists(st.lists(OPERATIONS, min_size=1, max_size=18), max_size=8)
 # -- what readers see
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(FLUSHES)
 def test_readers_see_each_flush_at_its_time(base: Base, flushes):
     """At every moment, before and after, by a view that was taken at the end."""
@@ -141,7 +142,7 @@ def test_readers_see_each_flush_at_its_time(base: Base, flushes):
     assert tablet.live_row_count == len(log.versions[-1])
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(FLUSHES)
 def test_a_view_stays_as_it_was_taken(base: Base, flushes):
     """What is applied later shows only in views that are taken later."""
@@ -158,7 +159,7 @@ def test_a_view_stays_as_it_was_taken(base: Base, flushes):
 # -- replay
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(FLUSHES, st.data())
 def test_replay_in_any_grouping_equals_applying_one_by_one(base: Base, flushes, data):
     """A process that catches up all at once, or with each record, has the same memory."""
@@ -252,7 +253,7 @@ def test_memory_that_was_left_half_way_says_so(base: Base, monkeypatch: pytest.M
 # -- lookups
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(FLUSHES)
 def test_one_key_is_found_where_many_are(base: Base, flushes):
     """Few keys are looked up one by one, many by array operations; repeats and any order."""
