@@ -12,6 +12,7 @@ from tests.support.machines.crowd import (
     problems_of,
 )
 from tests.support.tables.core_tables import CoreTables
+from tests.support.tiers import tiered
 
 TURNS = 30
 
@@ -28,18 +29,18 @@ def test_no_scan_sees_a_part_of_a_batch_and_every_batch_is_there(core: CoreTable
     assert [told.batches for told in results] == [TURNS] * 5
 
 
-def test_upkeep_beside_them_changes_nothing_that_anybody_sees(core: CoreTables):
+@tiered("turns", [5, TURNS // 2], quick=1)
+def test_upkeep_beside_them_changes_nothing_that_anybody_sees(core: CoreTables, turns: int):
     """Two processes maintain the table beside sessions, a bulk writer and a scanner."""
     folder = core.root / "upkeep"
     create(folder)
-    crowd = Crowd(folder, sessions=2, bulks=1, scanners=1, maintainers=2, turns=TURNS // 2)
+    crowd = Crowd(folder, sessions=2, bulks=1, scanners=1, maintainers=2, turns=turns)
     crowd.start()
     results = crowd.join(timeout_seconds=240)
     assert problems_at_end(folder, results, crowd.sessions) == []
-    assert [told.batches for told in results] == [TURNS // 2] * 6
+    assert [told.batches for told in results] == [turns] * 6
 
 
-@pytest.mark.full
 @pytest.mark.full
 def test_publications_that_stand_still_beside_removals_without_grace_lose_nothing(
     core: CoreTables,
@@ -54,14 +55,17 @@ def test_publications_that_stand_still_beside_removals_without_grace_lose_nothin
     assert [told.batches for told in results] == [TURNS] * 7
 
 
-def test_threads_that_share_a_client_see_and_lose_no_more_than_processes(core: CoreTables):
+@tiered("turns", [8, TURNS], quick=1)
+def test_threads_that_share_a_client_see_and_lose_no_more_than_processes(
+    core: CoreTables, turns: int
+):
     """Four sessions, a bulk writer and two scanners of one client: flushes go out in groups."""
     folder = core.root / "threads"
     create(folder)
-    crowd = Crowd(folder, sessions=4, bulks=1, scanners=2, turns=TURNS)
+    crowd = Crowd(folder, sessions=4, bulks=1, scanners=2, turns=turns)
     results = crowd.run_in_threads()
     assert problems_at_end(folder, results, crowd.sessions) == []
-    assert [told.batches for told in results] == [TURNS] * 7
+    assert [told.batches for told in results] == [turns] * 7
 
 
 def snapshot(*parts: dict[str, list]) -> pa.Table:

@@ -222,9 +222,15 @@ def parts_of(case: str) -> list[Callable[[list[tuple] | None], list[tuple] | Non
     ]
 
 
+# In the quick tier two cases die at every third of the places.
+QUICK = [("minor", 3), ("tag", 3)]
+
+
 @pytest.mark.parametrize("how", ["exit", "error"])
-@tiered("case", CASES, quick=("minor", "tag"))
-def test_upkeep_killed_at_any_step_leaves_old_or_new(core: CoreTables, case: str, how: str):
+@tiered(("case", "every"), [*QUICK, *((case, 1) for case in CASES)])
+def test_upkeep_killed_at_any_step_leaves_old_or_new(
+    core: CoreTables, case: str, every: int, how: str
+):
     """Never anything between, at no legal moment; run again it comes to its end."""
     prepare, work = CASES[case]
     prepared = Prepared(core.root / "base")
@@ -239,7 +245,7 @@ def test_upkeep_killed_at_any_step_leaves_old_or_new(core: CoreTables, case: str
     places = [n for n in range(counting.count) if n < STEPS_ALL or n % STEPS_EACH == 0]
     if how == "error":  # the same steps, of which some show whether errors are handled
         places = places[len(case) % ERROR_EACH :: ERROR_EACH]
-    for steps in (*places, counting.count):
+    for steps in (*places[::every], counting.count):
         root = core.root / f"killed-{steps}"
         shutil.copytree(prepared.root, root)
         dying = KillingFileSystem(steps, exits=how == "exit")

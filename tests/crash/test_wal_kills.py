@@ -167,8 +167,10 @@ def states_of(
     return states, recording.steps
 
 
-@pytest.mark.parametrize("way", WAYS)
-@tiered("case", CASES, quick=("the first flush", "two flushes"))
+QUICK = [*(("the first flush", way) for way in WAYS), ("two flushes", "half")]
+
+
+@tiered(("case", "way"), itertools.product(CASES, WAYS), quick=QUICK)
 def test_a_writer_killed_at_any_step_leaves_whole_flushes(core: CoreTables, case: str, way: str):
     """Each tablet is as before or after; acknowledged rows are there; the past stays as it was."""
     prepare, write = CASES[case]
@@ -284,8 +286,9 @@ def test_what_was_acknowledged_outlives_the_lock_file(core: CoreTables, look: st
     expect_whole_and_writable(root)
 
 
-def test_a_writer_killed_at_random_moments_loses_nothing(core: CoreTables):
+@tiered("kills", [2, 8], quick=1)
+def test_a_writer_killed_at_random_moments_loses_nothing(core: CoreTables, kills: int):
     """A process that is killed by the system, again and again on one table, while it writes."""
-    report = kill_again_and_again(core.root / "killed", kills=8, seed=1)
-    assert report.kills == 8
-    assert report.acknowledged > 8
+    report = kill_again_and_again(core.root / "killed", kills=kills, seed=1)
+    assert report.kills == kills
+    assert report.acknowledged > kills

@@ -1,8 +1,8 @@
 """Two tiers of tests: the quick one, which `pytest` runs, and the full one, `pytest -m full`.
 
 A test is in one of them. A machine that takes many seeds or cases runs two of them in the quick
-tier, unless it says how many or which ones, and the others in the full tier. A property test of
-hypothesis is in both and draws fewer examples in the quick one (conftest.py).
+tier, unless it says how many or which ones, and the others in the full tier. Property tests of
+hypothesis, and tests with the marker `both`, are in both tiers and do less in the quick one.
 """
 
 from __future__ import annotations
@@ -34,6 +34,11 @@ def tiered(
         for value in listed
     ]
     return pytest.mark.parametrize(names, cases, **options)
+
+
+def by_tier(quick: int, full: int) -> int:
+    """The number for the tier of this run (conftest.py chooses the profile of that name)."""
+    return full if hypothesis.settings.get_current_profile_name() == "full" else quick
 
 
 def examples(full_count: int) -> int:

@@ -10,6 +10,8 @@ from kudulite.errors import KuduliteError, OptionError, RowError, SchemaError
 from tests.support.tables.core_tables import CoreTables
 from tests.support.tables.readings import every_reading
 
+pytestmark = pytest.mark.both  # every_reading
+
 
 @pytest.fixture
 def client(core: CoreTables) -> Client:

@@ -23,6 +23,7 @@ from tests.support.tables.core_tables import (
     maps_below,
     stored,
 )
+from tests.support.tiers import tiered
 
 TABLES = 25
 
@@ -181,7 +182,8 @@ def test_a_collection_gives_back_the_space_of_what_it_removes(core: CoreTables):
     assert [line for line in lines if str(core.root) in line and "(deleted)" in line] == []
 
 
-def test_writes_are_right_while_memory_is_forgotten(core: CoreTables):
+@tiered("count", [8, 40], quick=1)
+def test_writes_are_right_while_memory_is_forgotten(core: CoreTables, count: int):
     """Threads that have the old queue and those that have the new one exclude each other."""
     client = core.client()
     table = create(client, "t")
@@ -191,7 +193,7 @@ def test_writes_are_right_while_memory_is_forgotten(core: CoreTables):
 
     def write(thread: int) -> None:
         handle = client.table("t")
-        for number in range(40):
+        for number in range(count):
             session = kudulite.Session()
             session.apply(handle.new_insert({"k": 1000 * thread + number, "v": "x"}))
             try:
@@ -213,7 +215,8 @@ def test_writes_are_right_while_memory_is_forgotten(core: CoreTables):
     is_over.set()
     forgetting.join()
     assert failures == []
-    assert [row[0] for row in stored(table)] == [1000 * t + n for t in range(4) for n in range(40)]
+    expected = [1000 * thread + number for thread in range(4) for number in range(count)]
+    assert [row[0] for row in stored(table)] == expected
 
 
 MANY = """

@@ -23,6 +23,8 @@ from tests.support.tables.core_tables import CoreTables, ManualClock
 from tests.support.tables.readings import every_reading
 from tests.support.tiers import tiered
 
+pytestmark = pytest.mark.both  # every_reading
+
 
 @pytest.fixture
 def client(core: CoreTables) -> Client:
@@ -333,8 +335,8 @@ def test_a_name_that_is_taken_is_refused_after_the_steps(client: Client):
     assert client.list_tables() == ["t", "u"]
 
 
-@tiered("seed", range(3))
-def test_random_alterations_between_writes(client: Client, seed: int):
+@tiered(("seed", "steps"), [(0, 8), (1, 8), (0, 20), (1, 20), (2, 20)])
+def test_random_alterations_between_writes(client: Client, seed: int, steps: int):
     """Rows by column id, in a dictionary, are what the table shows now and at every past moment."""
     rng = random.Random(seed)
     table = client.table("t")
@@ -343,7 +345,7 @@ def test_random_alterations_between_writes(client: Client, seed: int):
         cells = {table.schema[name].id: value for name, value in row.items()}
         rows[row["a"], row["b"]] = cells
     moments = []
-    for number in range(20):
+    for number in range(steps):
         choice = rng.choice(["add", "drop", "rename", "default", "write", "write", "write"])
         values = [column.name for column in table.schema.value_columns]
         alterer = client.new_table_alterer(table)

@@ -14,6 +14,8 @@ from kudulite.table.manifest import Manifest
 from tests.support.tables.core_tables import CoreTables, ManualClock, stored
 from tests.support.tables.readings import every_reading
 
+pytestmark = pytest.mark.both  # every_reading
+
 SECOND = 10**6
 
 

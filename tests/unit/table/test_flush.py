@@ -34,6 +34,7 @@ from tests.support.tables.row_writes import (
     wal_folder,
     write,
 )
+from tests.support.tiers import tiered
 
 Versions = dict[int, list[tuple]]
 
@@ -367,10 +368,11 @@ def steps_of_a_flush(core: CoreTables, origin: Path) -> int:
     return counting.count
 
 
-def test_a_flush_that_is_killed_changes_nothing_that_is_read(core: CoreTables, origin):
+@tiered("every", [3, 1], quick=1)
+def test_a_flush_that_is_killed_changes_nothing_that_is_read(core: CoreTables, origin, every):
     """At any of its steps; the next one does it, and a collection finds what the first has left."""
     folder, versions = origin
-    for step in range(steps_of_a_flush(core, folder)):
+    for step in range(0, steps_of_a_flush(core, folder), every):
         root = core.root / f"killed-{step}"
         shutil.copytree(folder, root)
         with pytest.raises(KilledError):
@@ -384,11 +386,13 @@ def test_a_flush_that_is_killed_changes_nothing_that_is_read(core: CoreTables, o
         expect_clean(table)
 
 
-def test_a_flush_that_the_disk_refuses_is_done_by_the_next_one(core: CoreTables, origin):
+@tiered("every", [3, 1], quick=1)
+def test_a_flush_that_the_disk_refuses_is_done_by_the_next_one(core: CoreTables, origin, every):
     """The same client goes on: its memory is as it was, and it takes rows before that."""
     folder, versions = origin
     failed = 0
-    for step in range(steps_of_a_flush(core, folder)):
+    steps = range(0, steps_of_a_flush(core, folder), every)
+    for step in steps:
         root = core.root / f"failed-{step}"
         shutil.copytree(folder, root)
         table = core.client(root.name, file_system=FailingFileSystem(step)).table("t")
@@ -401,4 +405,4 @@ def test_a_flush_that_the_disk_refuses_is_done_by_the_next_one(core: CoreTables,
         table.flush()
         assert unflushed(table) == []
         expect(table, later)
-    assert failed > 10
+    assert failed > 10 // every

@@ -23,6 +23,8 @@ from tests.support.tables.core_tables import CoreTables, ManualClock, environmen
 from tests.support.tables.readings import every_reading, rows_of_tokens
 from tests.support.tiers import tiered
 
+pytestmark = pytest.mark.both  # every_reading
+
 ROWS = [{"a": i % 3, "b": i, "v": i} for i in range(0, 100, 7)]
 
 
@@ -323,8 +325,8 @@ def test_manifests_keep_dropped_ranges(client: Client):
     assert manifest.timestamp >= dropped.timestamp
 
 
-@tiered("seed", range(4))
-def test_random_drops_against_a_dictionary(core: CoreTables, seed: int):
+@tiered(("seed", "count"), [(0, 12), (1, 12), *((seed, 30) for seed in range(4))])
+def test_random_drops_against_a_dictionary(core: CoreTables, seed: int, count: int):
     """Rows in a dictionary, ranges in a list: now, and at every past moment."""
     rng = random.Random(seed)
     client = core.client(small_write_rows_max=rng.choice([0, 1000]))
@@ -332,7 +334,7 @@ def test_random_drops_against_a_dictionary(core: CoreTables, seed: int):
     rows = {(row["a"], row["b"]): row["v"] for row in ROWS}
     ranges = [(0, 50), (50, 100)]
     moments = [(table.current_timestamp(), dict(rows))]
-    for number in range(30):
+    for number in range(count):
         choice = rng.choice(["upsert", "upsert", "delete", "drop", "add", "split", "flush"])
         if choice == "upsert":
             keys = [(rng.randrange(4), rng.randrange(100)) for _ in range(5)]

@@ -23,8 +23,11 @@ from kudulite.wal.log import (
 )
 from kudulite.wal.record_format import RecordDecoder, encode_record
 from tests.support.tables.wal_changes import TWO_COLUMNS, damage, inserts, same
+from tests.support.tiers import tiered
 
 HEAD = SEGMENT_HEADER_BYTES
+# Bytes are damaged and files are cut at each place, or in the quick tier at every eleventh.
+at_places = tiered("every", [11, 1], quick=1)
 
 
 class Log:
@@ -117,12 +120,13 @@ def test_several_records_of_one_frame_are_read_in_order(tmp_path: Path):
 # -- torn tails
 
 
-def test_a_torn_last_frame_is_left_out_at_every_length(rolled: Log):
+@at_places
+def test_a_torn_last_frame_is_left_out_at_every_length(rolled: Log, every: int):
     """Cut anywhere within it, the frames before it are the log."""
     before, whole = rolled.ends[-2], rolled.last_path.read_bytes()
     assert before.segment < rolled.ends[-1].segment
     log_ends = WalPosition(rolled.ends[-1].segment, HEAD)
-    for length in range(HEAD, len(whole)):
+    for length in range(HEAD, len(whole), every):
         rolled.last_path.write_bytes(whole[:length])
         assert rolled.read() == ([1, 2, 3, 4, 5, 6], log_ends)
         assert rolled.read(before, before) == ([], before)
@@ -130,11 +134,12 @@ def test_a_torn_last_frame_is_left_out_at_every_length(rolled: Log):
             rolled.read(end=rolled.ends[-1])
 
 
-def test_every_damage_of_the_last_frame_is_a_torn_append(log: Log):
+@at_places
+def test_every_damage_of_the_last_frame_is_a_torn_append(log: Log, every: int):
     """Blocks of a file reach the disk in any order: other bytes, zeros, or more than there were."""
     whole = log.last_path.read_bytes()
     begin = log.ends[-2].offset
-    for offset in range(begin, len(whole)):
+    for offset in range(begin, len(whole), every):
         damage(log.last_path, offset)
         assert log.read() == ([1, 2], log.ends[-2])
         log.last_path.write_bytes(whole)
@@ -145,15 +150,16 @@ def test_every_damage_of_the_last_frame_is_a_torn_append(log: Log):
         assert log.read() == ([1, 2], log.ends[-2])
 
 
-def test_below_the_durable_end_nothing_is_torn(log: Log):
+@at_places
+def test_below_the_durable_end_nothing_is_torn(log: Log, every: int):
     """Who was told that a frame is durable finds it, or an error with the path."""
     whole = log.last_path.read_bytes()
-    for offset in range(log.ends[-2].offset, len(whole)):
+    for offset in range(log.ends[-2].offset, len(whole), every):
         damage(log.last_path, offset)
         with pytest.raises(CorruptionError, match=rf"{log.last_path}: frame at byte \d+: "):
             log.read(durable_end=log.ends[-1])
         log.last_path.write_bytes(whole)
-    for length in range(HEAD, len(whole)):
+    for length in range(HEAD, len(whole), every):
         log.last_path.write_bytes(whole[:length])
         with pytest.raises(CorruptionError, match=str(log.last_path)):
             log.read(durable_end=log.ends[-1])
@@ -185,13 +191,15 @@ def test_what_a_user_stored_is_no_frame(tmp_path: Path):
 # -- damage
 
 
-def test_every_flipped_byte_before_the_last_frame_is_corruption(rolled: Log):
+@at_places
+def test_every_flipped_byte_before_the_last_frame_is_corruption(rolled: Log, every: int):
     """In any segment, header or frame; the error names the file, reading with an end or without."""
     begin_of_last = rolled.ends[-1].segment, HEAD
     for segment in list_segments(rolled.folder):
         path = segment_path(rolled.folder, segment)
         whole = path.read_bytes()
-        for offset in range(HEAD if (segment, HEAD) == begin_of_last else len(whole)):
+        end_of_damage = HEAD if (segment, HEAD) == begin_of_last else len(whole)
+        for offset in range(0, end_of_damage, every):
             damage(path, offset, 1 << offset % 8)
             for end in (None, rolled.ends[-1]):
                 with pytest.raises(CorruptionError, match=rf"{path}: "):
