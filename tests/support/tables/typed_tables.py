@@ -84,7 +84,7 @@ class TypedTable:
 
     def __init__(self, path: Path, seed: int) -> None:
         self.random = random.Random(seed)
-        self.client: Client = kudulite.connect(path.parent)
+        self.client: Client = kudulite.connect(path.parent, background_maintenance=False)
         builder = kudulite.schema_builder()
         builder.add_column("group", kudulite.string, nullable=False)
         builder.add_column("id", kudulite.int32, nullable=False)

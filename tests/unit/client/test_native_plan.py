@@ -15,10 +15,10 @@ def multiset(rows: list[dict]) -> list[str]:
     return sorted(map(repr, rows))
 
 
-@tiered("seed", range(4))
-def test_files_without_excluded_rows_and_the_rest_are_the_snapshot(tmp_path, seed):
+@tiered(("seed", "steps"), [(0, 4), (1, 4), *((seed, 10) for seed in range(4))])
+def test_files_without_excluded_rows_and_the_rest_are_the_snapshot(tmp_path, seed, steps):
     """At every moment, whatever the limits leave to whom."""
-    made = random_table(tmp_path / "t", seed)
+    made = random_table(tmp_path / "t", seed, steps)
     made.overwrite()
     made.step()
     made.step()
