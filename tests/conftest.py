@@ -1,4 +1,4 @@
-"""What tests of the core share: tables that are checked whole when a test ends."""
+"""Tables for tests of the core, which are checked as a whole when a test ends."""
 
 import os
 import tempfile

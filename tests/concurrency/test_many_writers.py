@@ -92,7 +92,7 @@ def run_writers(table: Table, operation: str, keys: str) -> tuple[list[dict], Re
 
 
 def expect_readers_unhurt(table: Table, reader: Reader) -> None:
-    """What was read while writers ran is still what those snapshots show."""
+    """The snapshots that were read beside the writers still show the same rows."""
     assert reader.problems == []
     assert reader.scans
     for timestamp, rows in reader.scans[:: max(1, len(reader.scans) // 10)]:

@@ -67,7 +67,7 @@ class Prepared:
         return Client(root or self.root, environment(file_system, self.clock))
 
     def state(self, root: Path) -> State:
-        """What is read now and at each moment."""
+        """The rows now and at each moment."""
         table = self.client(root=root).table("t")
         return [stored(table), *(_rows(table, moment) for moment in self.moments)]
 
@@ -213,7 +213,7 @@ CASES: dict[str, tuple[Callable[[Prepared], None], Callable[[Client], object]]] 
 
 
 def parts_of(case: str) -> list[Callable[[list[tuple] | None], list[tuple] | None]]:
-    """What is old or new as a whole: a purge goes tablet by tablet."""
+    """The parts of the table that are old or new as a whole: for a purge, each tablet."""
     if case != "purge":
         return [lambda rows: rows]
     return [

@@ -36,7 +36,7 @@ def path(tmp_path_factory) -> str:
 
 
 def explained(frame) -> str:
-    """What `explain` prints."""
+    """The output of `explain`."""
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         frame.explain("cost")
         frame.explain()
@@ -45,7 +45,7 @@ def explained(frame) -> str:
 
 @pytest.mark.quick
 def test_the_jar_is_made_of_the_source():
-    """Who changes the source runs tests/support/front_build.py."""
+    """After a change of the source, tests/support/front_build.py builds the jar."""
     with zipfile.ZipFile(front_build.JAR) as jar:
         assert jar.read(front_build.MANIFEST).decode() == front_build.manifest()
     assert len(hashlib.sha256(front_build.SOURCE.read_bytes()).hexdigest()) == 64
@@ -53,7 +53,7 @@ def test_the_jar_is_made_of_the_source():
 
 @pytest.mark.quick
 def test_columns_are_pruned_and_filters_pushed(spark, path):
-    """What explain shows is what the Python source is asked for; a count moves no column."""
+    """The plan shows the columns and filters of the Python source; a count reads no column."""
     frame = load(spark, path)
     plan = explained(frame.filter("k = 7 AND s <> 'a'").select("x"))
     assert "ReadSchema: struct<k:int,s:string,x:double>" in plan

@@ -71,7 +71,7 @@ def test_options_that_cannot_be_are_refused_and_leave_no_table(context):
 
 @pytest.mark.quick
 def test_rows_are_written_and_deleted(context):
-    """What fails leaves the table as it was; tests/unit has the other operations."""
+    """A write that fails leaves the table as it was; tests/unit has the other operations."""
     spark = context.spark
     hashed = CreateTableOptions().addHashPartitions("id", 2)
     table = context.createTable(TABLE, FIELDS, ["id"], hashed)

@@ -83,7 +83,7 @@ def test_altered_columns_are_read_by_their_ids(spark, tmp_path, monkeypatch):
 
 
 def test_every_encoding_and_compression_is_read_exactly(spark, tmp_path, monkeypatch):
-    """What a column may ask for, in files that Spark reads itself or that it may not."""
+    """Every attribute of a column, in files that Spark may or may not read by itself."""
     monkeypatch.setattr(native_read, "LIMITS", NATIVE)
     codecs = ["none", "lz4", "snappy", "zstd", "gzip"]
     builder = kudulite.schema_builder()

@@ -89,7 +89,7 @@ def test_small_tablets_share_a_task(spark, path):
 
 @pytest.mark.quick
 def test_tokens_ask_only_for_the_columns_wanted(path):
-    """What reaches the scanner is the projection and the predicate's columns, nothing else."""
+    """The scanner gets the projection and the predicate's columns, nothing else."""
     source = KuduliteDataSource({"path": path, "columns": "b", "filter": "a < 10"})
     reader = source.reader(source.schema())
     tokens = [ScanToken.from_bytes(t) for p in reader.partitions() for t in p.tokens]

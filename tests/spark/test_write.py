@@ -123,7 +123,7 @@ def test_overwrite_by_the_rows_of_the_table_itself(spark, path):
 
 
 def test_a_version_already_committed_for_an_application_is_skipped(spark, path):
-    """What exactly-once sinks rest on; another version or another id is a new write."""
+    """Exactly-once sinks rely on this; another version or another id is a new write."""
     for identity, version, key in [("job", 1, 4), ("job", 1, 5), ("job", 2, 6), ("other", 1, 7)]:
         frame = spark.createDataFrame([(key,)], "k int")
         save(frame, path, applicationId=identity, applicationVersion=version)

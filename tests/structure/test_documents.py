@@ -1,4 +1,4 @@
-"""What the documents show is true: their code runs, their links and commands lead somewhere.
+"""The documents are true: their code runs, and their links and commands lead somewhere.
 
 A `python` block holds a session as typed, `>>>` and what it prints, and runs as a doctest. The
 blocks of one document share their names. `sh` blocks are for people, but see the README's two.

@@ -174,7 +174,7 @@ def test_the_project_keeps_the_layers(check):
 
 
 def test_the_core_depends_on_four_packages():
-    """What `pip install kudulite` brings is what the engine may import."""
+    """The engine may import the dependencies of `pip install kudulite` and nothing else."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     names = {re.match(r"[\w.-]+", requirement)[0] for requirement in project["dependencies"]}
     assert names == CORE_DEPENDENCIES

@@ -51,7 +51,7 @@ def test_all_names_are_listed_and_sorted(name):
 
 
 def test_the_client_passes_public_names_on():
-    """What `from kudulite.client import …` gives is what `kudulite` has under that name."""
+    """Each name of `kudulite.client` is the same object as in `kudulite`."""
     package, layer = (importlib.import_module(name) for name in ("kudulite", "kudulite.client"))
     assert {n for n in layer.__all__ if getattr(package, n, None) is not getattr(layer, n)} == set()
 

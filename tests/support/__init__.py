@@ -1,1 +1,1 @@
-"""What several tests share: models, machines, doubles, tables."""
+"""Models, machines, doubles and tables that several tests share."""

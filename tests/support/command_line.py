@@ -9,7 +9,7 @@ from kudulite.tools.cli import app
 
 
 def output(*arguments: object, status: int = 0) -> str:
-    """What a command prints."""
+    """The output of a command."""
     result = CliRunner().invoke(app, [str(argument) for argument in arguments])
     assert result.exit_code == status, (result.output, result.exception)
     # Bytes that a command writes are only in `stdout`.
@@ -17,7 +17,7 @@ def output(*arguments: object, status: int = 0) -> str:
 
 
 def value(*arguments: object, status: int = 0) -> Any:
-    """What a command prints as JSON."""
+    """The JSON output of a command, decoded."""
     return json.loads(output(*arguments, "--json", status=status))
 
 

@@ -72,7 +72,7 @@ class SourceTree:
 
     @cached_property
     def public_names(self) -> frozenset[str]:
-        """What `kudulite.__all__` lists, and the module `errors`."""
+        """The names in `kudulite.__all__`, and the module `errors`."""
         for source in self.sources:
             if source.name != "kudulite":
                 continue

@@ -264,7 +264,7 @@ class PaperTable(TableStore):
         return self.manifest
 
     def tablet(self, entry: TabletEntry) -> SimpleNamespace:
-        """What the manager needs of a tablet."""
+        """The attributes of a tablet that the manager needs."""
         return SimpleNamespace(superblock=self.superblocks[entry.superblock.name])
 
     def superblock(self, tablet_id: str) -> Superblock:

@@ -21,7 +21,7 @@ NAME = "measured"
 
 @dataclass(frozen=True)
 class State:
-    """What a table is at a moment."""
+    """The schema, partitions, retention and rows of a table at a moment."""
 
     schema: Schema
     partition: PartitionSchema
@@ -30,7 +30,7 @@ class State:
 
 
 def state_of(table: Table) -> State:
-    """What the table is now."""
+    """The present state of the table."""
     manifest = table._store.newest()
     return State(manifest.schema, manifest.partition, manifest.history_seconds, stored(table))
 

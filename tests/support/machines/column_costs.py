@@ -1,4 +1,4 @@
-"""What a major compaction of one column reads and writes, beside what that column takes on disk.
+"""Bytes that a major compaction of one column reads and writes, beside the column's size on disk.
 
 A table of ten columns is loaded, a part of its rows gets new values in one column, then that column
 is compacted. Used by a test on few rows and by `benchmarks/column_compaction.py` on many.

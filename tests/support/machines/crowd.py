@@ -74,7 +74,7 @@ class Member:
 
 @dataclass
 class Told:
-    """What a member says at its end."""
+    """The report of a member at its end."""
 
     role: str
     number: int
@@ -114,7 +114,7 @@ def batch_size(writer: int, sessions: int) -> int:
 
 
 def problems_of(rows: pa.Table, sessions: int) -> list[str]:
-    """What is wrong with a snapshot of the columns writer, number, batch."""
+    """The problems of a snapshot of the columns writer, number, batch."""
     writers, numbers, batches = (rows.column(i).to_numpy() for i in range(3))
     problems = []
     reached: dict[int, int] = {}
@@ -378,7 +378,7 @@ class Crowd:
 
 
 def problems_at_end(folder: Path, results: list[Told], sessions: int) -> list[str]:
-    """What is wrong with the table when all are done, read by a client that has seen nothing."""
+    """The problems of the table when all are done, read by a client that has seen nothing."""
     problems = [f"{told.role} {told.number}: {told.problem}" for told in results if told.problem]
     table = Client(folder, environment()).table("t")
     rows = table.scan(["writer", "number", "batch"]).to_arrow()

@@ -233,7 +233,7 @@ class WriteSteps(HistoryState):
         return left
 
     def _plan_of_writes(self) -> tuple:
-        """What must not change between the staging and the commit of a write."""
+        """The schema and tablets, which stay the same until a staged write is committed."""
         return tuple(self.model.columns), sorted(entry.id for entry in self.manifest.tablets)
 
     def _may_commit(self, staged: StagedWrite) -> bool:
@@ -291,7 +291,7 @@ STAGING_GRACE_SECONDS = 3600.0
 
 
 class UpkeepSteps(HistoryState):
-    """What has no effect on any legal read, and what alters the table."""
+    """Steps without effect on any legal read, and alterations."""
 
     def _flush(self, client: int) -> None:
         self.tables[client].flush()

@@ -43,7 +43,7 @@ Change = tuple[str, dict[str, int]]
 
 @dataclass
 class KillReport:
-    """What a run saw; `ahead` are the steps that were there without an acknowledgement."""
+    """The counts of a run; `ahead` are the steps that were found without an acknowledgement."""
 
     kills: int = 0
     acknowledged: int = 0
@@ -66,7 +66,7 @@ def create(folder: Path) -> None:
 
 
 def changes_of(step: int, tablet: int) -> list[Change]:
-    """What a step does to a tablet."""
+    """The changes of a step to a tablet."""
     changes: list[Change] = []
     for row in range(ROWS):
         key = {"tablet": tablet, "number": step * ROWS + row}

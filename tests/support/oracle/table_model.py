@@ -324,7 +324,7 @@ class HistoryModel(RowModel):
         return (*key, *(row.get(column.id, column.read_default) for column in self.columns))
 
     def changes(self, start: int, end: int) -> dict[Key, Change]:
-        """What changed in (start, end], by key."""
+        """The changes in (start, end], by key."""
         found = {}
         for key, versions in self.histories.items():
             stamps = [v[0] for v in self._counted(versions) if start < v[0] <= end]

@@ -1,1 +1,1 @@
-"""What tests of the Spark connector share."""
+"""Helpers of the Spark connector's tests."""

@@ -77,7 +77,7 @@ COMMITTED = "committed, not in the checkpoint"
 
 @dataclass
 class StreamReport:
-    """What a run saw."""
+    """The counts of a run."""
 
     kills: Counter = field(default_factory=Counter)  # by target
     phases: Counter = field(default_factory=Counter)  # of the stream, by target and phase

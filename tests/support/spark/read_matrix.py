@@ -52,7 +52,7 @@ class Case:
     limit: int | None
 
     def expected(self, rows: Sequence[dict[str, Any]]) -> Rows:
-        """What it gives of the dictionary's rows, without the limit."""
+        """The expected rows out of the dictionary's, without the limit."""
         return as_text([row for row in rows if self.filter.holds(row)], self.names)
 
 

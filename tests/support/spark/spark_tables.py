@@ -1,4 +1,4 @@
-"""What the tests of the Spark connector share: short reads and writes, and the state of a table."""
+"""Short reads and writes through Spark, and the state of a table."""
 
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ def stored(path: Any, at: Any = None) -> list[tuple]:
 
 
 def staged_files(path: Any) -> list[str]:
-    """What uncommitted writes have left in the table's staging folder."""
+    """The files that uncommitted writes have left in the table's staging folder."""
     return sorted(str(place) for place in Path(path, "staging").rglob("*"))
 
 

@@ -1,4 +1,4 @@
-"""What core tests share: tables that are checked when the test ends, and their rows as tuples."""
+"""Tables of core tests, which are checked when the test ends, and their rows as tuples."""
 
 from __future__ import annotations
 

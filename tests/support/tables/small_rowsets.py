@@ -88,7 +88,7 @@ class SmallRowSet:
         return DiskRowSet(self.meta, self.set_folder, BlockCache(1 << 20))
 
     def rows(self, timestamp: int) -> list[dict[str, Any]]:
-        """What a scan at a moment gives."""
+        """The rows of a scan at a moment."""
         rowset = self.opened()
         names = tuple(self.schema.names)
         spec = ScanSpec(self.schema, names, bind_predicates((), self.schema), timestamp)
@@ -99,7 +99,7 @@ class SmallRowSet:
         return found
 
     def delta(self, entry: DeltaFileMeta) -> list[tuple[int, int, int, dict[int, Any]]]:
-        """What a delta file holds: (rowid, timestamp, op, cells by column id)."""
+        """The entries of a delta file: (rowid, timestamp, op, cells by column id)."""
         file = DeltaFile(self.set_folder / entry.ref.name, entry, self.meta.row_count)
         rows = file.read()
         cells: list[dict[int, Any]] = [{} for _ in rows.rowids]

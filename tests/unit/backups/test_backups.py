@@ -197,7 +197,7 @@ def test_purged_rows_make_the_next_backup_full(core: CoreTables):
 
 
 def test_a_purge_during_a_backup_is_noticed(core: CoreTables):
-    """What was read before it and after it does not add up."""
+    """The parts that were read before and after the purge do not belong together."""
     client, target = core.client(), core.root / "backups"
     table = make_table(client)
     with begin_backup(table, target) as job:

@@ -17,7 +17,7 @@ from tests.support.tables.core_tables import descriptors_below, maps_below
 def test_a_file_keeps_no_descriptor_and_only_a_large_one_a_map(
     tmp_path: Path, length: int, map_count: int
 ):
-    """What it holds is counted, whichever it is; the content outlives the name."""
+    """Descriptors and maps are counted. The content can be read after the file was removed."""
     path, content = tmp_path / "file", os.urandom(length)
     path.write_bytes(content)
     ref = FileRef("file", length, 0)

@@ -32,7 +32,7 @@ def rows(*found: tuple) -> list[pa.RecordBatch]:
 
 
 def staging(table: Table) -> list:
-    """What is staged."""
+    """The files of staged writes."""
     return list((table.path / "staging").rglob("*"))
 
 
@@ -182,7 +182,7 @@ def test_a_write_to_a_table_that_was_created_again_is_refused(core, table):
 
 
 def test_an_owner_has_one_write_at_a_time(table):
-    """What an earlier one has staged goes, be its process dead or not; others stay."""
+    """A new write removes the staged files of an earlier one of its owner, and no others."""
     old, other = table.new_bulk_write(owner="a"), table.new_bulk_write(owner="b")
     part, other_part = old.stage(rows((7, 7))), other.stage(rows((8, 8)))
     new = table.new_bulk_write(owner="a")

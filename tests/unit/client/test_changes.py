@@ -168,7 +168,7 @@ def test_a_column_with_a_name_of_ours_can_be_left_out(core):
 
 
 def test_changes_outlive_a_rename_and_refuse_a_drop(core, table):
-    """What was asked for by name means the column that bore it then."""
+    """A name means the column that had this name when the changes were requested."""
     now = table.current_timestamp()
     table.update([{"k": 1, "v": "w"}])
     changes = table.changes(now, where=table["v"] == "w")

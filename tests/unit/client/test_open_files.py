@@ -1,4 +1,4 @@
-"""What a process keeps open of its tables: bounded, however many it has used."""
+"""The number of files that a process keeps open is bounded, however many tables it has used."""
 
 import gc
 import random

@@ -50,7 +50,7 @@ VALUES = st.one_of(
 
 
 def outcome(function, *arguments):
-    """What a function gives, with its type; or its error's text."""
+    """The result of a function with its type, or the text of its error."""
     try:
         value = function(*arguments)
     except SchemaError as error:

@@ -145,7 +145,7 @@ BATCHES: dict[str, list[dict]] = {
 
 
 def outcome(table: Table, operation: str, batch: list[dict], **options) -> Outcome:
-    """What a write returned or raised, all that a caller can see of it, and the rows after it."""
+    """The result or error of a write, as a caller sees it, and the rows after it."""
     try:
         result = getattr(table, operation)(batch, **options)
         found: Any = (result.inserted, result.updated, result.deleted, result.ignored)

@@ -268,7 +268,7 @@ def test_writes_that_were_prepared_before_a_column_with_a_default(client: Client
 
 
 def test_a_longer_history_begins_when_it_is_asked_for(core: CoreTables):
-    """What was before the mark may be gone already."""
+    """History before the mark may have been removed already."""
     clock = ManualClock()
     client = core.client(clock=clock)
     table = client.create_table("t", pa.schema([("k", pa.int64())]), primary_key="k")

@@ -181,7 +181,7 @@ def test_readers_meanwhile_see_a_prefix():
 
 
 def test_nbytes_follows_the_values():
-    """What a flush by size goes by counts long strings and the index."""
+    """The size by which memory is flushed includes long strings and the index."""
     store = DeltaMemStore()
     for i in range(200):
         store.append(delta_rows([Change(i, i + 1, OP_UPDATE, {2: "x" * 1000})]))

@@ -90,7 +90,7 @@ def test_locks_exclude_each_other_within_a_process(path: Path):
 
 
 def test_a_lock_that_stays_open_sees_what_others_wrote(path: Path):
-    """What it knew of the file is from its last acquisition."""
+    """The lock reads the file again when it is acquired."""
     kept = TabletLock(path, 1, stays_open=True)
     with kept as lock:
         lock.announce("first")

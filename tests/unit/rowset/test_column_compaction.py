@@ -40,7 +40,7 @@ def compacted(small: SmallRowSet, ids: Iterable[int], mark: int = 0) -> SmallRow
 
 
 def all_reads(small: SmallRowSet, start: int = MOMENTS[0]) -> list[list[dict]]:
-    """What scans give from a moment on."""
+    """The rows of scans at each moment from `start` on."""
     return [small.rows(timestamp) for timestamp in MOMENTS if timestamp >= start]
 
 

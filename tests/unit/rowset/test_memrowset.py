@@ -51,7 +51,7 @@ def test_a_memrowset_equals_a_dictionary_at_every_moment(versions: Versions, dat
 @settings(max_examples=examples(40))
 @given(new_versions(), st.data())
 def test_a_snapshot_never_changes(versions: Versions, data):
-    """What came after it is not in it, though it shares keys, order and changes with newer ones."""
+    """A snapshot has no later change, though it shares keys, order and changes with newer ones."""
     memory = MemRowSet(versions.schema)
     taken = []
     count = 0

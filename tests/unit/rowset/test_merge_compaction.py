@@ -132,7 +132,7 @@ def test_history_up_to_the_mark_is_left_out(tmp_path):
 
 
 def test_inserts_stand_in_a_file_without_values(tmp_path):
-    """Who reads old values does not read nulls for each row that was inserted later."""
+    """A reader of old values does not read nulls for each row that was inserted later."""
     rows = IntRows(tmp_path)
     rows.insert(10, 0)
     rows.insert(12, 1, 2)
@@ -157,7 +157,7 @@ def test_rows_that_nobody_saw_leave(tmp_path):
 
 
 def test_without_any_row_left_there_is_no_output(tmp_path):
-    """What was dead before the mark leaves nothing behind, no folder either."""
+    """Rows that were deleted before the mark leave no file and no folder."""
     rows = IntRows(tmp_path)
     rows.insert(10, 0, 1)
     rows.change(20, 0)
@@ -202,7 +202,7 @@ def test_outputs_are_full_and_side_by_side(tmp_path, monkeypatch):
 
 
 def test_rows_with_long_histories_fill_a_rowset_sooner(tmp_path, monkeypatch):
-    """What a rowset takes in memory while it is written counts its UNDO as well."""
+    """The memory for a rowset that is being written includes its UNDO."""
     small_limits(monkeypatch, 2, 100, 100)
     rows = IntRows(tmp_path)
     rows.insert(10, *range(6))

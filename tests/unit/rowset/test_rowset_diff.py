@@ -38,7 +38,7 @@ def spec(versions: Versions, start: int, end: int) -> DiffSpec:
 
 
 def told(rowsets: Sequence[RowSet], wanted: DiffSpec) -> dict[bytes, tuple]:
-    """What is told of each key: whether it is there at either end, when it changed, its images."""
+    """The difference by key: whether the row exists at either end, when it changed, its images."""
     found: dict[bytes, tuple] = {}
     for rowset in rowsets:
         blocks = list(diff_blocks(rowset, wanted))

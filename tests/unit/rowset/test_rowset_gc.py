@@ -1,4 +1,4 @@
-"""What no read at the mark or later can see is told from a rowset's entry, exactly."""
+"""A rowset's entry alone shows exactly which files no read at the mark or later needs."""
 
 from dataclasses import replace
 from pathlib import Path

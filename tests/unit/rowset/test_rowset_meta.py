@@ -1,4 +1,4 @@
-"""What a superblock says of a rowset: read back equal, old entries too; every file is listed."""
+"""A superblock's entry of a rowset: it is read back equal, old forms too, and lists every file."""
 
 from dataclasses import replace
 
@@ -41,7 +41,7 @@ def test_an_entry_written_before_there_were_undo_files_has_none():
 
 
 def test_all_files_are_listed():
-    """What is not listed is removed; UNDO files are as much in use as others."""
+    """The list includes UNDO files, because a file that is not listed is removed."""
     assert META.file_names == ["base", "key", "bloom", "redo-1", "undo-1", "undo-2"]
     assert META.bytes_on_disk == 100 + 20 + 5 + 3 * 10
 

@@ -60,7 +60,7 @@ PAIRS = [
 
 @pytest.mark.parametrize(("spark", "own"), PAIRS)
 def test_types_map_one_to_one(spark, own):
-    """What is written as a Spark type is read back as it, and may be read and written as itself."""
+    """A Spark type maps to one column type and back, and is both readable and writable."""
     assert column_type(StructField("c", spark)) == own
     assert spark_type(own) == spark
     assert is_exactly_readable(own, spark)

@@ -72,7 +72,7 @@ def test_a_plan_settles_tablets_that_are_added_meanwhile(core: CoreTables, monke
 
 
 def test_a_lock_on_all_tablets_sees_those_added_while_it_waited(core: CoreTables):
-    """Who renames, deletes or alters then holds the locks of the newest version."""
+    """A rename, a deletion or an alteration then holds the locks of the newest version."""
     table = make_table(core.client())
     first, second = (TableStore(table.path, environment()) for _ in range(2))
     assert second.newest().version == 2
@@ -186,7 +186,7 @@ def test_row_writes_to_a_tablet_that_was_dropped_and_made_again_find_the_new_one
 
 
 def test_an_atomic_write_of_rows_that_are_no_more_in_one_tablet_is_refused(core: CoreTables):
-    """Whoever asks has looked, but an alteration may come before the write is split."""
+    """The caller has checked it, but an alteration may happen before the write is split."""
     table = make_table(core.client())
     alter_table(table._store, [add_range])
     for other in (150, 250):  # in the next tablet, in none

@@ -33,7 +33,7 @@ class Desk:
             self.work.schedule(name, self.note(name), delay_seconds)
 
     def look(self) -> list[str]:
-        """What was done up to now: all that is due is done before a piece that is due now."""
+        """The work done so far. All earlier work is done before work that is due now."""
         reached = threading.Event()
         self.work.schedule("look", reached.set, 0)
         assert reached.wait(WAIT_SECONDS)

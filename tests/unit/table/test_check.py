@@ -40,7 +40,7 @@ def files(table: Table, pattern: str) -> list[Path]:
 
 
 def problems(table: Table) -> tuple[str, ...]:
-    """What a check finds."""
+    """The problems that a check finds."""
     return table.check().problems
 
 
@@ -229,7 +229,7 @@ def test_rows_of_another_tablet_are_found(table):
     ],
 )
 def test_wrong_figures_of_the_manifest_are_found(table, change, message):
-    """What planning relies on."""
+    """Planning relies on these figures."""
     manifest = table._store.newest()
     put(
         table,

@@ -164,7 +164,7 @@ def test_much_that_is_written_meanwhile_is_carried_over_before_the_lock(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_truncation_meanwhile_holds(history: History, kind: str):
-    """What was built for rowsets that ended is thrown away, or ended too."""
+    """The output for rowsets that have ended is dropped, or ended too."""
 
     def truncate(at: str) -> None:
         if at == "built":

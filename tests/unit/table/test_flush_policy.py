@@ -60,7 +60,7 @@ def test_a_write_that_passes_a_multiple_has_it_flushed_soon(
 
 
 def test_the_planned_work_flushes_the_tablet(core: CoreTables):
-    """What is in the log then, whenever it was written; doing it again finds nothing."""
+    """A flush writes all rows that are in the log then; a second one finds nothing."""
     store, _, planned = new_store(core)
     write(store, 1, 2)
     write(store, 3)

@@ -43,7 +43,7 @@ def maintained(table, tablet_ids=("tablet-0", "tablet-1"), **options):
 
 
 def test_the_best_operation_of_all_tablets_goes_first(tmp_path):
-    """What frees disk, then by score, wherever it is."""
+    """Operations that free disk space are first, then the others by score, in all tablets."""
     dead = rowset(0, 9, delete_timestamp=5)
     table = PaperTable(tmp_path, many_redo(), [*overlapping(), dead])
     done = maintained(table)
@@ -78,7 +78,7 @@ def test_a_pass_leaves_nothing_worth_doing(seed, tmp_path):
 
 
 def test_a_pass_ends_with_its_budget(tmp_path):
-    """What the rest of the budget does not hold is left for the next pass."""
+    """Operations that exceed the rest of the budget are left for the next pass."""
     table = PaperTable(tmp_path, overlapping(), overlapping())
     assert len(maintained(table, budget_bytes=50 * MEGABYTE).operations) == 1
     assert len(maintained(table, budget_bytes=39 * MEGABYTE).operations) == 0
@@ -141,7 +141,7 @@ def test_an_operation_that_does_not_fit_is_not_tried_again(tmp_path):
 
 
 def test_a_tablet_that_is_written_to_without_end_ends_the_pass(tmp_path):
-    """Whoever writes faster than is compacted does not keep the pass from its end."""
+    """A writer that is faster than compactions does not keep the pass from its end."""
     table = PaperTable(tmp_path, many_redo())
 
     def write(tablet_id, operation):

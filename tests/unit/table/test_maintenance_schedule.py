@@ -40,7 +40,7 @@ def rows(*keys: int) -> pa.Table:
 
 @pytest.fixture
 def maintained(monkeypatch) -> list:
-    """What is maintained, instead of doing it; each time one operation was worth it."""
+    """The tablets that would be maintained; each time one operation was worthwhile."""
     calls: list = []
 
     def maintain(store, tablet_ids, *, is_flushing):
@@ -111,7 +111,7 @@ def test_a_table_or_tablet_that_is_gone_is_not_maintained(core, maintained):
 
 
 def test_maintenance_that_fails_is_logged_and_left_until_the_next_write(core, monkeypatch, caplog):
-    """What fails after much work would fail again and again."""
+    """An operation that fails after much work would fail each time."""
     table, _, maintenance = new_table(core, is_maintaining=True)
     table.upsert(rows(1))
 

@@ -1,4 +1,4 @@
-"""What a plan's columns are after the table was altered."""
+"""The columns of a plan after the table was altered."""
 
 import pyarrow as pa
 import pytest

@@ -46,7 +46,7 @@ def test_a_version_is_published_after_the_one_it_was_built_on(store):
 
 
 def test_a_lost_race_is_built_again_on_the_winner(store):
-    """What others published meanwhile stays, below it."""
+    """The versions that others published meanwhile stay, below the new one."""
     newest = store.newest()
     for name in ("a", "b"):
         other(store, name)

@@ -6,7 +6,7 @@ from kudulite.table.background import RowQueue
 
 
 def test_items_are_taken_in_order_and_once():
-    """Who takes them has to write them all; the next one finds only what came later."""
+    """The thread that takes the items writes all of them; the next one finds only later items."""
     queue = RowQueue()
     for item in "abc":
         queue.add(item)

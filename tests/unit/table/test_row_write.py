@@ -312,14 +312,14 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, *last_first: Callable[[], object]
 
 
 def altering(client: kudu.Client, table: kudu.Table, name: str) -> Callable[[], object]:
-    """What adds a column."""
+    """An alteration that adds a column."""
     alterer = client.new_table_alterer(table)
     alterer.add_column(name, "int32")
     return alterer.alter
 
 
 def test_a_flush_planned_before_an_alteration_is_planned_again(core: CoreTables, monkeypatch):
-    """What the writer saw last may be of the past; under the lock it finds out."""
+    """The schema that the writer saw last may be old; the writer notices it under the lock."""
     client = core.client()
     table = new_table(client)
     meanwhile(monkeypatch, altering(client, table, "x"))

@@ -181,7 +181,7 @@ def test_memory_under_another_schema_is_not_used(core: CoreTables):
 
 @pytest.mark.parametrize("log", ["none", "some", "flushed"])
 def test_frames_beyond_the_durable_end_count_as_written(core: CoreTables, log: str):
-    """Whoever opens the tablet first recovers them: for him, and for all others after him."""
+    """The first process that opens the tablet recovers them, for itself and for all others."""
     table = new_table(core.client())
     if log != "none":
         put(table, 1)

@@ -90,7 +90,7 @@ def test_a_reader_of_an_older_version_follows_a_commit(core, table):
 
 
 def test_a_reader_of_an_older_version_follows_a_flush_in_another_thread(core, table, monkeypatch):
-    """What the log held is in rowsets then, and there is no memory."""
+    """The rows of the log are in rowsets then, and none are in memory."""
     put(table, 1)
     entry = table._store.newest().tablets[0]
     other, older = core.client().table("t"), core.client().table("t")._store

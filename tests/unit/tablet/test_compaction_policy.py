@@ -151,7 +151,7 @@ def test_a_rowset_heavier_than_the_budget_is_never_picked():
 
 
 def test_rowsets_that_are_left_out_still_count_as_layout():
-    """What is left out has its place in key space, so the others are as wide as before."""
+    """A rowset that is left out keeps its place in key space: the others are as wide as before."""
     layout = [extent("big", "A-Z", 100 * MEGABYTE), *extents("A-B A-B Y-Z")]
     found = choose_rowsets(layout, 500 * MEGABYTE, without={"big"})
     assert sorted(found.rowset_ids) == ["A-B#0", "A-B#1"]

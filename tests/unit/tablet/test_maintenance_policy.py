@@ -33,7 +33,7 @@ OPERATIONS_MAX = 200
 
 
 def scored(*metas, budget_bytes=512 * MEGABYTE):
-    """What is worth doing to a tablet of these rowsets."""
+    """The maintenance operations of a tablet of these rowsets, with their scores."""
     return scored_operations(tablet(*metas), MARK, COLUMN_IDS, budget_bytes)
 
 

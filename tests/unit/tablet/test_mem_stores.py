@@ -51,7 +51,7 @@ class Base:
         return encode_key([k], self.schema.key_types)
 
     def rows(self, tablet: Tablet, timestamp: int = TIMESTAMP_MAX) -> Rows:
-        """What a reader finds, one key after the other."""
+        """The rows that a reader finds, looked up one by one."""
         columns, width = self.schema.value_columns, key_width(self.schema.key_types)
         found = {}
         for k in KEYS:
@@ -145,7 +145,7 @@ def test_readers_see_each_flush_at_its_time(base: Base, flushes):
 @settings(max_examples=examples(40))
 @given(FLUSHES)
 def test_a_view_stays_as_it_was_taken(base: Base, flushes):
-    """What is applied later shows only in views that are taken later."""
+    """Later changes are visible only in views that are taken later."""
     log, views = Log(base), []
     for flush in flushes:
         views.append((log.memory.view(), log.versions[-1], log.end()))

@@ -1,4 +1,4 @@
-"""What an ordered delete leaves: older changes do not bring the row back, and nobody sees it."""
+"""An ordered delete leaves a tombstone. Older changes do not bring the row back."""
 
 import shutil
 

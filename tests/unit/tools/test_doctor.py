@@ -55,7 +55,7 @@ def test_a_broken_promise_is_found(tmp_path, monkeypatch, name, place, broken, c
     ],
 )
 def test_known_kinds_are_judged(tmp_path, monkeypatch, kind, is_safe, word):
-    """What cannot be tried from inside is known of some."""
+    """The kinds of file systems that cannot be tested from inside are known by name."""
     monkeypatch.setattr(doctor, "file_system_kind", lambda path: kind)
     monkeypatch.setattr(doctor, "CHECKS", {})
     found = doctor.diagnose(tmp_path)

@@ -132,7 +132,7 @@ def test_each_field_is_checked(offset: int, field: str, value: int, message: str
 
 
 def test_a_length_cannot_ask_for_all_memory():
-    """What LZ4 is to give is bounded by what there is, before anything is allocated."""
+    """The uncompressed size is checked against the compressed bytes before memory is allocated."""
     encoded = bytearray(encode_record(DELETE_ONE))
     struct.pack_into("<B", encoded, 14, 1)
     struct.pack_into("<I", encoded, 20, (1 << 32) - 1)

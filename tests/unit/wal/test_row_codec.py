@@ -64,7 +64,7 @@ CODEC = RowCodec(SCHEMA)
 
 
 def round_trip(*rows: tuple[int, dict]) -> list[tuple[int, dict]]:
-    """What is read of rows that are written as a record."""
+    """Encode rows as a record and return the decoded rows."""
     record = decode_record(encode_record(RowList(7, rows, CODEC)), SCHEMA)
     assert isinstance(record, RowList)
     assert record.timestamp == 7

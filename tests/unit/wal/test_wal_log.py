@@ -152,7 +152,7 @@ def test_every_damage_of_the_last_frame_is_a_torn_append(log: Log, every: int):
 
 @at_places
 def test_below_the_durable_end_nothing_is_torn(log: Log, every: int):
-    """Who was told that a frame is durable finds it, or an error with the path."""
+    """A reader that knows a frame to be durable finds it, or gets an error with the path."""
     whole = log.last_path.read_bytes()
     for offset in range(log.ends[-2].offset, len(whole), every):
         damage(log.last_path, offset)
@@ -284,7 +284,7 @@ def test_a_newer_format_is_refused(log: Log):
 
 
 def test_a_right_checksum_does_not_excuse_a_wrong_record(log: Log):
-    """Whoever wrote it: never taken for torn, and named by frame and record."""
+    """A bad record with a right checksum is not torn; the error names frame and record."""
     content = log.last_path.read_bytes()
     salt, begin = content[28:36], log.ends[-1].offset
     good = encode_record(inserts(4, [4]))

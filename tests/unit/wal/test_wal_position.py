@@ -15,7 +15,7 @@ def test_positions_are_ordered_as_the_log_is():
 
 
 def test_a_position_comes_back_from_json():
-    """What is no position is corruption, shown as it was found."""
+    """A value that is not a position is corruption; the error shows the value."""
     assert WalPosition.from_json(WalPosition(3, 1 << 40).to_json()) == WalPosition(3, 1 << 40)
     for stored in (None, [1], [1, 2, 3], [1, -1], [True, 0], ["1", 0], {"segment": 1}, "12"):
         with pytest.raises(CorruptionError, match=r"stored WAL position is .*, expected \[segment"):

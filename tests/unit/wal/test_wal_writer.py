@@ -236,7 +236,7 @@ def test_killed_at_any_step_every_acknowledged_append_is_there(
 def test_killed_within_a_write_the_append_is_whole_or_not_there(
     folder: Path, part: float, padding_bytes: int
 ):
-    """What it left is cut off by the next."""
+    """The next writer cuts off the torn frame."""
     disk = HalfFileSystem(None, part)
     writer = WalWriter(disk, folder, padding_bytes=padding_bytes)
     writer.append(one(1))
