@@ -13,7 +13,7 @@ are several of them. Same seed, same run.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from random import Random
@@ -45,8 +45,8 @@ from kudulite.rowset.memrowset import MemRowSet
 from kudulite.rowset.row_versions import flush_image
 from kudulite.rowset.rowset import RowSetMeta, ScanSpec, without_ancient_undo
 from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
+from tests.support.oracle.row_versions import RowVersions
 
-LAST = 1 << 60
 # Types of value columns, and some values of each.
 VALUES: dict[str, list] = {
     "int64": [-(1 << 40), -1, 0, 7],
@@ -73,44 +73,13 @@ class Event:
 
 
 @dataclass
-class Model:
-    """Every change of each key, in order; what a snapshot shows is played from them."""
-
-    events: dict[tuple, list[Event]] = field(default_factory=dict)
-
-    def row(self, key: tuple, timestamp: int) -> dict[int, Any] | None:
-        """The values that a row has at a moment, by column id; None when it is not there."""
-        values: dict[int, Any] | None = None
-        for event in self.events.get(key, ()):
-            if event.timestamp > timestamp:
-                break
-            if event.op == CHANGE_DELETE:
-                values = None
-            elif event.op == CHANGE_INSERT:
-                values = dict(event.values)
-            else:
-                assert values is not None
-                values = values | event.values
-        return values
-
-    def add(self, key: tuple, event: Event) -> None:
-        """Append a change."""
-        self.events.setdefault(key, []).append(event)
-
-    def moments(self) -> list[int]:
-        """Every timestamp of a change, the one before it, and one after all."""
-        stamps = {event.timestamp for events in self.events.values() for event in events}
-        return sorted({*stamps, *(stamp - 1 for stamp in stamps), LAST})
-
-
-@dataclass
 class RowSetReads:
-    """A rowset of `keys` at most, beside the `model` of their versions."""
+    """A rowset of `keys` at most, beside the `model` of their versions by column id."""
 
     rowset: DiskRowSet
     schema: Schema
     keys: Sequence[tuple]
-    model: Model
+    model: RowVersions
     random: Random
 
     def _encoded(self, key: tuple) -> bytes:
@@ -200,7 +169,7 @@ class DeltaMachine:
         self.random = Random(seed)
         self.folder = folder
         self.file_system = file_system or FileSystem()
-        self.model = Model()
+        self.model = RowVersions()
         self.mark = 0
         self.now = 10
         self.steps: list[str] = []
@@ -248,7 +217,7 @@ class DeltaMachine:
         for _ in range(self.random.randint(1, 30)):
             key = self.random.choice(rows if self.random.random() < 0.4 else self.keys)
             rows.append(key)
-            live = self.model.row(key, LAST) is not None
+            live = self.model.row(key) is not None
             changes.append((key, self._change(key, live, deletes=0.3)))
         memory = MemRowSet(self.schema)
         for key, event in changes:
@@ -272,9 +241,12 @@ class DeltaMachine:
         assert column is not None
         return column
 
-    def _change(self, key: tuple, live: bool, deletes: float) -> Event:
-        """Add a random change of a row that is there or not, and return it."""
-        timestamp, columns = self._tick(), self.schema.value_columns
+    def _change(
+        self, key: tuple, live: bool, deletes: float, timestamp: int | None = None
+    ) -> Event:
+        """Add a random change of a row that exists or not, at a moment or now, and return it."""
+        columns = self.schema.value_columns
+        timestamp = self._tick() if timestamp is None else timestamp
         if not live:
             event = Event(timestamp, CHANGE_INSERT, {c.id: self._value(c) for c in columns})
         elif self.random.random() < deletes:
@@ -282,7 +254,7 @@ class DeltaMachine:
         else:
             some = self.random.sample(columns, self.random.randint(1, len(columns)))
             event = Event(timestamp, CHANGE_UPDATE, {c.id: self._value(c) for c in some})
-        self.model.add(key, event)
+        self.model.change(event.timestamp, key, event.op, event.values)
         return event
 
     def _encoded(self, key: tuple) -> bytes:
@@ -298,16 +270,12 @@ class DeltaMachine:
         for _ in range(self.random.randint(1, 8)):
             key = self.random.choice(keys)
             rowid = index.find_one(self._encoded(key))
-            if self.model.row(key, LAST) is None:
+            if self.model.row(key) is None:
                 continue
             if is_commit and (self.now > start or rowid in {r for r, _ in changes}):
                 break
-            before = self.now
-            event = self._change(key, live=True, deletes=0.2)
-            if is_commit:
-                self.now = before
-                event = self.model.events[key][-1] = replace(event, timestamp=start)
-            changes.append((rowid, event))
+            moment = start if is_commit else None
+            changes.append((rowid, self._change(key, live=True, deletes=0.2, timestamp=moment)))
         if not changes:
             return
         rows = sort_rows(self._delta_rows(changes))

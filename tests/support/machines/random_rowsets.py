@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -33,21 +33,11 @@ from kudulite.model.types import parse_type
 from kudulite.rowset.disk_rowset import DiskRowSet, RowImages, write_rowsets
 from kudulite.rowset.memrowset import MemRowSet
 from kudulite.rowset.rowset import RowSetMeta, ScanSpec
-
-Row = dict[int, Any]
-
-
-@dataclass(frozen=True)
-class Version:
-    """What a key was from a moment on: cells by column id, or None for no row."""
-
-    timestamp: int
-    key: tuple
-    row: Row | None
+from tests.support.oracle.row_versions import Row, RowVersions, Version
 
 
 class RowSetVersions:
-    """Rowsets by id, the rows that are live in them, and what they were at each moment.
+    """Rowsets by id, the rows that are live in them, and the versions of all rows by column id.
 
     `mark` is the ancient history mark: nobody reads before it. Time stands at `now`.
     """
@@ -59,13 +49,13 @@ class RowSetVersions:
         self.cache = BlockCache(1 << 22)
         self.now, self.mark = 10, 0
         self.rowsets: dict[str, RowSetMeta] = {}
-        self.versions: list[Version] = []
+        self.versions = RowVersions()
         self.live: dict[tuple, Row] = {}
         self.place: dict[tuple, str] = {}  # live key → its rowset
 
     def note(self, timestamp: int, key: tuple, row: Row | None) -> None:
-        """A row was written, or is none any more."""
-        self.versions.append(Version(timestamp, key, row))
+        """Note that a row was written, or deleted."""
+        self.versions.add(key, Version(timestamp, row))
         if row is None:
             self.live.pop(key, None)
             self.place.pop(key, None)
@@ -100,8 +90,7 @@ class RowSetVersions:
 
     def check(self) -> None:
         """Compare the rowsets with the versions at every moment from the mark on."""
-        stamps = {version.timestamp for version in self.versions}
-        stamps |= {stamp - 1 for stamp in stamps} | {self.mark, self.now + 1}
+        stamps = {*self.versions.moments(), self.mark, self.now + 1}
         rowsets = self.opened(list(self.rowsets.values()))
         for timestamp in sorted(stamp for stamp in stamps if stamp >= self.mark):
             found = self._scan(rowsets, timestamp)
@@ -118,15 +107,10 @@ class RowSetVersions:
             check_rowset(rowset, self.folder / rowset.meta.id)
 
     def _expected(self, timestamp: int) -> dict[tuple, list]:
-        rows: dict[tuple, Row | None] = {}
-        for version in self.versions:
-            if version.timestamp <= timestamp:
-                rows[version.key] = version.row
         columns = self.schema.value_columns
         return {
             key: [row.get(column.id, column.read_default) for column in columns]
-            for key, row in rows.items()
-            if row is not None
+            for key, row in self.versions.at(timestamp).items()
         }
 
     def _scan(self, rowsets: Sequence[DiskRowSet], timestamp: int) -> dict[tuple, list]:

@@ -25,6 +25,7 @@ from kudulite.rowset.memrowset import MemRowSet
 from kudulite.rowset.row_versions import flush_image
 from kudulite.rowset.rowset import RowSet, RowSetMeta, ScanSpec
 from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
+from tests.support.oracle.row_versions import Row, RowVersions
 
 KEYS = {
     "int64": [(i,) for i in (-300, -1, 0, 1, 300)],
@@ -41,7 +42,6 @@ VALUES = {
         st.none() | st.lists(st.none() | st.integers(-3, 3), max_size=3),
     ),
 }
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -62,22 +62,21 @@ class Versions:
     keys: list[tuple]
     changes: list[Change] = field(default_factory=list)
 
-    def at(self, timestamp: int) -> dict[tuple, Row]:
-        """Return the rows that a snapshot sees, by playing the changes one by one."""
-        rows: dict[tuple, Row] = {}
+    @property
+    def of_rows(self) -> RowVersions:
+        """The versions that the changes make."""
+        made = RowVersions()
         for change in self.changes:
-            if change.timestamp > timestamp:
-                break
-            if change.op == CHANGE_DELETE:
-                del rows[change.key]
-            else:
-                rows.setdefault(change.key, {}).update(change.values)
-        return rows
+            made.change(change.timestamp, change.key, change.op, change.values)
+        return made
+
+    def at(self, timestamp: int) -> dict[tuple, Row]:
+        """Return the rows that a snapshot sees."""
+        return self.of_rows.at(timestamp)
 
     def moments(self) -> list[int]:
-        """Every timestamp of a change, the one before it, and one after all."""
-        stamps = {change.timestamp for change in self.changes}
-        return sorted({0, *stamps, *(stamp - 1 for stamp in stamps), 1 << 60})
+        """Every timestamp of a change, the one before it, one before all, and one after all."""
+        return sorted({0, *self.of_rows.moments()})
 
     def encoded(self, key: tuple) -> bytes:
         """The encoded form of a key."""

@@ -9,15 +9,13 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import itemgetter
 from typing import Any
 
 import kudulite
 from kudulite.errors import RowError
 from kudulite.model.types import ColumnType
+from tests.support.oracle.row_versions import Key, Row, RowVersions, Version
 
-Key = tuple
-Row = dict[str, Any]
 INSERTS = ("insert", "insert_ignore")
 UPSERTS = ("upsert", "upsert_ignore")
 UPDATES = ("update", "update_ignore")
@@ -205,12 +203,9 @@ class RowModel(ModelTable):
         assert not any(MISSING in row.values() for row in self.rows.values())
 
 
-Columns = frozenset[int] | None
-Version = tuple[int, Row | None, Columns]
 Shown = dict[Key, tuple]
 # (change type, commit timestamp, row or None at the start, row or None at the end)
 Change = tuple[str, int, tuple | None, tuple | None]
-_timestamp = itemgetter(0)
 
 
 @dataclass(frozen=True)
@@ -230,7 +225,7 @@ class HistoryModel(RowModel):
     """A RowModel whose value names are column ids, and which knows every version of every key."""
 
     columns: list[ModelColumn] = field(default_factory=list)
-    histories: dict[Key, list[Version]] = field(default_factory=dict)
+    histories: RowVersions = field(default_factory=RowVersions)
     timestamps: list[int] = field(default_factory=list)
     _touched: dict[Key, set[int] | None] = field(default_factory=dict)
 
@@ -266,7 +261,7 @@ class HistoryModel(RowModel):
         """Forget that keys ever were."""
         for key in keys:
             self.rows.pop(key, None)
-            self.histories.pop(key, None)
+        self.histories.remove(keys)
 
     def _apply(
         self, rows: dict[Key, Row], operation: str, row: Row, ignore_null: bool, counts: Counts
@@ -288,36 +283,31 @@ class HistoryModel(RowModel):
         return [key for key, touched in self._touched.items() if self._is_changed(key, touched)]
 
     def _is_changed(self, key: Key, touched: set[int] | None) -> bool:
-        was_live, is_live = self._newest(key) is not None, key in self.rows
+        was_live, is_live = self.histories.row(key) is not None, key in self.rows
         return was_live != is_live or (is_live and (touched is None or bool(touched)))
 
     def commit(self, timestamp_of: Callable[[Key], int]) -> None:
         """Make what the last write changed the newest versions of their keys."""
         for key in self.changed_keys():
             touched, row = self._touched[key], self.rows.get(key)
-            is_all = touched is None or row is None or self._newest(key) is None
+            is_all = touched is None or row is None or self.histories.row(key) is None
             timestamp = timestamp_of(key)
-            versions = self.histories.setdefault(key, [])
-            assert not versions or timestamp > versions[-1][0], (key, timestamp, versions[-1])
+            versions = self.histories.by_key.get(key)
+            assert not versions or timestamp > versions[-1].timestamp, (key, timestamp, versions)
             copied = None if row is None else dict(row)
-            versions.append((timestamp, copied, None if is_all else frozenset(touched)))
+            columns = None if is_all else frozenset(touched)
+            self.histories.add(key, Version(timestamp, copied, columns))
             at = bisect_right(self.timestamps, timestamp)
             if not at or self.timestamps[at - 1] != timestamp:
                 insort(self.timestamps, timestamp)
         self._touched = {}
 
-    def _newest(self, key: Key) -> Row | None:
-        versions = self.histories.get(key)
-        return versions[-1][1] if versions else None
-
     # -- reading
 
     def at(self, timestamp: int | None) -> Shown:
         """The rows at a moment (None: now), by key, as a scan of all columns shows them."""
-        if timestamp is None:
-            return {key: self.shown(key, row) for key, row in self.rows.items()}
-        found = {key: _state(v, timestamp) for key, v in self.histories.items()}
-        return {key: self.shown(key, row) for key, row in found.items() if row is not None}
+        rows = self.rows if timestamp is None else self.histories.at(timestamp)
+        return {key: self.shown(key, row) for key, row in rows.items()}
 
     def shown(self, key: Key, row: Row) -> tuple:
         """A row as a tuple of all columns."""
@@ -326,9 +316,9 @@ class HistoryModel(RowModel):
     def changes(self, start: int, end: int) -> dict[Key, Change]:
         """The changes in (start, end], by key."""
         found = {}
-        for key, versions in self.histories.items():
-            stamps = [v[0] for v in self._counted(versions) if start < v[0] <= end]
-            before, after = _state(versions, start), _state(versions, end)
+        for key in self.histories.by_key:
+            stamps = [v.timestamp for v in self._counted(key) if start < v.timestamp <= end]
+            before, after = self.histories.row(key, start), self.histories.row(key, end)
             if not stamps or (before is None and after is None):
                 continue
             name = "insert" if before is None else "delete" if after is None else "update"
@@ -339,30 +329,20 @@ class HistoryModel(RowModel):
     def history(self, key: Key, mark: int) -> list[tuple[int, tuple | None]]:
         """(timestamp, row or None) of what a key went through after `mark`, oldest first."""
         return [
-            (timestamp, None if row is None else self.shown(key, row))
-            for timestamp, row, _ in self._counted(self.histories.get(key, []))
-            if timestamp > mark
+            (version.timestamp, None if version.row is None else self.shown(key, version.row))
+            for version in self._counted(key)
+            if version.timestamp > mark
         ]
 
-    def _counted(self, versions: Sequence[Version]) -> list[Version]:
-        """The versions that still are changes under today's columns."""
-        ids = set(self.value_names)
-        return [v for v in versions if v[2] is None or not ids.isdisjoint(v[2])]
+    def _counted(self, key: Key) -> list[Version]:
+        """The versions of a key that still are changes under today's columns."""
+        ids, versions = set(self.value_names), self.histories.by_key.get(key, [])
+        return [v for v in versions if v.columns is None or not ids.isdisjoint(v.columns)]
 
     def prune(self, mark: int) -> None:
         """Forget what no legal read can show."""
-        for versions in self.histories.values():
-            # What is at the mark is needed whole, what is before it is not.
-            del versions[: max(0, bisect_right(versions, mark, key=_timestamp) - 1)]
-        for key, (*_, (timestamp, row, _)) in list(self.histories.items()):
-            if row is None and timestamp <= mark:
-                del self.histories[key]
+        self.histories.prune(mark)
         del self.timestamps[: bisect_right(self.timestamps, mark - 1)]
-
-
-def _state(versions: Sequence[Version], timestamp: int) -> Row | None:
-    at = bisect_right(versions, timestamp, key=_timestamp)
-    return versions[at - 1][1] if at else None
 
 
 COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {

@@ -183,7 +183,7 @@ def test_keys_are_left_out_with_all_their_lives(tmp_path):
     (meta,) = found.rowsets
     assert found.row_map.numbers[last.id].tolist() == [-1, 1]
     assert rows.undo(meta).timestamps.tolist() == [40, 30]
-    rows.versions = [version for version in rows.versions if version.key != (1,)]
+    rows.versions.remove([(1,)])
     rows.note(50, (1,), None)
     rows.check()
 
