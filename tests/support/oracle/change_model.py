@@ -1,7 +1,7 @@
 """The dictionary model of a table's changes: rows after each commit, and which keys it touched.
 
-A commit touches a key when an operation had an effect on it, be the values the same as before. What
-is told of a window follows from the rows at both ends and the touches between.
+A commit touches a key when an operation had an effect on it, even if the values are the same as
+before. The changes of a window follow from the rows at both ends and the touches between.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Commit:
 
 @dataclass(frozen=True)
 class Change:
-    """What a window tells of one key; the commit's moment lies in (`after`, `up_to`]."""
+    """The change of one key in a window; the commit's moment lies in (`after`, `up_to`]."""
 
     kind: str
     row: Row
@@ -69,9 +69,9 @@ class ChangeModel:
         self.rows.clear()
 
     def commit(self, timestamp: int, *, is_exact: bool) -> None:
-        """What was applied since the last commit is one; with no effect it has no moment.
+        """Make a commit of the operations since the last one.
 
-        A row that came and went within it had none.
+        It has no moment if it has no effect. Rows both inserted and deleted within it have none.
         """
         after, held = 0, set[Key]()
         if self.commits:

@@ -13,8 +13,7 @@ from kudulite.rowset import disk_rowset, merge_compaction
 from kudulite.rowset.merge_compaction import MergedRowSets, merge_rowsets
 from kudulite.rowset.row_versions import RowVersions, read_row_versions
 from kudulite.rowset.rowset import RowSetMeta
-from tests.support.machines.merge_machine import MergeMachine
-from tests.support.machines.random_rowsets import RandomRowSets
+from tests.support.machines.merge_machine import MergeMachine, RandomRowSets
 from tests.support.tables.core_tables import patch_group_rows
 from tests.support.tiers import tiered
 
