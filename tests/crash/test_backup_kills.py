@@ -4,6 +4,7 @@ import pytest
 
 from tests.support.machines.killed_backups import HOWS, kill_backups, kill_copies, kill_restores
 from tests.support.tables.core_tables import CoreTables
+from tests.support.tiers import tiered
 
 # Both ways to die, at different steps.
 EACH = 18
@@ -17,8 +18,11 @@ def test_a_backup_killed_at_a_step_is_not_there_or_whole(core: CoreTables, full:
     assert kill_backups(core.root, how, full=full, each=EACH // 2, first=first) > 2
 
 
-@pytest.mark.parametrize("how", HOWS)
-@pytest.mark.parametrize("overwrite", [False, True], ids=["new", "overwrite"])
+@tiered(
+    ("overwrite", "how"),
+    [(overwrite, how) for overwrite in (False, True) for how in HOWS],
+    quick=[(False, "exit"), (True, "error")],
+)
 def test_a_restore_killed_at_a_step_shows_no_half_a_table(
     core: CoreTables, overwrite: bool, how: str
 ):

@@ -343,7 +343,7 @@ def test_the_history_of_a_row_has_all_its_versions(core, seed):
         table.flush()
 
 
-@tiered("seed", SEEDS)
+@tiered("seed", SEEDS, quick=(3,))  # the first whose mark has passed some commits
 def test_changes_and_histories_reach_back_to_the_mark(core, seed):
     """Collected history is not missed: windows from the mark on, and no others, can be read."""
     changing = ChangingTable(core, seed, ManualClock())

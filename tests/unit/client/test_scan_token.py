@@ -16,6 +16,7 @@ from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.errors import ConflictError
 from tests.support.tables.core_tables import CoreTables, in_order, tuples
+from tests.support.tiers import tiered
 
 LARGE_ROWS = 300_000
 
@@ -102,7 +103,7 @@ def test_pruned_tablets_give_no_tokens(table):
     assert table.scan_tokens() == []
 
 
-@pytest.mark.parametrize("how", ["pickle", "bytes"])
+@tiered("how", ["bytes", "pickle"], quick=1)
 def test_a_token_is_read_by_another_process(table, how):
     """All it needs travels with it."""
     token = table.scan_tokens(where=table["k"] == 30)[0]
