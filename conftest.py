@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
-from hypothesis import is_hypothesis_test
 from xdist.scheduler import LoadFileScheduling
 
 if TYPE_CHECKING:
@@ -74,8 +73,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark the tests of the tiers, and put those that start Spark first: they take the longest."""
     for item in items:
-        in_both = item.get_closest_marker("both") or is_hypothesis_test(getattr(item, "obj", None))
-        if in_both and is_full_tier(config):
+        is_property = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
+        if is_full_tier(config) and (is_property or item.get_closest_marker("both")):
             item.add_marker(pytest.mark.full)
         in_folder = item.path.is_relative_to(ROOT / "tests" / "spark")
         if in_folder or "spark" in getattr(item, "fixturenames", ()):

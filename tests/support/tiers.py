@@ -37,8 +37,10 @@ def tiered(
 
 
 def by_tier(quick: int, full: int) -> int:
-    """The number for the tier of this run (conftest.py chooses the profile of that name)."""
-    return full if hypothesis.settings.get_current_profile_name() == "full" else quick
+    """The number for the tier of this run (conftest.py chooses its profile)."""
+    settings = hypothesis.settings
+    is_full = settings.default.max_examples == settings.get_profile("full").max_examples
+    return full if is_full else quick
 
 
 def examples(full_count: int) -> int:
