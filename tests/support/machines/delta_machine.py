@@ -45,7 +45,7 @@ from kudulite.rowset.memrowset import MemRowSet
 from kudulite.rowset.row_versions import flush_image
 from kudulite.rowset.rowset import RowSetMeta, ScanSpec, without_ancient_undo
 from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
-from tests.support.oracle.row_versions import RowVersions
+from tests.support.oracle.version_model import VersionModel
 
 # Types of value columns, and some values of each.
 VALUES: dict[str, list] = {
@@ -79,7 +79,7 @@ class RowSetReads:
     rowset: DiskRowSet
     schema: Schema
     keys: Sequence[tuple]
-    model: RowVersions
+    model: VersionModel
     random: Random
 
     def _encoded(self, key: tuple) -> bytes:
@@ -169,7 +169,7 @@ class DeltaMachine:
         self.random = Random(seed)
         self.folder = folder
         self.file_system = file_system or FileSystem()
-        self.model = RowVersions()
+        self.model = VersionModel()
         self.mark = 0
         self.now = 10
         self.steps: list[str] = []

@@ -44,7 +44,7 @@ from kudulite.rowset.merge_compaction import merge_rowsets
 from kudulite.rowset.row_versions import flush_image
 from kudulite.rowset.rowset import RowSetMeta, ScanSpec, is_fully_ancient, without_ancient_undo
 from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
-from tests.support.oracle.row_versions import Row, RowVersions, Version
+from tests.support.oracle.version_model import Row, Version, VersionModel
 
 
 class RowSetVersions:
@@ -60,7 +60,7 @@ class RowSetVersions:
         self.cache = BlockCache(1 << 22)
         self.now, self.mark = 10, 0
         self.rowsets: dict[str, RowSetMeta] = {}
-        self.versions = RowVersions()
+        self.versions = VersionModel()
         self.live: dict[tuple, Row] = {}
         self.place: dict[tuple, str] = {}  # live key → its rowset
 

@@ -25,7 +25,7 @@ from kudulite.rowset.memrowset import MemRowSet
 from kudulite.rowset.row_versions import flush_image
 from kudulite.rowset.rowset import RowSet, RowSetMeta, ScanSpec
 from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
-from tests.support.oracle.row_versions import Row, RowVersions
+from tests.support.oracle.version_model import Row, VersionModel
 
 KEYS = {
     "int64": [(i,) for i in (-300, -1, 0, 1, 300)],
@@ -63,9 +63,9 @@ class Versions:
     changes: list[Change] = field(default_factory=list)
 
     @property
-    def of_rows(self) -> RowVersions:
+    def of_rows(self) -> VersionModel:
         """The versions that the changes make."""
-        made = RowVersions()
+        made = VersionModel()
         for change in self.changes:
             made.change(change.timestamp, change.key, change.op, change.values)
         return made

@@ -14,7 +14,7 @@ from typing import Any
 import kudulite
 from kudulite.errors import RowError
 from kudulite.model.types import ColumnType
-from tests.support.oracle.row_versions import Key, Row, RowVersions, Version
+from tests.support.oracle.version_model import Key, Row, Version, VersionModel
 
 INSERTS = ("insert", "insert_ignore")
 UPSERTS = ("upsert", "upsert_ignore")
@@ -225,7 +225,7 @@ class HistoryModel(RowModel):
     """A RowModel whose value names are column ids, and which knows every version of every key."""
 
     columns: list[ModelColumn] = field(default_factory=list)
-    histories: RowVersions = field(default_factory=RowVersions)
+    histories: VersionModel = field(default_factory=VersionModel)
     timestamps: list[int] = field(default_factory=list)
     _touched: dict[Key, set[int] | None] = field(default_factory=dict)
 

@@ -29,7 +29,7 @@ class Version:
 
 
 @dataclass
-class RowVersions:
+class VersionModel:
     """Versions by key; those of one key are in order of time."""
 
     by_key: dict[Key, list[Version]] = field(default_factory=dict)
