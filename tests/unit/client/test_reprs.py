@@ -53,6 +53,7 @@ def public_objects(folder: Path) -> list[Any]:
     ]
     objects += [
         session.counters,
+        kudu.parse_operation("upsert"),
         table["v"],
         table["v"] == "c",
         kudu.int64,

@@ -276,6 +276,6 @@ def test_a_token_that_travels_as_json_is_checked(rich: Table, path: JsonPath, va
     plan = RowPlan(str(rich.path), manifest.table_id, ReadRequest(("k",), at=0), ())
     token = RowSetToken(plan, 0, 0, manifest.tablets[0], ())
     body = token.to_json()
-    assert RowSetToken.from_json(body, plan.folder) == token
+    assert RowSetToken.of_table(plan.folder, body) == token
     with pytest.raises(ValueError, match="expected 1 to 200 ASCII letters"):
-        RowSetToken.from_json(with_value(body, path, value), plan.folder)
+        RowSetToken.of_table(plan.folder, with_value(body, path, value))
