@@ -13,6 +13,7 @@ FILES_MAX = {
     "session_row": 19,
     "get": 17,
     "flush": 28,
+    "flush_deltas": 21,
     "changes": 32,
 }
 

@@ -88,6 +88,10 @@ class Trips:
         """Flush an inserted and an updated row from memory to disk."""
         assert self.table.flush() > 0
 
+    def flush_deltas(self) -> None:
+        """Flush an updated row: a DeltaMemStore, and no MemRowSet."""
+        assert self.table.flush() > 0
+
     def changes(self) -> None:
         """Read what changed since the table was filled."""
         assert self.table.changes(self.start).to_arrow().num_rows > 0
@@ -105,6 +109,11 @@ class Trips:
             self.session.apply(self.table.new_upsert({"id": key, "name": "x", "value": 101.0}))
         self.session.flush()
 
+    def before_flush_deltas(self) -> None:
+        """Upsert an old row through a session."""
+        self.session.apply(self.table.new_upsert({"id": 8, "name": "y", "value": 102.0}))
+        self.session.flush()
+
 
 def rows(start: int, count: int) -> pa.Table:
     """Return rows with the keys from `start` on."""
@@ -115,7 +124,7 @@ def rows(start: int, count: int) -> pa.Table:
     )
 
 
-TRIPS = ("bulk_upsert", "scan", "session_row", "get", "flush", "changes")
+TRIPS = ("bulk_upsert", "scan", "session_row", "get", "flush", "flush_deltas", "changes")
 
 
 def trip(folder: Path, name: str) -> list[str]:
