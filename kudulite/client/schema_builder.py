@@ -367,7 +367,13 @@ def range_of(
             raise SchemaError(f"bound {canonical!r} must name every range column to be {kind}")
         last = columns[-1]
         key, _ = literal_floor(canonical[-1], last.type, last.name)
-        return (*canonical[:-1], domain_value(domain_successor(key), last.type))
+        try:
+            return (*canonical[:-1], domain_value(domain_successor(key), last.type))
+        except ValueError as error:
+            raise SchemaError(
+                f"range bound {canonical!r}: column {last.name!r} has no greater value; leave the"
+                " bound out"
+            ) from error
 
     return RangePartition(bound(lower, False, lower_type), bound(upper, True, upper_type))
 

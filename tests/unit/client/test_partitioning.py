@@ -1,5 +1,7 @@
 """Range partitions in kudu-python's words: splits, and inclusive and exclusive bounds."""
 
+import datetime
+
 import pyarrow as pa
 import pytest
 
@@ -36,3 +38,12 @@ def test_a_split_lies_inside_one_range_and_differs_from_its_ends(row: int):
 def test_exclusive_lower_and_inclusive_upper_become_half_open():
     """(1, 9] is [2, 10)."""
     assert bounds(by_k().add_range_partition(1, 9, "exclusive", "inclusive")) == [((2,), (10,))]
+
+
+def test_a_bound_that_includes_the_last_value_is_refused():
+    """No half-open range ends behind the last day."""
+    schema = schema_from_arrow(pa.schema([("d", pa.date32())]), ["d"])
+    days = Partitioning().set_range_partition_columns("d")
+    days.add_range_partition(None, datetime.date.max, upper_bound_type="inclusive")
+    with pytest.raises(SchemaError, match="'d' has no greater value"):
+        days.build(schema)

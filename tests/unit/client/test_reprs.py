@@ -75,13 +75,8 @@ def public_objects(folder: Path) -> list[Any]:
         alterer,
     ]
     objects += [table.scan_tokens()[0].into_kudu_scanner(), scanner.get_projection_schema()]
-    objects += [
-        plan,
-        *plan.files,
-        *plan.conditions,
-        *plan.tokens,
-        *[c for f in plan.files for c in f.columns],
-    ]
+    objects += [plan, *plan.files, *plan.conditions, *plan.tokens]
+    objects += [column for file in plan.files for column in file.columns]
     objects += [table.check(), table.statistics, (done := table.maintain()), done.garbage, limits]
     return objects + jobs_of(table, folder)
 
