@@ -50,10 +50,10 @@ from kudulite.delta.delta_file import DeltaRows, sort_rows, take_rows
 from kudulite.fs.file_system import FileSystem
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Schema
-from kudulite.rowset.disk_rowset import DiskRowSet, RowImages, rows_per_rowset, write_rowsets
+from kudulite.rowset.disk_rowset import DiskRowSet, rows_per_rowset, write_rowsets
 from kudulite.rowset.merge import OrderedStream, merge_windows
 from kudulite.rowset.row_versions import RowVersions, merge_row_versions, read_row_versions
-from kudulite.rowset.rowset import RowSetMeta
+from kudulite.rowset.rowset import RowImages, RowSetMeta
 
 # The rows of one window, of all inputs together.
 _WINDOW_ROWS = 2 * ROW_GROUP_ROWS

@@ -81,9 +81,9 @@ from kudulite.delta.delta_history import (
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Column, Schema
 from kudulite.model.types import widened
-from kudulite.rowset.disk_rowset import DiskRowSet, RowImages
+from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.memrowset import MemRowSetSnapshot
-from kudulite.rowset.rowset import Block, constant
+from kudulite.rowset.rowset import Block, RowImages, constant
 
 # The delete timestamp of a live row: after every timestamp.
 NEVER = np.uint64(2**64 - 1)

@@ -23,6 +23,8 @@ commit share the insert timestamp of the entry. In a flushed MemRowSet the entry
 and a row inserted later has an UNDO DELETE. Truncate and overwrite give a rowset one delete
 timestamp; the rowset stays readable for the past.
 
+`RowImages` are rows with their history, in the form that new rowsets store.
+
 The entry alone shows which history is ancient: no read needs an UNDO at or before the ancient
 history mark, or a row whose DELETE is at or before it. Garbage collection removes the files once no
 superblock lists them.
@@ -47,7 +49,13 @@ import numpy as np
 import pyarrow as pa
 
 from kudulite.delta.delta_applier import DeltaApplier, DeltaSource, select
-from kudulite.delta.delta_file import TIMESTAMP_UNASSIGNED, DeltaFileMeta
+from kudulite.delta.delta_file import (
+    TIMESTAMP_UNASSIGNED,
+    DeltaFileMeta,
+    DeltaRows,
+    concat_moved,
+    rows_between,
+)
 from kudulite.fs.file_system import FileRef
 from kudulite.fs.json_form import JsonForm, Stored
 from kudulite.model.key_array import KeyArray
@@ -294,6 +302,58 @@ class DiffSpec:
     def reads_before(self) -> bool:
         """Whether the images at `start` of rows that are live at `end` are needed."""
         return self.with_before or bool(self.value_predicates.columns)
+
+
+@dataclass(frozen=True)
+class RowImages:
+    """n rows as rowsets store them: ascending `keys`, the newest image of each row, its history.
+
+    `insert_timestamps` is uint64[n], or None for the rows of one commit, which have no history.
+    Row ids of `undo` and `redo` are positions in `rows`, and each change has its own timestamp.
+    `undo` takes a row back to its first insert and is newest first within a row; the inserts are
+    not part of it. None and no changes mean the same.
+    """
+
+    keys: KeyArray
+    rows: pa.Table
+    insert_timestamps: np.ndarray | None = None
+    undo: DeltaRows | None = None
+    redo: DeltaRows | None = None
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @property
+    def nbytes(self) -> int:
+        """Approximate bytes of the cells of images and deltas."""
+        deltas = [changes for changes in (self.undo, self.redo) if changes is not None]
+        columns = [column for changes in deltas for column in changes.columns.values()]
+        cells: int = self.rows.nbytes + sum(column.values.nbytes for column in columns)
+        return cells + sum(changes.rowids.nbytes for changes in deltas)
+
+    def cut(self, start: int, stop: int) -> RowImages:
+        """Return rows start..stop, the row ids of their deltas from 0."""
+        stamps = self.insert_timestamps
+        return RowImages(
+            self.keys.slice(start, stop),
+            self.rows.slice(start, stop - start),
+            None if stamps is None else stamps[start:stop],
+            None if self.undo is None else rows_between(self.undo, start, stop),
+            None if self.redo is None else rows_between(self.redo, start, stop),
+        )
+
+    @staticmethod
+    def concat(parts: Sequence[RowImages]) -> RowImages:
+        """Return parts with insert timestamps and ascending keys, one after the other."""
+        starts = np.cumsum([0, *(len(part) for part in parts)])
+        stamps = [part.insert_timestamps for part in parts if part.insert_timestamps is not None]
+        return RowImages(
+            KeyArray.concat([part.keys for part in parts]),
+            pa.concat_tables([part.rows for part in parts]),
+            np.concatenate(stamps),
+            concat_moved([part.undo for part in parts], starts),
+            concat_moved([part.redo for part in parts], starts),
+        )
 
 
 class ApplierMemo:

@@ -40,8 +40,8 @@ from kudulite.model.encoded_key import encode_keys
 from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Column, Schema
-from kudulite.rowset.disk_rowset import RowImages, write_rowsets
-from kudulite.rowset.rowset import RowSetMeta
+from kudulite.rowset.disk_rowset import write_rowsets
+from kudulite.rowset.rowset import RowImages, RowSetMeta
 from kudulite.tablet.operation import Operation, WriteSpec, raise_row_error
 from kudulite.tablet.ordering import Ordering
 from kudulite.tablet.row_effects import (
