@@ -67,6 +67,8 @@ FORMAT_VERSION = 1  # on disk: a change of meaning raises it
 ROW_GROUP_ROWS = 131072  # on disk: rowid // ROW_GROUP_ROWS is the row group
 # A read of more rows decodes the whole row group, which costs less than cutting its pages out.
 CUT_ROWS_MAX = ROW_GROUP_ROWS // 4
+# A dictionary with fewer compressed bytes was hardly full.
+_SURE_DICTIONARY_BYTES = 64 << 10
 # Scattered rows in more pages of each row group are read by row group.
 _FEW_PAGES = 4
 FORMAT_VERSION_KEY = b"kudulite.format_version"
@@ -285,9 +287,15 @@ class BaseDataFile:
         return start, min(start + ROW_GROUP_ROWS, self.row_count)
 
     def read(
-        self, row_groups: Sequence[int], columns: Sequence[str], use_threads: bool = False
+        self,
+        row_groups: Sequence[int],
+        columns: Sequence[str],
+        use_threads: bool = False,
+        coded: Sequence[str] = (),
     ) -> pa.Table:
         """Return the rows of `row_groups` with `columns`, both in the order given.
+
+        The columns `coded` are returned as dictionary arrays.
 
         Raises CorruptionError when a page is damaged, IndexError for a row group and KeyError for
         a column that the file does not have.
@@ -308,6 +316,7 @@ class BaseDataFile:
                 opened.source,
                 metadata=opened.metadata,
                 page_checksum_verification=not is_verified,
+                read_dictionary=list(coded),
             )
             table = reader.read_row_groups(
                 list(row_groups), columns=list(columns), use_threads=use_threads
@@ -317,7 +326,9 @@ class BaseDataFile:
             raise CorruptionError(f"{self.path}: read {table.num_rows} rows, not {expected_rows}")
         self._verified |= chunks
         # The reader gives file order, adds "a.b" when asked for "a", and puts ids on the fields.
-        return pa.Table.from_arrays([table.column(name) for name in columns], schema=schema)
+        arrays = [table.column(name) for name in columns]
+        fields = [f.with_type(a.type) for f, a in zip(schema, arrays, strict=True)]
+        return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
 
     def read_rows(self, start: int, stop: int, columns: Sequence[str]) -> list[pa.Array]:
         """Return the values of each column in rows start..stop, which are in one row group.
@@ -335,6 +346,32 @@ class BaseDataFile:
             table = self.read([group], rest).slice(offset, count)
             found |= zip(rest, map(combined, table.columns), strict=True)
         return [found[name] for name in columns]
+
+    def read_some(self, group: int, columns: Sequence[str], at: np.ndarray) -> list[pa.Array]:
+        """Return the values of each column at int64[m] positions of a row group, m ≥ 1.
+
+        Text with few values is chosen by its codes in the Parquet dictionary, which saves the
+        decoding of all other rows. Raises as `read_rows` does.
+        """
+        coded = [name for name in columns if self._is_coded(group, name)]
+        table = self.read([group], columns, coded=coded)
+        found = taken(list(map(combined, table.columns)), at)
+        return [
+            values.dictionary_decode() if name in coded else values
+            for name, values in zip(columns, found, strict=True)
+        ]
+
+    def _is_coded(self, group: int, name: str) -> bool:
+        """Whether a column is text of which the pages have only codes of a dictionary.
+
+        Plain pages follow a dictionary that was full; these are slow to turn into codes.
+        """
+        opened = self._opened
+        value_type = opened.schema.field(name).type
+        chunk = opened.metadata.row_group(group).column(opened.index_by_name[name])
+        if not (pa.types.is_string(value_type) and chunk.has_dictionary_page):
+            return False
+        return bool(chunk.data_page_offset - chunk.dictionary_page_offset < _SURE_DICTIONARY_BYTES)
 
     def _cut(
         self, group: int, start: int, stop: int, columns: Sequence[str]

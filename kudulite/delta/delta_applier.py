@@ -124,6 +124,48 @@ class ColumnApplier:
         return None if at < 0 else self.values[at]
 
 
+@dataclass(frozen=True)
+class DeltaCells:
+    """What deltas set in one column of n rows, in layers, the newest last.
+
+    A layer has int64[m] ascending positions, an array, and the m places of the values in it.
+    """
+
+    arrow_type: pa.DataType
+    row_count: int
+    layers: tuple[tuple[np.ndarray, pa.Array, np.ndarray], ...] = ()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no row has its value from base data."""
+        return not self.row_count or any(len(layer[0]) == self.row_count for layer in self.layers)
+
+    def under(self, positions: np.ndarray, values: pa.Array, at: np.ndarray) -> DeltaCells:
+        """Return these cells under the newer `values` at places `at`."""
+        if not len(positions):
+            return self
+        kept = () if len(positions) == self.row_count else self.layers
+        return replace(self, layers=(*kept, (positions, values, at)))
+
+    def over(self, base: pa.Array | None, places: np.ndarray | None = None) -> pa.Array:
+        """Return `base`, or its values at int64[n] places, with these cells on top.
+
+        A base that is None has no value that is needed.
+        """
+        layers = list(self.layers)
+        if not self.row_count:
+            return pa.nulls(0, self.arrow_type)
+        if self.is_complete:
+            _, values, at = layers.pop(0)
+            cells = select(values, at)
+        else:
+            assert base is not None
+            cells = select(base, places)
+        for positions, values, at in layers:
+            cells = scatter(cells, positions, select(values, at))
+        return cells
+
+
 class _Visible:
     """A source, and which of its changes a snapshot sees (REDO) or undoes (UNDO)."""
 
@@ -294,18 +336,28 @@ class DeltaApplier:
 
     def apply_rows(self, base: pa.Array, column_id: int, rowids: np.ndarray) -> pa.Array:
         """Bring `base`, the column's values of the given rows (any order), to the snapshot."""
-        if self._below is not None:
-            base = self._below.apply_rows(base, column_id, rowids)
-        applier = self._column(column_id, base.type)
-        if applier is None or not len(applier.rowids):
-            return base
-        at, hit = applier.places(rowids)
-        if hit.all():
-            return applier.values.take(pa.array(at))
-        positions = np.flatnonzero(hit)
-        if not len(positions):
-            return base
-        return scatter(base, positions, applier.values.take(pa.array(at[positions])))
+        return self.cells({column_id: base.type}, rowids)[column_id].over(base)
+
+    def cells(self, types: Mapping[int, pa.DataType], rowids: np.ndarray) -> dict[int, DeltaCells]:
+        """Return what the deltas set in columns of int64[n] row ids, by column id."""
+        if self._below is None:
+            found = {c: DeltaCells(arrow_type, len(rowids)) for c, arrow_type in types.items()}
+        else:
+            found = self._below.cells(types, rowids)
+        placed: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+        for column_id, arrow_type in types.items() if len(rowids) else ():
+            applier = self._column(column_id, arrow_type)
+            if applier is None or not len(applier.rowids):
+                continue
+            # Columns that the same changes set share an array of row ids, which is searched once.
+            known = next((known for known in placed if known[0] is applier.rowids), None)
+            if known is None:
+                at, hit = applier.places(rowids)
+                positions = np.flatnonzero(hit)
+                known = applier.rowids, positions, at[positions]
+                placed.append(known)
+            found[column_id] = found[column_id].under(known[1], applier.values, known[2])
+        return found
 
     def changes_row(self, rowid: int) -> bool:
         """Return whether the row has any visible change."""
@@ -359,7 +411,11 @@ class DeltaApplier:
                 value_parts.append(column.values.filter(pa.array(chosen)))
         if not rowid_parts:
             return None
-        return _newest_of_each_row(rowid_parts, value_parts)
+        merged = _newest_of_each_row(rowid_parts, value_parts)
+        for other in list(self._columns.values()):
+            if other is not None and np.array_equal(other.rowids, merged.rowids):
+                return replace(merged, rowids=other.rowids)
+        return merged
 
 
 def _newest_of_each_row(
@@ -406,7 +462,7 @@ def _place_of(ascending: np.ndarray, probe: int) -> int:
 
 
 def select(base: pa.Array, selected: np.ndarray | None) -> pa.Array:
-    """Return `base` at the int64[m] ascending positions `selected`; None is all of it."""
+    """Return `base` at the int64[m] positions `selected`; None is all of it."""
     if selected is None:
         return base
     if _carrier(base) is None or base.null_count:

@@ -42,6 +42,7 @@ import numpy as np
 import pyarrow as pa
 
 from kudulite.basefile.base_data import (
+    CUT_ROWS_MAX,
     ROW_GROUP_ROWS,
     BaseDataFile,
     are_in_few_pages,
@@ -83,6 +84,8 @@ _KEY_BYTES = 12
 _BLOOM_KEYS_MIN = 500
 # The cost of an opened file in the cache beside its content or map: metadata and handles.
 _OPEN_FILE_BYTES = 16 << 10
+# Reading a block row by row pays when at most one row in so many is read.
+_FEW_ROWS = 4
 ROWSET_ROWS_MAX = 1 << 20
 ROWSET_BYTES_MAX = 256 << 20
 
@@ -242,10 +245,37 @@ class DiskRowSet(RowSet):
         applier, at = views[0]
         if len(views) == 1 and at is not None and are_in_few_pages(block.start + at):
             return [self._values_of(block.start + at, columns, applier)]
+        few = [(applier, at) for applier, at in views if at is not None]
+        row_count = sum(len(at) for _, at in few)
+        if len(few) == len(views) and 0 < row_count * _FEW_ROWS <= block.row_count:
+            return self._read_few(block, columns, few)
         base = list(zip(self.base.read(block, columns), columns, strict=True))
         return [
             [applier.apply_range(values, c.id, block.start, at) for values, c in base]
             for applier, at in views
+        ]
+
+    def _read_few(
+        self,
+        block: Block,
+        columns: Sequence[Column],
+        views: Sequence[tuple[DeltaApplier, np.ndarray]],
+    ) -> list[list[pa.Array]]:
+        """Do as `read_images`; base data is read of columns that deltas do not set in all rows."""
+        types = {column.id: column.type.arrow for column in columns}
+        cells = [applier.cells(types, block.start + at) for applier, at in views]
+        is_chosen = np.zeros(block.row_count, dtype=bool)
+        for _, at in views:
+            is_chosen[at] = True
+        in_base = [c for c in columns if not all(found[c.id].is_complete for found in cells)]
+        base: dict[int, pa.Array] = {}
+        if in_base:
+            arrays = self.base.read_some(block, in_base, np.flatnonzero(is_chosen))
+            base = {column.id: array for column, array in zip(in_base, arrays, strict=True)}
+        place = np.cumsum(is_chosen) - 1
+        return [
+            [found[c.id].over(base.get(c.id), place[at]) for c in columns]
+            for found, (_, at) in zip(cells, views, strict=True)
         ]
 
     def _rowid_range(self, lower: bytes | None, upper: bytes | None) -> tuple[int, int]:
@@ -382,6 +412,18 @@ class BaseColumns:
             arrays = file.read_rows(block.start, block.stop, names)
             values |= {column.id: array for column, array in zip(in_file, arrays, strict=True)}
         return [_of_column(values, column, block.row_count) for column in columns]
+
+    def read_some(self, block: Block, columns: Sequence[Column], at: np.ndarray) -> list[pa.Array]:
+        """Return the values of columns at int64[m] positions of a block, m ≥ 1."""
+        if block.row_count <= CUT_ROWS_MAX:
+            return taken(self.read(block, columns), at)
+        at = at + (block.start - block.row_group * ROW_GROUP_ROWS)
+        values: dict[int, pa.Array] = {}
+        for file, _, in_file in self._by_file(columns):
+            names = [file.name_by_id[column.id] for column in in_file]
+            arrays = file.read_some(block.row_group, names, at)
+            values |= {column.id: array for column, array in zip(in_file, arrays, strict=True)}
+        return [_of_column(values, column, len(at)) for column in columns]
 
     def gather(self, rowids: np.ndarray, columns: Sequence[Column]) -> list[pa.Array]:
         """Return each column's values of int64[n] row ids in any order.

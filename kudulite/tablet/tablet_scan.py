@@ -222,20 +222,25 @@ def _one_row_per_key(rows: ScannedRows, spec: DiffSpec) -> pa.RecordBatch:
     kept = was_live | is_live
     if spec.value_predicates.columns:
         kept &= _matches(batch, spec, after_at, before_at, was_live)
-    before_at, after_at = pa.array(before_at[kept]), pa.array(after_at[kept])
+    before_at, after_at = before_at[kept], after_at[kept]
     was_live, is_live = was_live[kept], is_live[kept]
     types = np.where(was_live, np.where(is_live, UPDATE, DELETE), INSERT)
     count = len(spec.names)
     places = _image_places(spec)
-    arrays = [batch.column(IMAGE_START + places[name]).take(after_at) for name in spec.names]
+    arrays = [_rows_at(batch.column(IMAGE_START + places[name]), after_at) for name in spec.names]
     arrays += [pa.array(CHANGE_TYPES).take(pa.array(types)), pa.array(stamps[kept])]
     schema = diff_schema(spec)
     if spec.with_before:
         first = IMAGE_START + len(spec.image_columns)
-        inner = [batch.column(first + places[name]).take(before_at) for name in spec.names]
+        inner = [_rows_at(batch.column(first + places[name]), before_at) for name in spec.names]
         fields = list(schema.field(count + 2).type)
         arrays.append(_struct(inner, fields, was_live))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _rows_at(array: pa.Array, at: np.ndarray) -> pa.Array:
+    """Return the values at int64[k] strictly ascending positions; all of them are not copied."""
+    return array if len(at) == len(array) else array.take(pa.array(at))
 
 
 def _groups(keys: KeyArray) -> tuple[np.ndarray, np.ndarray]:
