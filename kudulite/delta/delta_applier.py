@@ -126,7 +126,7 @@ class ColumnApplier:
 
 @dataclass(frozen=True)
 class DeltaCells:
-    """What deltas set in one column of n rows, in layers, the newest last.
+    """The cells that deltas set in one column of n rows, in layers, the newest last.
 
     A layer has int64[m] ascending positions, an array, and the m places of the values in it.
     """
@@ -407,8 +407,9 @@ class DeltaApplier:
                 rowid_parts.append(rowids)
                 value_parts.append(column.values)
             elif chosen.any():
-                rowid_parts.append(rowids[chosen])
-                value_parts.append(column.values.filter(pa.array(chosen)))
+                at = np.flatnonzero(chosen)
+                rowid_parts.append(rowids[at])
+                value_parts.append(select(column.values, at))
         if not rowid_parts:
             return None
         merged = _newest_of_each_row(rowid_parts, value_parts)
@@ -426,7 +427,7 @@ def _newest_of_each_row(
     values = concat_values(value_parts)
     if len(rowids) > 1 and not (rowids[1:] > rowids[:-1]).all():
         last = _last_of_each_row(rowids)
-        rowids, values = rowids[last], values.take(pa.array(last))
+        rowids, values = rowids[last], select(values, last)
     return ColumnApplier(rowids, values)
 
 

@@ -214,7 +214,7 @@ class DeltaFile:
     def rowids(self) -> np.ndarray:
         """int64[n], ascending."""
         if self._rowids is None:
-            rowids = self._read("rowid").to_numpy().astype(np.int64)
+            rowids = self._read("rowid")[0].to_numpy().astype(np.int64)
             if len(rowids) != self.meta.row_count or (
                 len(rowids) and int(rowids.max()) >= self._row_count_base
             ):
@@ -229,22 +229,21 @@ class DeltaFile:
     def ops(self) -> np.ndarray:
         """uint8[n], OP_ constants."""
         if self._ops is None:
-            self._ops = self._read("op").to_numpy()
+            self._ops = self._read("op")[0].to_numpy()
         return self._ops
 
     def timestamps(self) -> np.ndarray | None:
         """Return uint64[n], or None when the whole file has the timestamp of its entry."""
-        return None if self.meta.timestamp is not None else self._read("timestamp").to_numpy()
+        return None if self.meta.timestamp is not None else self._read("timestamp")[0].to_numpy()
 
     def column(self, column_id: int) -> DeltaColumn | None:
         """Return the new values of one column, or None if the file never sets it."""
         if column_id not in self.meta.update_counts:
             return None
-        values = self._read(f"v{column_id}")
         if f"s{column_id}" not in self._open_schema().names:
-            return DeltaColumn(values)
-        is_set = self._read(f"s{column_id}").to_numpy(zero_copy_only=False)
-        return DeltaColumn(values, is_set)
+            return DeltaColumn(self._read(f"v{column_id}")[0])
+        values, is_set = self._read(f"v{column_id}", f"s{column_id}")
+        return DeltaColumn(values, is_set.to_numpy(zero_copy_only=False))
 
     def read(self) -> DeltaRows:
         """Return the whole file."""
@@ -279,12 +278,16 @@ class DeltaFile:
             self._schema = schema
         return self._schema
 
-    def _read(self, name: str) -> pa.Array:
-        index = self._open_schema().get_field_index(name)
-        if index < 0:
-            raise CorruptionError(f"{self.path}: no column {name} in the delta file")
-        options = pa.ipc.IpcReadOptions(included_fields=[index], use_threads=False)
-        return pa.ipc.open_file(self._open(), options=options).get_batch(0).column(0)
+    def _read(self, *names: str) -> list[pa.Array]:
+        """Return columns of the file, which has them in the order of `names`."""
+        indexes = [self._open_schema().get_field_index(name) for name in names]
+        if min(indexes) < 0:
+            raise CorruptionError(f"{self.path}: no column {' or '.join(names)} in the delta file")
+        options = pa.ipc.IpcReadOptions(included_fields=indexes, use_threads=False)
+        columns: list[pa.Array] = (
+            pa.ipc.open_file(self._open(), options=options).get_batch(0).columns
+        )
+        return columns
 
 
 def slice_rows(rows: DeltaRows, start: int, stop: int) -> DeltaRows:
