@@ -17,7 +17,8 @@ The types are names of operations: applied to the table as it was at `start`, wi
 `operation_column="_change_type"`, the changes make the table as it was at `end`.
 
 The window is checked and settled when the object is made. It is read when a result is asked for,
-anew each time. Memory is bounded by a block of each rowset that a key is in.
+anew each time. Memory is bounded by the blocks in flight, and a block of each rowset that a key is
+in.
 
 ArrowResult: rows that are read as record batches, and the forms in which users get them.
 """
@@ -42,7 +43,14 @@ from kudulite.table.manifest import TabletEntry
 from kudulite.table.read_request import Read, ReadRequest, plan_changes, plan_rows
 from kudulite.table.scan_plan import Spec, entries_to_diff, entries_to_scan, in_schema, open_tablets
 from kudulite.table.table_store import TableStore
-from kudulite.tablet.tablet_scan import BlockRead, block_reads, count_rows, diff_scan, scan_ordered
+from kudulite.tablet.tablet_scan import (
+    BlockRead,
+    DiffRead,
+    block_reads,
+    count_rows,
+    diff_reads,
+    scan_ordered,
+)
 
 READ_THREADS = min(8, os.cpu_count() or 1)
 BLOCKS_AHEAD = 2 * READ_THREADS
@@ -137,8 +145,8 @@ def row_batches(read: Read[ScanSpec], entries: Iterable[TabletEntry]) -> Iterato
     return read_ahead(block for tablet in tablets for block in block_reads(tablet, spec))
 
 
-def read_ahead(reads: Iterable[BlockRead]) -> Iterator[pa.RecordBatch]:
-    """Run block reads in threads, a few ahead of the consumer; yields in order."""
+def read_ahead(reads: Iterable[BlockRead | DiffRead]) -> Iterator[pa.RecordBatch]:
+    """Run reads in threads, a few ahead of the consumer; yields in order."""
     waiting = iter(reads)
     first = list(itertools.islice(waiting, 2))
     if len(first) < 2 or READ_THREADS == 1:
@@ -197,5 +205,5 @@ def change_batches(
     read: Read[DiffSpec], groups: Iterable[Sequence[TabletEntry]]
 ) -> Iterator[pa.RecordBatch]:
     """Yield the changes of groups of tablets; tablets of one group may hold the same keys."""
-    for entries in groups:
-        yield from diff_scan(open_tablets(read.store, entries, read.spec), read.spec)
+    tablets = (open_tablets(read.store, entries, read.spec) for entries in groups)
+    return read_ahead(part for group in tablets for part in diff_reads(group, read.spec))

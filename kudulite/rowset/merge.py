@@ -133,10 +133,11 @@ def _window_end(
 def merge_ordered(streams: Sequence[OrderedStream[ScannedRows]]) -> Iterator[ScannedRows]:
     """Yield all rows of `streams` in key order, as one batch per window."""
     for window in merge_windows(streams):
-        yield _in_order([rows for _, rows in window])
+        yield in_order([rows for _, rows in window])
 
 
-def _in_order(parts: Sequence[ScannedRows]) -> ScannedRows:
+def in_order(parts: Sequence[ScannedRows]) -> ScannedRows:
+    """Return the rows of the parts of one window in key order."""
     if len(parts) == 1:
         return parts[0]
     keys = KeyArray.concat([part.keys for part in parts if part.keys is not None])

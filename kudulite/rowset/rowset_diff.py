@@ -17,14 +17,15 @@ saw it.
 `OneRow` reads one row at any number of timestamps, for the history of a key. It cuts the row's
 deltas out of their sources once, so that merging them at many timestamps costs only its own.
 
-**Threads** any number may read; nothing here is shared.
+**Threads** any number may read, also the blocks of one rowset.
 
 **Source** Kudu design-docs/scan-optimization-diff-scan, tablet/delta_store.cc.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -59,11 +60,13 @@ def may_have_changed(rowset: RowSet, spec: DiffSpec) -> bool:
 
 def diff_blocks(rowset: RowSet, spec: DiffSpec) -> Iterator[ScannedRows]:
     """Yield the changed rows of a rowset in key order, block by block, with their keys."""
+    return (rows for read in block_diffs(rowset, spec) if (rows := read()) is not None)
+
+
+def block_diffs(rowset: RowSet, spec: DiffSpec) -> Iterator[Callable[[], ScannedRows | None]]:
+    """Yield the reads that together are `diff_blocks`; each may run in a thread of its own."""
     diff = _RowSetDiff(rowset, spec)
-    for block in rowset.blocks(spec.key_scan):
-        changed = diff.read(block)
-        if changed is not None:
-            yield changed
+    return (partial(diff.read, block) for block in rowset.blocks(spec.key_scan))
 
 
 class _RowSetDiff:

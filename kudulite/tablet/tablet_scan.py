@@ -34,7 +34,7 @@ deletes have keys only, and it does not distinguish inserts from updates. Kudu h
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -47,7 +47,7 @@ from kudulite.model.key_array import KeyArray
 from kudulite.model.predicate import bind_predicates
 from kudulite.model.schema import Schema
 from kudulite.rowset.disk_rowset import DiskRowSet
-from kudulite.rowset.merge import OrderedStream, merge_ordered
+from kudulite.rowset.merge import OrderedStream, in_order, merge_ordered, merge_windows
 from kudulite.rowset.rowset import Block, DiffSpec, RowSet, ScannedRows, ScanSpec
 from kudulite.rowset.rowset_diff import (
     IMAGE_START,
@@ -55,6 +55,7 @@ from kudulite.rowset.rowset_diff import (
     LIVE_START,
     TIMESTAMP,
     OneRow,
+    block_diffs,
     diff_blocks,
     find_row,
     may_have_changed,
@@ -184,23 +185,37 @@ def diff_schema(spec: DiffSpec) -> pa.Schema:
     return pa.schema([*fields, *added])
 
 
-def diff_scan(tablets: Sequence[Tablet], spec: DiffSpec) -> Iterator[pa.RecordBatch]:
-    """Yield non-empty batches of `diff_schema`: the changes of some tablets, in key order.
+@dataclass(frozen=True)
+class DiffRead:
+    """A part of a diff scan, not finished yet; `rows` has all changed rows of its keys."""
+
+    rows: Callable[[], ScannedRows | None]
+    spec: DiffSpec
+
+    def run(self) -> pa.RecordBatch | None:
+        """Return the changes, a batch of `diff_schema`, or None if there are none."""
+        rows = self.rows()
+        batch = None if rows is None else _one_row_per_key(rows, self.spec)
+        return batch if batch is not None and batch.num_rows else None
+
+
+def diff_reads(tablets: Sequence[Tablet], spec: DiffSpec) -> Iterator[DiffRead]:
+    """Yield the reads that together are a diff scan of some tablets, in key order.
 
     A key may be in several tablets: one of a dropped range, and one of the range that replaced it.
+    The blocks of a single rowset are read when the reads run; those of several rowsets are read and
+    cut to windows while the reads are yielded.
     """
     if spec.predicates.is_empty:
         return
-    streams = [
-        OrderedStream(rowset.key_min, partial(diff_blocks, rowset, spec))
-        for tablet in tablets
-        for rowset in tablet.rowsets
-        if may_have_changed(rowset, spec)
-    ]
-    for rows in merge_ordered(streams):
-        batch = _one_row_per_key(rows, spec)
-        if batch.num_rows:
-            yield batch
+    rowsets = [r for tablet in tablets for r in tablet.rowsets if may_have_changed(r, spec)]
+    if len(rowsets) == 1:
+        for read in block_diffs(rowsets[0], spec):
+            yield DiffRead(read, spec)
+        return
+    streams = [OrderedStream(r.key_min, partial(diff_blocks, r, spec)) for r in rowsets]
+    for window in merge_windows(streams):
+        yield DiffRead(partial(in_order, [rows for _, rows in window]), spec)
 
 
 def _one_row_per_key(rows: ScannedRows, spec: DiffSpec) -> pa.RecordBatch:

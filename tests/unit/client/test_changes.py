@@ -1,5 +1,7 @@
 """Changes as a user asks for them: moments, columns, forms of the result, and what is refused."""
 
+import itertools
+
 import pyarrow as pa
 import pytest
 
@@ -296,3 +298,38 @@ def _one_row(client, table) -> None:
     session = client.new_session()
     session.apply(table.new_upsert({"k": 1, "v": 5}))
     session.flush()
+
+
+def test_few_changes_of_a_large_block_equal_the_difference_of_two_scans(core):
+    """Text with few values and with many, nulls, and rows that no delta sets completely."""
+    count, types = 40_000, {"k": pa.int64(), "few": pa.string(), "many": pa.string()}
+    schema = pa.schema([*types.items(), ("x", pa.float64())])
+
+    def rows(keys, salt):
+        cells = {
+            "k": keys,
+            "few": [None if k % 7 == 0 else f"f{(k + salt) % 5}" for k in keys],
+            "many": [None if k % 11 == 0 else f"m{k}{salt}" for k in keys],
+            "x": [None if k % 13 == 0 else k / 8 + salt for k in keys],
+        }
+        return pa.table(cells, schema=schema)
+
+    table = core.client().create_table("t", schema, primary_key="k")
+    moments = [table.current_timestamp(), table.insert(rows(range(count), 0)).timestamp]
+    moments.append(table.upsert(rows(range(5, count + 50, 50), 1)).timestamp)
+    moments.append(table.update(rows(range(5, count, 75), 2).select(["k", "few"])).timestamp)
+    moments.append(table.delete([{"k": k} for k in range(30, count, 90)]).timestamp)
+    for _ in range(2):
+        for start, end in itertools.combinations(moments, 2):
+            old = {row["k"]: row for row in table.scan(at=start).to_pylist()}
+            new = {row["k"]: row for row in table.scan(at=end).to_pylist()}
+            found = table.changes(start, end, images="both").to_pylist()
+            changed = {row["k"]: row for row in found}
+            assert len(changed) == len(found)
+            assert all(old[k] == new.get(k) for k in old.keys() - changed.keys())
+            assert changed.keys() >= new.keys() - old.keys()
+            for key, row in changed.items():
+                shown = {name: row[name] for name in schema.names}
+                assert shown == (new.get(key) or old[key])
+                assert row["_before"] == old.get(key)
+        table.maintain()
