@@ -166,11 +166,9 @@ class RowSet(ABC):
     ) -> ScannedRows | None:
         """Return the matching live rows of a block, in key order, or None when there are none.
 
-        `wanted` is bool[block.row_count]; rows where it is false are left out. None is all.
+        `wanted` is int64[m]: the ascending positions of the rows to choose from. None is all.
         """
         live = self.live_in(block, spec.timestamp)
-        if wanted is not None:
-            live = wanted if live is None else live & wanted
         if live is not None and not live.any():
             return None
         known: dict[str, pa.Array] = {}
@@ -178,7 +176,9 @@ class RowSet(ABC):
             known = self._read_columns(block, spec, spec.row_predicates.columns, None)
             matches = spec.row_predicates.evaluate(pa.RecordBatch.from_pydict(known))
             live = matches if live is None else live & matches
-        selected = None if live is None or live.all() else np.flatnonzero(live)
+        selected = wanted
+        if live is not None and not live.all():
+            selected = np.flatnonzero(live) if wanted is None else wanted[live[wanted]]
         if selected is not None and not len(selected):
             return None
         columns = {name: select(known[name], selected) for name in spec.names if name in known}

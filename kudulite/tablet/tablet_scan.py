@@ -70,7 +70,7 @@ INSERT, UPDATE, DELETE = range(3)
 
 @dataclass(frozen=True)
 class BlockRead:
-    """One block of a scan, not read yet; `wanted` bool[n] selects its rows, None means all."""
+    """One block of a scan, not read yet; `wanted` int64[m] are positions in it, None means all."""
 
     rowset: RowSet
     block: Block
@@ -158,18 +158,9 @@ def chosen_reads(
         if rows is None:
             yield BlockRead(rowset, block, spec)
             continue
-        mask = _mask(block, rows)
-        if mask is not None:
-            yield BlockRead(rowset, block, spec, mask)
-
-
-def _mask(block: Block, rows: np.ndarray) -> np.ndarray | None:
-    low, high = np.searchsorted(rows, [block.start, block.stop])
-    if low == high:
-        return None
-    mask = np.zeros(block.row_count, dtype=bool)
-    mask[rows[low:high] - block.start] = True
-    return mask
+        low, high = np.searchsorted(rows, [block.start, block.stop])
+        if low < high:
+            yield BlockRead(rowset, block, spec, rows[low:high] - block.start)
 
 
 def diff_schema(spec: DiffSpec) -> pa.Schema:

@@ -1,9 +1,10 @@
 """Native plans: base files without the excluded rows, and the rest, are the snapshot."""
 
+import pyarrow as pa
 import pytest
 
 import kudulite
-from kudulite import NativeLimits
+from kudulite import NativeLimits, NativePlan
 from kudulite.errors import ColumnNotFoundError, ConflictError, TimestampError
 from tests.support.tables.readings import native_readings, rows_of_plan
 from tests.support.tables.typed_tables import TypedTable, random_table
@@ -120,3 +121,33 @@ def test_a_token_of_another_table_is_refused(tmp_path):
     again = kudulite.RowSetToken.from_bytes(token.to_bytes())
     with pytest.raises(ConflictError, match="read the table again"):
         list(again.open())
+
+
+def test_rows_whose_cells_were_all_set_are_read_without_base_data(tmp_path, monkeypatch):
+    """The tokens of upserted rows read DeltaFiles only; those of an update need base data."""
+    rows = pa.table({"id": range(5000), "a": range(5000), "b": range(5000)})
+    table = kudulite.connect(tmp_path).create_table("t", rows.schema, primary_key="id")
+    table.insert(rows)
+    changed = rows.slice(1000, 1000).set_column(1, "a", rows["a"].slice(0, 1000))
+    write = table.new_bulk_write("upsert")
+    write.commit([write.stage(changed.to_batches())])
+    limits = NativeLimits(handed_bytes_max=0)
+
+    def read(plan: NativePlan) -> pa.Table:
+        return pa.Table.from_batches(b for t in plan.tokens for b in t.open())
+
+    def refuse(self, block, columns):
+        assert not columns, "base data was read"
+        return []
+
+    plan = table.native_plan(columns=["a", "b"], limits=limits)
+    assert plan.tokens and plan.files
+    expected = changed.select(["a", "b"])
+    monkeypatch.setattr("kudulite.rowset.disk_rowset.BaseColumns.read", refuse)
+    monkeypatch.setattr("kudulite.rowset.disk_rowset.BaseColumns.gather", refuse)
+    assert read(plan).equals(expected)
+    with pytest.raises(AssertionError, match="base data was read"):
+        read(table.native_plan(columns=["id"], limits=limits))
+    monkeypatch.undo()
+    found = read(table.native_plan(columns=["id"], limits=limits))
+    assert found["id"].equals(changed["id"])
