@@ -20,6 +20,7 @@ from kudulite.client.native_plan import (
     NativeLimits,
     NativePlan,
 )
+from kudulite.client.native_scan import Scan
 from kudulite.client.row_operations import (
     Delete,
     DeleteIgnore,
@@ -31,7 +32,7 @@ from kudulite.client.row_operations import (
     UpsertIgnore,
     WriteOperation,
 )
-from kudulite.client.scan import Changes, Scan
+from kudulite.client.scan import Changes
 from kudulite.client.scanner import (
     CLOSEST_REPLICA,
     COMPRESSION_DEFAULT,

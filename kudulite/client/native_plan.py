@@ -36,7 +36,7 @@ from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.rowset import ScanSpec
 from kudulite.table.history import tablet_at
 from kudulite.table.manifest import TabletEntry
-from kudulite.table.read_request import Read, ReadRequest, plan_rows
+from kudulite.table.read_request import Read
 from kudulite.table.scan_plan import entries_to_scan
 from kudulite.table.table_store import TableStore
 from kudulite.table.tablet_memory import flush_table
@@ -132,18 +132,16 @@ class NativePlan:
 
 
 def plan_native(
-    store: TableStore,
-    request: ReadRequest,
+    read: Read[ScanSpec],
     is_readable: Callable[[NativeFile], bool],
     limits: NativeLimits,
 ) -> NativePlan:
     """Do as `Table.native_plan`."""
-    read = plan_rows(store, request)
     spec = read.spec
     tablets = _pinned_tablets(read)
     if sum(_memory_row_count(tablet) for _, tablet in tablets) > limits.memory_rows_max:
         try:
-            flush_table(store)
+            flush_table(read.store)
         except StorageError:
             pass  # a directory that cannot be written: its rows are handed over all the same
         tablets = _pinned_tablets(read)
@@ -314,7 +312,8 @@ class _Planner:
             if not rest.row_count:
                 continue
             size += _ARROW_FACTOR * rest.size_bytes
-            decoded += rest.decoded_bytes
+            if size <= self.limits.handed_bytes_max:
+                decoded += rest.decoded_bytes
             if size > self.limits.handed_bytes_max or decoded > self.limits.decoded_bytes_max:
                 left.append(rest)
                 continue

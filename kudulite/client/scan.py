@@ -96,8 +96,8 @@ class ArrowResult(ABC, Generic[Spec]):
         return self.to_reader().__arrow_c_stream__(requested_schema)
 
 
-class Scan(ArrowResult[ScanSpec]):
-    """The rows that match, at one settled timestamp; see `Table.scan`."""
+class RowScan(ArrowResult[ScanSpec]):
+    """The rows that match, at one settled timestamp."""
 
     def __init__(self, store: TableStore, request: ReadRequest) -> None:
         super().__init__(plan_rows(store, request))
@@ -114,8 +114,10 @@ class Scan(ArrowResult[ScanSpec]):
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Yield record batches, none empty, of at most a row group each."""
-        read = self._read.newest()
-        schema = self.schema
+        return self._batches(self._read.newest())
+
+    def _batches(self, read: Read[ScanSpec]) -> Iterator[pa.RecordBatch]:
+        schema = read.schema
         left = read.plan.request.limit
         for batch in row_batches(read, entries_to_scan(read.store, read.manifest, read.spec)):
             if left is not None:

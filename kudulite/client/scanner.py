@@ -35,7 +35,7 @@ from typing import Any, Self, cast, overload
 
 import pyarrow as pa
 
-from kudulite.client.scan import Scan
+from kudulite.client.scan import RowScan
 from kudulite.errors import OptionError, SchemaError, TimestampError, UsageError
 from kudulite.model.aliases import Moment
 from kudulite.model.predicate import Predicate, bind_predicates
@@ -400,7 +400,7 @@ def _as_float(field: pa.Field) -> pa.Field:
 class Scanner(ScanSettings, RowReader):
     """A scan that is described, opened, and read batch by batch; made by `Table.scanner`."""
 
-    _scan: Scan | None = None
+    _scan: RowScan | None = None
 
     def set_limit(self, limit: int) -> Self:
         """Read at most that many rows."""
@@ -424,7 +424,7 @@ class Scanner(ScanSettings, RowReader):
         return ScanSettings._projected(self) if self._scan is None else self._scan.columns
 
     def _open_batches(self) -> Iterator[pa.RecordBatch]:
-        self._scan = Scan(self._store, self._checked())
+        self._scan = RowScan(self._store, self._checked())
         return self._scan.to_batches()
 
 

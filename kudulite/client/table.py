@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from inspect import getdoc
 from pathlib import Path
-from typing import Never, TypeVar, Unpack
+from typing import TYPE_CHECKING, Never, TypeVar, Unpack
 
 import pyarrow as pa
 
@@ -27,8 +27,9 @@ from kudulite.client.native_plan import (
     NativePlan,
     plan_native,
 )
+from kudulite.client.native_scan import Scan
 from kudulite.client.row_operations import RowOperations
-from kudulite.client.scan import Changes, Scan
+from kudulite.client.scan import Changes
 from kudulite.client.scanner import Scanner
 from kudulite.client.table_copy import copy_with_past, empty_copy, move_table
 from kudulite.client.tokens import (
@@ -60,11 +61,15 @@ from kudulite.table.maintenance import (
 )
 from kudulite.table.partition import PartitionSchema
 from kudulite.table.purge import PurgeReport, purge_keys
-from kudulite.table.read_request import ReadRequest
+from kudulite.table.read_request import ReadRequest, plan_rows
 from kudulite.table.stage import WriteState, begin_write
 from kudulite.table.table_store import TableStore
 from kudulite.table.tablet_memory import flush_table
 from kudulite.tablet.operation import WriteSpec, parse_operation
+
+if TYPE_CHECKING:
+    import duckdb
+    import polars as pl
 
 WRITE_OPTIONS = tuple(sorted(WriteOptions.__annotations__))
 Write = TypeVar("Write", bound=Callable[..., object])
@@ -381,7 +386,17 @@ class Table(RowOperations):
         Files that `is_readable` refuses are read through tokens. Raises as `scan` does.
         """
         request = ReadRequest.of(columns, where, at=at)
-        return plan_native(self._store, request, is_readable, limits)
+        return plan_native(plan_rows(self._store, request), is_readable, limits)
+
+    def to_polars(self) -> pl.LazyFrame:
+        """Return the rows of now as a Polars LazyFrame; see `Scan.to_polars`."""
+        return self.scan().to_polars()
+
+    def to_duckdb(
+        self, connection: duckdb.DuckDBPyConnection | None = None
+    ) -> duckdb.DuckDBPyRelation:
+        """Return the rows of now as a DuckDB relation; see `Scan.to_duckdb`."""
+        return self.scan().to_duckdb(connection)
 
     # -- the past
 

@@ -292,6 +292,17 @@ class RowSetToken(Token[ScanSpec], JsonForm):
         return RowSetToken.from_json(value, plan=plan)
 
 
+def read_tokens(tokens: Sequence[RowSetToken], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield columns of the rows of one plan's tokens; the newest version is read only once.
+
+    Raises as `Token.open` does.
+    """
+    if tokens:
+        read = tokens[0].of_columns(columns)._read()
+        for token in tokens:
+            yield from (in_schema(batch, read.schema) for batch in token._batches(read))
+
+
 def make_scan_tokens(
     store: TableStore, request: ReadRequest, split_bytes: int | None
 ) -> list[ScanToken]:

@@ -43,6 +43,8 @@ USERS = ("kudulite_spark", "pyspark_kudulite", "examples")
 CORE_DEPENDENCIES = {"mmh3", "numpy", "pyarrow", "sortedcontainers"}
 ALLOWED_DEPENDENCIES = {
     "kudulite": CORE_DEPENDENCIES,
+    "kudulite.client.native_scan": CORE_DEPENDENCIES | {"duckdb", "polars"},
+    "kudulite.client.table": CORE_DEPENDENCIES | {"duckdb", "polars"},  # in signatures only
     "kudulite.tools": CORE_DEPENDENCIES | {"rich", "typer"},
     "kudulite_spark": {"kudulite", "numpy", "pandas", "py4j", "pyarrow", "pyspark", "sqlglot"},
     "pyspark_kudulite": {"kudulite_spark", "pyspark"},
@@ -136,7 +138,8 @@ def dependency_problems(tree: SourceTree) -> list[str]:
     """Imports of distributions that the importing package does not depend on."""
     problems = []
     for source in tree.packaged:
-        owner = "kudulite.tools" if source.name.startswith("kudulite.tools") else source.top
+        names = (source.name, source.name.rpartition(".")[0], source.top)
+        owner = next(name for name in names if name in ALLOWED_DEPENDENCIES)
         allowed = ALLOWED_DEPENDENCIES[owner] | {source.top} | sys.stdlib_module_names
         for imported in tree.imports(source):
             top = imported.module.partition(".")[0]
