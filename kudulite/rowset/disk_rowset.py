@@ -195,11 +195,7 @@ class DiskRowSet(RowSet):
 
         Decoded blocks are kept in the cache: the next reader of a near row pays no decoding.
         """
-        return self._values_of(rowids, columns, self.applier(timestamp))
-
-    def _values_of(
-        self, rowids: np.ndarray, columns: Sequence[Column], applier: DeltaApplier
-    ) -> list[pa.Array]:
+        applier = self.applier(timestamp)
         base = self.base.gather(rowids, columns)
         return [
             applier.apply_rows(values, column.id, rowids)
@@ -242,9 +238,6 @@ class DiskRowSet(RowSet):
         self, block: Block, columns: Sequence[Column], views: Sequence[View]
     ) -> list[list[pa.Array]]:
         """Return, for each view, the columns' values of the block's rows at its positions."""
-        applier, at = views[0]
-        if len(views) == 1 and at is not None and are_in_few_pages(block.start + at):
-            return [self._values_of(block.start + at, columns, applier)]
         few = [(applier, at) for applier, at in views if at is not None]
         row_count = sum(len(at) for _, at in few)
         if len(few) == len(views) and 0 < row_count * _FEW_ROWS <= block.row_count:
@@ -415,6 +408,8 @@ class BaseColumns:
 
     def read_some(self, block: Block, columns: Sequence[Column], at: np.ndarray) -> list[pa.Array]:
         """Return the values of columns at int64[m] positions of a block, m ≥ 1."""
+        if are_in_few_pages(block.start + at):
+            return self.gather(block.start + at, columns)
         if block.row_count <= CUT_ROWS_MAX:
             return taken(self.read(block, columns), at)
         at = at + (block.start - block.row_group * ROW_GROUP_ROWS)

@@ -6,6 +6,8 @@ import random
 import sys
 from decimal import Decimal
 
+import duckdb
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -14,9 +16,6 @@ from kudulite import Scan, Table
 from kudulite.errors import ColumnNotFoundError, NotSupportedError, OptionError, TimestampError
 from tests.support.tables.typed_tables import TypedTable, random_table
 from tests.support.tiers import tiered
-
-duckdb = pytest.importorskip("duckdb")
-pl = pytest.importorskip("polars")
 
 
 def multiset(rows: pa.Table) -> list[str]:
