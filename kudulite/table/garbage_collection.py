@@ -196,8 +196,8 @@ def _unknown_tablets(store: TableStore, manifests: dict[int, Manifest]) -> list[
 
 def _remove_empty_folders(folder: Path, horizon: float) -> None:
     for path in _entries(folder):
-        if path.stat().st_mtime < horizon:
-            with contextlib.suppress(OSError):  # not empty, or just filled
+        with contextlib.suppress(OSError):  # not empty, just filled, or removed meanwhile
+            if path.stat().st_mtime < horizon:
                 path.rmdir()
 
 

@@ -60,7 +60,7 @@ class PauseSteps(HistoryState):
         store = self.tables[client]._store
         environment = store.environment
         if step[0] == "commit" and isinstance(staged := self.slots.get(step[1]), StagedWrite):
-            environment = staged.write._environment
+            environment = staged.write._store.environment
         file_system = environment.file_system
         assert isinstance(file_system, PausingFileSystem)
         free = [number for number in numbers if number not in self._written_by(step)]
