@@ -444,13 +444,20 @@ class BaseColumns:
 
     def cells(self, rowid: int, columns: Sequence[Column]) -> list[object]:
         """Return cells of one row as Python values; what is decoded is kept in the cache."""
-        values: dict[int, object] = {}
-        for file, unit, in_file in self._by_file(columns):
+        values = []
+        for column in columns:
+            file = self._file(column.id)
+            if file is None:
+                values.append(column.read_default)
+                continue
+            unit = self._short_units[column.id]
             number, place = divmod(rowid, unit)
-            arrays = self._decoded(file, unit, number, in_file)
-            for column, array in zip(in_file, arrays, strict=True):
-                values[column.id] = cell_value(array[place], column)
-        return [values.get(column.id, column.read_default) for column in columns]
+            array = self._cache.get((file.ref.name, unit, number, column.id))
+            if array is None:  # one read decodes all columns
+                arrays = self.gather(np.array([rowid]), columns)
+                return [cell_value(a[0], c) for a, c in zip(arrays, columns, strict=True)]
+            values.append(cell_value(array[place], column))
+        return values
 
     def _by_file(
         self, columns: Sequence[Column]
