@@ -387,11 +387,12 @@ class BaseDataFile:
                 if pages is not None:
                     cuts.setdefault(pages.rows, {})[name] = pages
             for (first, last), pages_by_name in cuts.items():
-                cut = pa.BufferReader(opened.pages.cut(list(pages_by_name.values())))
-                reader = pq.ParquetFile(cut, page_checksum_verification=True)
+                count = min(stop, last) - first
+                content = opened.pages.cut(list(pages_by_name.values()), count)
+                reader = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True)
                 table = reader.read_row_group(0, use_threads=False)
-                if table.num_rows != last - first:
-                    raise PageIndexError(f"read {table.num_rows} rows, not {last - first}")
+                if table.num_rows != count:
+                    raise PageIndexError(f"read {table.num_rows} rows, not {count}")
                 for name, values in zip(pages_by_name, table.columns, strict=True):
                     found[name] = combined(values).slice(start - first, stop - start)
         return found

@@ -120,12 +120,9 @@ class PageDirectory:
         first, last = pages.covering(start, stop)
         return PageRange(element, chunk, pages, first, last)
 
-    def cut(self, ranges: Sequence[PageRange]) -> bytes:
-        """Return a Parquet file with the given pages, which all have the same rows.
-
-        Its columns are in the order given. Raises PageIndexError.
-        """
-        return cut_file(ranges, self._read_at)
+    def cut(self, ranges: Sequence[PageRange], row_count: int) -> bytes:
+        """Return a Parquet file with the first rows of the given pages; see `cut_file`."""
+        return cut_file(ranges, row_count, self._read_at)
 
 
 def _column_elements(thrift: _Thrift) -> list[bytes | None]:
@@ -229,12 +226,12 @@ class PageRange:
         return self.pages.first_rows[self.first], self.pages.first_rows[self.last]
 
 
-def cut_file(columns: Sequence[PageRange], read_at: ReadAt) -> bytes:
+def cut_file(columns: Sequence[PageRange], row_count: int, read_at: ReadAt) -> bytes:
     """Return a Parquet file with the pages of columns that all have the same rows.
 
-    Raises PageIndexError.
+    Its footer names only the first `row_count` rows, because a reader decodes no page further than
+    that. The columns are in the order given. Raises PageIndexError.
     """
-    start, stop = columns[0].rows
     body, described = [PARQUET_MAGIC], []
     position = len(PARQUET_MAGIC)
     for column in columns:
@@ -245,7 +242,7 @@ def cut_file(columns: Sequence[PageRange], read_at: ReadAt) -> bytes:
         described.append(_described(column, position, len(dictionary), len(data)))
         body += [dictionary, data]
         position += len(dictionary) + len(data)
-    footer = _footer([column.element for column in columns], described, stop - start)
+    footer = _footer([column.element for column in columns], described, row_count)
     return b"".join([*body, footer, len(footer).to_bytes(4, "little"), PARQUET_MAGIC])
 
 

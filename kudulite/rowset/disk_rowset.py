@@ -367,7 +367,7 @@ class BaseColumns:
         self._meta = meta
         self._folder = folder
         self._cache = cache
-        # By column id. The references are weak: the cache alone decides how many files stay open.
+        # By column id. The references are weak, because the cache decides which files stay open.
         self._files: dict[int, Callable[[], BaseDataFile | None]] = {}
         self._short_units: dict[int, int] = {}
 
@@ -398,13 +398,29 @@ class BaseColumns:
         first = block.row_group * ROW_GROUP_ROWS
         group_rows = min(self._meta.row_count - first, ROW_GROUP_ROWS)
         if block.row_count <= min(PAGE_ROWS, group_rows // 2):
-            return self.gather(np.arange(block.start, block.stop), columns)
+            return self._read_short(block.start, block.stop, columns)
         values: dict[int, pa.Array] = {}
         for file, _, in_file in self._by_file(columns):
             names = [file.name_by_id[column.id] for column in in_file]
             arrays = file.read_rows(block.start, block.stop, names)
             values |= {column.id: array for column, array in zip(in_file, arrays, strict=True)}
         return [_of_column(values, column, block.row_count) for column in columns]
+
+    def _read_short(self, start: int, stop: int, columns: Sequence[Column]) -> list[pa.Array]:
+        """Return the values of rows start..stop; pages are decoded only up to the last of them.
+
+        The values are copies: a slice would keep all of its page in memory.
+        """
+        values: dict[int, pa.Array] = {}
+        for file, unit, in_file in self._by_file(columns):
+            parts: dict[int, list[pa.Array]] = {column.id: [] for column in in_file}
+            for number in range(start // unit, (stop - 1) // unit + 1):
+                low, high = max(start - number * unit, 0), min(stop - number * unit, unit)
+                page = self._decoded(file, unit, number, in_file, high)
+                for column_id, slices in parts.items():
+                    slices.append(page[column_id].slice(low, high - low))
+            values |= {column_id: pa.concat_arrays(slices) for column_id, slices in parts.items()}
+        return [_of_column(values, column, stop - start) for column in columns]
 
     def read_some(self, block: Block, columns: Sequence[Column], at: np.ndarray) -> list[pa.Array]:
         """Return the values of columns at int64[m] positions of a block, m ≥ 1."""
@@ -432,10 +448,10 @@ class BaseColumns:
             unit = short_unit if is_short else ROW_GROUP_ROWS
             numbers = rowids // unit
             parts, positions = [], []
-            for number in np.unique(numbers):
+            for number in np.unique(numbers).tolist():
                 at = np.flatnonzero(numbers == number)
-                decoded = self._decoded(file, unit, int(number), in_file)
-                parts.append(taken(decoded, rowids[at] - number * unit))
+                page = self._decoded(file, unit, number, in_file, unit)
+                parts.append(taken([page[c.id] for c in in_file], rowids[at] - number * unit))
                 positions.append(at)
             joined = [pa.concat_arrays(arrays) for arrays in zip(*parts, strict=True)]
             in_order = taken(joined, np.argsort(np.concatenate(positions)))
@@ -444,52 +460,50 @@ class BaseColumns:
 
     def cells(self, rowid: int, columns: Sequence[Column]) -> list[object]:
         """Return cells of one row as Python values; what is decoded is kept in the cache."""
-        values = []
-        for column in columns:
-            file = self._file(column.id)
-            if file is None:
-                values.append(column.read_default)
-                continue
-            unit = self._short_units[column.id]
+        values: dict[int, object] = {}
+        for file, unit, in_file in self._by_file(columns):
             number, place = divmod(rowid, unit)
-            array = self._cache.get((file.ref.name, unit, number, column.id))
-            if array is None:  # one read decodes all columns
-                arrays = self.gather(np.array([rowid]), columns)
-                return [cell_value(a[0], c) for a, c in zip(arrays, columns, strict=True)]
-            values.append(cell_value(array[place], column))
-        return values
+            page = self._decoded(file, unit, number, in_file, unit)
+            for column in in_file:
+                values[column.id] = cell_value(page[column.id][place], column)
+        return [values.get(column.id, column.read_default) for column in columns]
 
     def _by_file(
         self, columns: Sequence[Column]
     ) -> Iterable[tuple[BaseDataFile, int, list[Column]]]:
         """Return files with columns, and the number of rows that a short read of these decodes."""
-        found: dict[tuple[Path, int], tuple[BaseDataFile, int, list[Column]]] = {}
+        found: dict[tuple[int, int], tuple[BaseDataFile, int, list[Column]]] = {}
         for column in columns:
             file = self._file(column.id)
             if file is not None:
                 unit = self._short_units[column.id]
-                found.setdefault((file.path, unit), (file, unit, []))[2].append(column)
+                found.setdefault((id(file), unit), (file, unit, []))[2].append(column)
         return found.values()
 
     def _decoded(
-        self, file: BaseDataFile, unit: int, number: int, columns: Sequence[Column]
-    ) -> list[pa.Array]:
-        """Return the values of the `number`-th `unit` rows of a file, from the cache if there."""
-        keys = [(file.ref.name, unit, number, column.id) for column in columns]
-        found = [self._cache.get(key) for key in keys]
-        missing = [place for place, array in enumerate(found) if array is None]
+        self, file: BaseDataFile, unit: int, number: int, columns: Sequence[Column], count: int
+    ) -> Mapping[int, pa.Array]:
+        """Return the first `count` values or more of the `number`-th `unit` rows, by column id.
+
+        They are kept in the cache. A column that has fewer there is decoded as a whole.
+        """
+        key = file.ref.name, unit, number
+        page: dict[int, pa.Array] = self._cache.get(key) or {}
+        start, whole = number * unit, min(unit, self._meta.row_count - number * unit)
+        count = min(count, whole)
+        missing = [c for c in columns if len(page.get(c.id, ())) < count]
         if missing:
-            start = number * unit
-            stop = min(start + unit, self._meta.row_count)
-            names = [file.name_by_id[columns[place].id] for place in missing]
-            for place, array in zip(missing, file.read_rows(start, stop, names), strict=True):
-                self._cache.put(keys[place], array, array.nbytes)
-                found[place] = array
-        return found
+            if unit == ROW_GROUP_ROWS or any(c.id in page for c in missing):
+                count = whole
+            arrays = file.read_rows(start, start + count, [file.name_by_id[c.id] for c in missing])
+            page = page | {c.id: array for c, array in zip(missing, arrays, strict=True)}
+            self._cache.put(key, page, sum(array.nbytes for array in page.values()))
+        return page
 
     def _file(self, column_id: int) -> BaseDataFile | None:
         """Return the file with a column's base data, or None if no file has the column."""
-        file = self._files.get(column_id, _no_file)()
+        known = self._files.get(column_id)
+        file = None if known is None else known()
         return self._opened(column_id) if file is None else file
 
     def _opened(self, column_id: int) -> BaseDataFile | None:
@@ -504,10 +518,6 @@ class BaseColumns:
         self._short_units[column_id] = file.short_unit(column_id)
         self._files[column_id] = weakref.ref(file)
         return file
-
-
-def _no_file() -> None:
-    """Stand in for the reference to a file that is not open."""
 
 
 def _of_column(values: Mapping[int, pa.Array], column: Column, count: int) -> pa.Array:
