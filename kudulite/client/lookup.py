@@ -87,7 +87,7 @@ class KeyLookup:
             for table, found in self._in_tablet(manifest, tablet, encoded.take(rows), timestamp):
                 parts.append(table)
                 places.append(rows[found])
-        fields = pa.schema([f.remove_metadata() for f in manifest.schema.arrow_schema()])
+        fields = manifest.schema.result_schema()
         if not parts:
             return fields.empty_table()
         order = np.argsort(np.concatenate(places), kind="stable")
@@ -171,7 +171,7 @@ def row_history(store: TableStore, key: Key) -> pa.Table:
     newest = store.newest()
     versions = key_history(tablets, encoded, schema, newest.history_start)
     versions = _held(versions, ancient_history_mark(store, newest))
-    fields = [field.remove_metadata() for field in schema.arrow_schema()]
+    fields = list(schema.result_schema())
     fields += [pa.field(CHANGE_TYPE, pa.string()), pa.field(COMMIT_TIMESTAMP, pa.uint64())]
     arrays = [
         pa.concat_arrays([pa.nulls(0, column.type.arrow), *(v.cells[i] for v in versions)])

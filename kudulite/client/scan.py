@@ -54,6 +54,8 @@ from kudulite.tablet.tablet_scan import (
 
 READ_THREADS = min(8, os.cpu_count() or 1)
 BLOCKS_AHEAD = 2 * READ_THREADS
+# A scan with a limit reads so many blocks without reading ahead.
+LIMITED_BLOCKS = 4
 
 
 class ArrowResult(ABC, Generic[Spec]):
@@ -144,12 +146,19 @@ def row_batches(read: Read[ScanSpec], entries: Iterable[TabletEntry]) -> Iterato
     tablets = (tablet_at(read.store, entry, spec.timestamp) for entry in entries)
     if read.plan.request.ordered:
         return (rows.batch for rows in merge_ordered([scan_ordered(t, spec) for t in tablets]))
-    return read_ahead(block for tablet in tablets for block in block_reads(tablet, spec))
+    reads = (block for tablet in tablets for block in block_reads(tablet, spec))
+    return read_ahead(reads, 0 if spec.limit is None else LIMITED_BLOCKS)
 
 
-def read_ahead(reads: Iterable[BlockRead | DiffRead]) -> Iterator[pa.RecordBatch]:
-    """Run reads in threads, a few ahead of the consumer; yields in order."""
+def read_ahead(reads: Iterable[BlockRead | DiffRead], alone: int = 0) -> Iterator[pa.RecordBatch]:
+    """Run reads in threads, a few ahead of the consumer; yields in order.
+
+    The first `alone` reads run when the consumer asks for them.
+    """
     waiting = iter(reads)
+    for read in itertools.islice(waiting, alone):
+        if (batch := read.run()) is not None:
+            yield batch
     first = list(itertools.islice(waiting, 2))
     if len(first) < 2 or READ_THREADS == 1:
         for read in itertools.chain(first, waiting):

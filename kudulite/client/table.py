@@ -115,7 +115,7 @@ class Table(RowOperations):
     @property
     def arrow_schema(self) -> pa.Schema:
         """The schema of a scan of all columns."""
-        return pa.schema([field.remove_metadata() for field in self.schema.arrow_schema()])
+        return self.schema.result_schema()
 
     @property
     def partition_schema(self) -> PartitionSchema:

@@ -371,6 +371,11 @@ class Schema:
         columns = self.columns if names is None else [self.column(name) for name in names]
         return pa.schema(column.arrow_field for column in columns)
 
+    def result_schema(self, names: Sequence[str] | None = None) -> pa.Schema:
+        """Return the same without column ids, which mean nothing outside the table."""
+        columns = self.columns if names is None else [self.column(name) for name in names]
+        return pa.schema(pa.field(c.name, c.type.arrow, c.nullable) for c in columns)
+
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object; `from_json` gives an equal schema back."""
         return {

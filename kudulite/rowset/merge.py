@@ -60,11 +60,13 @@ class _Head(Generic[Rows]):
     def __init__(self, number: int, batches: Iterator[Rows]) -> None:
         self.number = number
         self._batches = batches
-        self._advance()
-
-    def _advance(self) -> None:
-        """Move to the next batch that has rows."""
         self.rows: Rows | None = None
+        self.fill()
+
+    def fill(self) -> None:
+        """Read the next batch that has rows, if those of the last one are taken."""
+        if self.rows is not None:
+            return
         for batch in self._batches:
             assert batch.keys is not None, "a merge reads rows with their keys"
             if len(batch.keys):
@@ -81,7 +83,7 @@ class _Head(Generic[Rows]):
         assert rows is not None
         count = keys.locate(last_key, "right")
         if count == len(keys):
-            self._advance()
+            self.rows = None
             return rows
         if not count:
             return None
@@ -115,9 +117,10 @@ def merge_windows(
                 end = _window_end(hot, row_limit)
         if end is None:
             continue
-        window = [(head.number, rows) for head in hot if (rows := head.take_up_to(end)) is not None]
+        yield [(head.number, rows) for head in hot if (rows := head.take_up_to(end)) is not None]
+        for head in hot:  # not before the window is used, as there may be no other
+            head.fill()
         hot = [head for head in hot if head.rows is not None]
-        yield window
 
 
 def _window_end(

@@ -236,7 +236,8 @@ class ScanSpec:
     """Columns `names` (in this order) of the rows in [`lower`, `upper`) that match, at `timestamp`.
 
     The bounds are encoded keys; None is unbounded. With `with_keys` the scan also returns the
-    encoded keys, which an ordered merge needs.
+    encoded keys, which an ordered merge needs. A reader that stops after `limit` rows gets small
+    blocks first.
     """
 
     schema: Schema
@@ -246,11 +247,12 @@ class ScanSpec:
     lower: bytes | None = None
     upper: bytes | None = None
     with_keys: bool = False
+    limit: int | None = None
 
     @cached_property
     def fields(self) -> pa.Schema:
-        """The projected columns."""
-        return self.schema.arrow_schema(self.names)
+        """The projected columns, without column ids."""
+        return self.schema.result_schema(self.names)
 
     @cached_property
     def row_predicates(self) -> BoundPredicates:

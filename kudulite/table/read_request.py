@@ -21,6 +21,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Generic, Self
 
 import pyarrow as pa
@@ -156,12 +157,11 @@ class RowPlan(ReadPlan[ScanSpec]):
 
     def bind(self, table: str, schema: Schema, now: Schema) -> ScanSpec:
         """Return the scan that every rowset is asked for."""
-        return self.scan_spec(table, schema)
+        return replace(self.scan_spec(table, schema), limit=self.request.limit)
 
     def result_schema(self, spec: ScanSpec) -> pa.Schema:
-        """Return the columns, without column ids, which mean nothing outside the table."""
-        fields = spec.schema.arrow_schema(spec.names)
-        return pa.schema([field.remove_metadata() for field in fields])
+        """Return the columns, without column ids."""
+        return spec.fields
 
 
 @dataclass(frozen=True)
@@ -212,11 +212,12 @@ class Read(Generic[Spec]):
     plan: ReadPlan[Spec]
     spec: Spec
 
-    @property
+    @cached_property
     def schema(self) -> pa.Schema:
         """The Arrow schema of the result."""
         planned = with_planned_types(self.spec.schema, self.plan.column_ids)
-        return self.plan.result_schema(replace(self.spec, schema=planned))
+        is_same = planned is self.spec.schema
+        return self.plan.result_schema(self.spec if is_same else replace(self.spec, schema=planned))
 
     @property
     def columns(self) -> list[Column]:

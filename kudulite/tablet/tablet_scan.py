@@ -41,6 +41,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
+from kudulite.basefile.base_data import CUT_ROWS_MAX
 from kudulite.fs.json_form import JsonForm
 from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.model.key_array import KeyArray
@@ -66,6 +67,8 @@ CHANGE_TYPE, COMMIT_TIMESTAMP, BEFORE = "_change_type", "_commit_timestamp", "_b
 CHANGE_COLUMNS = (CHANGE_TYPE, COMMIT_TIMESTAMP, BEFORE)
 CHANGE_TYPES = ("insert", "update", "delete")
 INSERT, UPDATE, DELETE = range(3)
+# The first block of a rowset in a scan with a limit, and how much larger the next ones are.
+_FIRST_ROWS, _ROWS_FACTOR = 1024, 4
 
 
 @dataclass(frozen=True)
@@ -86,8 +89,24 @@ class BlockRead:
 def block_reads(tablet: Tablet, spec: ScanSpec) -> Iterator[BlockRead]:
     """Yield the reads that together are an unordered scan of the tablet."""
     for rowset in _rowsets_to_read(tablet, spec):
-        for block in rowset.blocks(spec):
+        for block in _blocks(rowset, spec):
             yield BlockRead(rowset, block, spec)
+
+
+def _blocks(rowset: RowSet, spec: ScanSpec) -> Iterator[Block]:
+    """Yield the blocks of a rowset; those of a scan with a limit are small at first."""
+    if spec.limit is None:
+        yield from rowset.blocks(spec)
+        return
+    row_count = max(spec.limit, _FIRST_ROWS)
+    for block in rowset.blocks(spec):
+        start = block.start
+        while row_count <= CUT_ROWS_MAX and start < block.stop:
+            stop = min(start + row_count, block.stop)
+            yield replace(block, start=start, stop=stop)
+            start, row_count = stop, row_count * _ROWS_FACTOR
+        if start < block.stop:
+            yield replace(block, start=start)
 
 
 def _rowsets_to_read(tablet: Tablet, spec: ScanSpec) -> Sequence[RowSet]:
@@ -107,7 +126,7 @@ def scan_ordered(tablet: Tablet, spec: ScanSpec) -> OrderedStream[ScannedRows]:
 
 def _rowset_stream(rowset: RowSet, spec: ScanSpec) -> OrderedStream[ScannedRows]:
     def read() -> Iterator[ScannedRows]:
-        for block in rowset.blocks(spec):
+        for block in _blocks(rowset, spec):
             found = rowset.read_block(block, spec)
             if found is not None:
                 yield found
@@ -165,7 +184,7 @@ def chosen_reads(
 
 def diff_schema(spec: DiffSpec) -> pa.Schema:
     """Return the Arrow schema of a diff scan: the projection, then the columns of the change."""
-    fields = [field.remove_metadata() for field in spec.schema.arrow_schema(spec.names)]
+    fields = list(spec.schema.result_schema(spec.names))
     added = [
         pa.field(CHANGE_TYPE, pa.string(), nullable=False),
         pa.field(COMMIT_TIMESTAMP, pa.uint64(), nullable=False),
