@@ -80,7 +80,7 @@ class ColumnType:
             return f"decimal({self.precision}, {self.scale})"
         return f"varchar({self.length})" if self.name == "varchar" else self.name
 
-    @property
+    @functools.cached_property
     def arrow(self) -> pa.DataType:
         """The one Arrow type of this column's arrays."""
         return _arrow_type(self)

@@ -30,7 +30,7 @@ the mark of the version before, and a collection asks `is_mark_still_valid` of t
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 from typing import Any
 
@@ -127,10 +127,9 @@ def choose_snapshot(store: TableStore, at: Any) -> int:
     Raises TimestampError for a time ahead of the clock or before the ancient history mark.
     """
     manifest = store.newest()
-    ids = [tablet.id for tablet in manifest.tablets]
+    safe = {tablet.id: store.safe_timestamp(tablet.id) for tablet in manifest.tablets}
     # The newest time seen in the table counts as now if its writers' clocks are ahead.
-    seen = max(store.safe_timestamp(tablet_id) for tablet_id in ids)
-    now = max(store.environment.clock.now(), seen, manifest.timestamp)
+    now = max(store.environment.clock.now(), manifest.timestamp, *safe.values())
     timestamp = now if at is None else parse_timestamp(at)
     if timestamp > now | LOGICAL_MASK:
         raise TimestampError(
@@ -140,11 +139,11 @@ def choose_snapshot(store: TableStore, at: Any) -> int:
     if at is not None:
         check_not_ancient(store, manifest, timestamp)
     try:
-        _advance_all(store, ids, timestamp)
+        _advance_all(store, safe, timestamp)
     except StorageError as error:
         if error.errno not in _NOT_WRITABLE:
             raise
-        newest = _newest_while_still(store, ids)
+        newest = _newest_while_still(store, safe)
         return newest if at is None else timestamp
     return timestamp
 
@@ -164,12 +163,13 @@ def newest_change(store: TableStore) -> int:
     return max(newest.timestamp, *stamps)
 
 
-def _advance_all(store: TableStore, ids: list[str], timestamp: int) -> None:
-    """Advance the safe timestamps of `ids`, and of tablets that an alteration added meanwhile.
+def _advance_all(store: TableStore, safe: Mapping[str, int], timestamp: int) -> None:
+    """Advance the safe timestamps `safe` of tablets, and of those that an alteration has added.
 
     Tablets that are added later begin with the highest safe timestamp of all others.
     """
-    advanced: set[str] = set()
+    ids = list(safe)
+    advanced = {tablet_id for tablet_id in ids if safe[tablet_id] >= timestamp}
     while left := [tablet_id for tablet_id in ids if tablet_id not in advanced]:
         advance_safe_timestamps(store, left, timestamp)
         advanced.update(left)
@@ -179,12 +179,11 @@ def _advance_all(store: TableStore, ids: list[str], timestamp: int) -> None:
 def advance_safe_timestamps(store: TableStore, tablet_ids: Iterable[str], timestamp: int) -> None:
     """Advance the safe timestamps of tablets. Raises LockTimeoutError, StorageError."""
     for tablet_id in tablet_ids:
-        if store.safe_timestamp(tablet_id) < timestamp:
-            with store.locked(tablet_id, "snapshot") as lock:
-                entry = store.newest().entry(tablet_id)
-                if entry is not None:
-                    make_durable(store, entry, lock)
-                lock.advance_safe_timestamp(timestamp)
+        with store.locked(tablet_id, "snapshot") as lock:
+            entry = store.newest().entry(tablet_id)
+            if entry is not None:
+                make_durable(store, entry, lock)
+            lock.advance_safe_timestamp(timestamp)
 
 
 def make_tag(store: TableStore, name: str, at: Any) -> int:
