@@ -47,7 +47,16 @@ from kudulite.model.types import widened
 _DENSE_FACTOR = 2
 
 # numpy types that move 1, 2, 4, 8 and 16 bytes at once; the meaning of the bytes does not matter.
-_CARRIERS = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64, 128: np.complex128}
+_CARRIER_OF_BITS = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64, 128: np.complex128}
+# By type id, because a type's width is slow to ask for: Arrow raises an error where it has none.
+_CARRIERS = {
+    arrow_type.id: _CARRIER_OF_BITS[arrow_type.bit_width]
+    for arrow_type in (
+        *(pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32()),
+        *(pa.uint64(), pa.float32(), pa.float64(), pa.date32(), pa.timestamp("us")),
+        pa.decimal128(1),
+    )
+}
 
 
 class SourceStatistics(Protocol):
@@ -538,12 +547,7 @@ def _bitmap(flags: np.ndarray | None) -> pa.Buffer | None:
 
 def _carrier(array: pa.Array) -> type | None:
     """Return the numpy type that moves the array's cells; None for bool and variable width."""
-    if pa.types.is_boolean(array.type):
-        return None
-    try:
-        return _CARRIERS.get(array.type.bit_width)
-    except ValueError:  # no fixed width
-        return None
+    return _CARRIERS.get(array.type.id)
 
 
 def _values(array: pa.Array) -> np.ndarray:
