@@ -210,7 +210,6 @@ def test_duplicate_keys_in_two_tasks_under_insert(spark, path):
     assert staged_files(path) == []
 
 
-@pytest.mark.quick
 def test_no_table_at_the_path(spark, tmp_path):
     """A read says that there is none, a write says how to make one; neither makes anything."""
     place = tmp_path / "nowhere"

@@ -105,7 +105,6 @@ TROUBLES = [
 ]
 
 
-@pytest.mark.quick
 @tiered("mode", ["append", "overwrite"], quick=1)
 @tiered("trouble", TROUBLES, quick=("failing task",))
 def test_a_write_that_fails_leaves_nothing(spark, path, trouble, mode):

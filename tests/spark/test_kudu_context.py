@@ -69,7 +69,6 @@ def test_options_that_cannot_be_are_refused_and_leave_no_table(context):
     assert not context.tableExists(TABLE)
 
 
-@pytest.mark.quick
 def test_rows_are_written_and_deleted(context):
     """A write that fails leaves the table as it was; tests/unit has the other operations."""
     spark = context.spark

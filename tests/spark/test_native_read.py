@@ -64,7 +64,6 @@ def test_rows_are_those_of_the_source_and_of_a_scan(spark, made, limits, monkeyp
             ]
 
 
-@pytest.mark.quick
 def test_altered_columns_are_read_by_their_ids(spark, tmp_path, monkeypatch):
     """Files of several layouts: renamed, added, dropped and added again."""
     monkeypatch.setattr(native_read, "LIMITS", NATIVE)

@@ -17,7 +17,7 @@ import pytest
 import kudulite
 from tests.support.spark.spark_tables import in_order, load, rows, save, staged_files, stored
 
-SEQUENCE_COUNT, PART_COUNT = 200, 50  # the parts share the processes
+SEQUENCE_COUNT, PART_COUNT = 60, 15  # the parts share the processes
 OPERATIONS = (
     "insert",
     "insert_ignore",
@@ -200,7 +200,7 @@ def frame_of(spark, written: list[Row], choose: random.Random):
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("first", range(0, SEQUENCE_COUNT, PART_COUNT))
 def test_random_writes_equal_a_dictionary_now_and_at_every_commit(spark, tmp_path, first):
-    """200 sequences in parts, two at a time: much of a Spark write is waiting."""
+    """60 sequences in parts, two at a time: much of a Spark write is waiting."""
 
     def failure(seed: int) -> str | None:
         try:

@@ -16,7 +16,6 @@ def path(spark, tmp_path) -> str:
     return make_table(tmp_path / "t", [(1, "a", 1), (2, "b", 2)], types, **layout)
 
 
-@pytest.mark.quick
 def test_a_write_adds_the_columns_that_the_table_lacks(spark, path):
     """Old rows show NULL; without the option the write is refused and says how."""
     frame = spark.sql("SELECT 2 AS id, 9000000000 AS n, 'x' AS note, array_size(array(1)) AS c")

@@ -9,7 +9,6 @@ import kudulite_spark
 from tests.support.machines.backup_chain import CHANGES, NAME, make_table, state_of
 
 
-@pytest.mark.quick
 def test_backups_and_restores_in_tasks(spark: SparkSession, tmp_path):
     """Full and incremental, each restores exactly; the two kinds of jobs take over from another."""
     client = kudulite.connect(tmp_path / "db", background_maintenance=False)

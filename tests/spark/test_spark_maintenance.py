@@ -26,7 +26,6 @@ def neglected(tmp_path) -> kudulite.Table:
     return table
 
 
-@pytest.mark.quick
 def test_every_tablet_is_maintained_and_the_rows_are_the_same(spark: SparkSession, neglected):
     """In one task for each tablet; the past stays as it was."""
     before, moment = stored(neglected.path), neglected.current_timestamp()

@@ -21,7 +21,6 @@ from tests.support.spark.spark_tables import (
 COPY = {"primaryKey": "k", "operationColumn": "_change_type"}
 
 
-@pytest.mark.quick
 def test_a_copy_follows_from_a_snapshot_on(spark, tmp_path):
     """The snapshot in pieces, then each window of changes; a restart goes on where it was.
 

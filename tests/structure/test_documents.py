@@ -20,6 +20,9 @@ DOCUMENTS = [
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 RUN_IN_SPARK = [path for path in DOCUMENTS if "kudulite_spark" in path.read_text()]
+# The page with the most Spark jobs is left to the full tier.
+MARKS = {path: [pytest.mark.spark] for path in RUN_IN_SPARK}
+MARKS[ROOT / "docs" / "spark.md"] = [pytest.mark.spark, pytest.mark.full]
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -52,10 +55,7 @@ def run_session(text: str, name: str, names: dict, line: int = 1) -> list[str]:
 
 @pytest.mark.parametrize(
     "document",
-    [
-        pytest.param(path, marks=pytest.mark.spark if path in RUN_IN_SPARK else ())
-        for path in DOCUMENTS
-    ],
+    [pytest.param(path, marks=MARKS.get(path, ())) for path in DOCUMENTS],
     ids=lambda path: path.name,
 )
 def test_the_code_in_a_document_runs(document, tmp_path, monkeypatch, request):

@@ -320,9 +320,9 @@ def test_few_changes_of_a_large_block_equal_the_difference_of_two_scans(core):
     moments.append(table.update(rows(range(5, count, 75), 2).select(["k", "few"])).timestamp)
     moments.append(table.delete([{"k": k} for k in range(30, count, 90)]).timestamp)
     for _ in range(2):
+        states = {at: {row["k"]: row for row in table.scan(at=at).to_pylist()} for at in moments}
         for start, end in itertools.combinations(moments, 2):
-            old = {row["k"]: row for row in table.scan(at=start).to_pylist()}
-            new = {row["k"]: row for row in table.scan(at=end).to_pylist()}
+            old, new = states[start], states[end]
             found = table.changes(start, end, images="both").to_pylist()
             changed = {row["k"]: row for row in found}
             assert len(changed) == len(found)
