@@ -43,6 +43,6 @@ def by_tier(quick: int, full: int) -> int:
     return full if is_full else quick
 
 
-def examples(full_count: int) -> int:
-    """How many examples a property test draws in this run, where the full tier draws so many."""
-    return max(1, full_count * hypothesis.settings.default.max_examples // 100)
+def examples(whole_count: int) -> int:
+    """How many of so many examples a property test draws in this run (see conftest.py)."""
+    return max(1, whole_count * hypothesis.settings.default.max_examples // 100)

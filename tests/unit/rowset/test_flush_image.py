@@ -47,7 +47,7 @@ from tests.support.tiers import examples
 _OP_OF_CHANGE = {CHANGE_UPDATE: OP_UPDATE, CHANGE_DELETE: OP_DELETE}
 
 
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(30))
 @given(new_versions(), st.sampled_from([1, 2, 100]))
 def test_a_flushed_memrowset_reads_the_same_at_every_moment(versions: Versions, rows_max: int):
     """Base, UNDO and REDO show what memory showed, cut into rowsets anywhere."""
@@ -61,7 +61,7 @@ def test_a_flushed_memrowset_reads_the_same_at_every_moment(versions: Versions, 
             check_reads(rowsets, versions, moment)
 
 
-@settings(max_examples=examples(40))
+@settings(max_examples=examples(30))
 @given(new_versions(max_size=15), st.data())
 def test_changes_in_memory_and_in_redo_files_lie_on_top_of_flushed_rows(versions: Versions, data):
     """A DeltaMemStore, flushed to a REDO file at any time and followed by another, reads alike."""
