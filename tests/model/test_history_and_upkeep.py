@@ -9,7 +9,7 @@ from tests.support.machines.history_steps import Steps, expect_equal, setup_of
 from tests.support.tables.core_tables import CoreTables
 from tests.support.tiers import tiered
 
-SEEDS = range(20)
+SEEDS = range(10)
 OPERATIONS_EACH = 1_000
 
 

@@ -137,7 +137,7 @@ def random_write(table: RandomTable, operations: Sequence[str | None]) -> Write:
     return table.random_write(operations)
 
 
-@tiered("seed", range(80))
+@tiered("seed", range(50))
 def test_writes_staged_together_equal_their_serial_order(core: CoreTables, seed: int):
     """Two or three writes staged at one version, whole writes between their commits."""
     table = RandomTable(core, seed, has_required=False)
