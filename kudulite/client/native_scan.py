@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.dataset as ds
 
 from kudulite.client.native_plan import NativeColumn, NativeFile, NativeLimits, plan_native
 from kudulite.client.scan import RowScan
@@ -192,28 +191,30 @@ def _is_readable_by_duckdb(file: NativeFile) -> bool:
     return len(lowered) == len(file.stored_names) and _GLOB_CHARACTERS.isdisjoint(file.path)
 
 
-class _RestOfRows(ds.Dataset):  # type: ignore[misc]
-    """The rows that kudulite reads, as a dataset; DuckDB says which columns a query needs."""
+def _dataset_of(schema: pa.Schema, read: Reader) -> Any:
+    """Return the rows that kudulite reads as a dataset; DuckDB says which columns it needs."""
+    # Imported here, because it imports pandas where that is installed: 0.25 s of every process.
+    import pyarrow.dataset as ds
 
-    def __init__(self, schema: pa.Schema, read: Reader) -> None:
-        self._columns = schema
-        self._read = read
+    class RestOfRows(ds.Dataset):  # type: ignore[misc]
+        @property
+        def schema(self) -> pa.Schema:
+            return schema
 
-    @property
-    def schema(self) -> pa.Schema:
-        return self._columns
+        def scanner(
+            self, columns: Sequence[str] | None = None, filter: Any = None, **options: Any
+        ) -> ds.Scanner:
+            names = schema.names if columns is None else columns
+            # A text that contains a column's name may just be a value: it is then read in vain.
+            text = "" if filter is None else str(filter)
+            needed = [name for name in schema.names if name in names or name in text]
+            batches, read_schema = read(needed), pa.schema([schema.field(n) for n in needed])
+            return ds.Scanner.from_batches(
+                batches, schema=read_schema, columns=list(names), filter=filter
+            )
 
-    def scanner(
-        self, columns: Sequence[str] | None = None, filter: Any = None, **options: Any
-    ) -> ds.Scanner:
-        """Return a scanner of columns and of the rows that meet `filter`, a pyarrow Expression."""
-        names = self._columns.names if columns is None else columns
-        # A text that contains the name of a column may just be a value: the column is read in vain.
-        text = "" if filter is None else str(filter)
-        needed = [name for name in self._columns.names if name in names or name in text]
-        schema = pa.schema([self._columns.field(name) for name in needed])
-        batches = self._read(needed)
-        return ds.Scanner.from_batches(batches, schema=schema, columns=list(names), filter=filter)
+    # Dataset has no constructor for Python.
+    return RestOfRows.__new__(RestOfRows)
 
 
 def _duckdb_relation(
@@ -252,7 +253,7 @@ def _duckdb_relation(
         flags = duck.from_arrow(pa.table({flag: _flags(file)}))
         parts.append(_flagged(duck, flag, scan([file]), flags))
     if rest is not None:
-        parts.append(duck.from_arrow(_RestOfRows(schema, rest)))
+        parts.append(duck.from_arrow(_dataset_of(schema, rest)))
     while len(parts) > 1:  # pairs, so that the query is not deep
         pairs = [parts[at : at + 2] for at in range(0, len(parts), 2)]
         parts = [pair[0].union(pair[1]) if len(pair) == 2 else pair[0] for pair in pairs]
