@@ -32,14 +32,13 @@ from types import FrameType
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from kudulite import ReadRequest, Schema, Table, open_table
+from kudulite import Predicate, ReadRequest, Schema, Table, open_table
 from kudulite.errors import (
     OptionError,
     SchemaError,
     TableNotFoundError,
     TimestampError,
 )
-from kudulite_spark.filter_text import parse_filter
 from kudulite_spark.options import (
     CHECKPOINT,
     FRONT,
@@ -94,7 +93,7 @@ class KuduliteDataSource(DataSource):
         if self._moments is None:
             self._moments = moments_of_load(table, read)
         if read.filter is not None:
-            parse_filter(read.filter, table.schema)  # report a mistake at load()
+            _predicates(read.filter, table.schema)  # report a mistake at load()
         found = own_schema(table.schema, read)
         if FRONT in self.options and not read.is_of_changes:
             return with_row_count(found, row_count(table, read))
@@ -116,7 +115,8 @@ class KuduliteDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> TableWriter:
         """Check the write, make the table if the options ask for it, and return the writer."""
-        return TableWriter(plan_write(WriteOptions.parse(self.options), schema, overwrite))
+        planned = plan_write(WriteOptions.parse(self.options), schema, overwrite)
+        return TableWriter(planned)
 
     def streamReader(self, schema: StructType) -> TableStreamReader:
         """Return the reader of a stream with the columns in `schema`."""
@@ -133,7 +133,8 @@ class KuduliteDataSource(DataSource):
             return StreamTableWriter()
         checkpoint = self.options.get(CHECKPOINT)
         owner = None if checkpoint is None else f"stream {checkpoint}"
-        return StreamTableWriter(plan_write(options, schema, overwrite, owner))
+        planned = plan_write(options, schema, overwrite, owner)
+        return StreamTableWriter(planned)
 
     def _table_and_options(self) -> tuple[Table, ReadOptions]:
         """Open the table and parse the options, with column names in the table's case."""
@@ -226,7 +227,7 @@ def scan_plan(wanted: StructType, table: Table, read: ReadOptions, is_of_changes
     request = ReadRequest(
         # A column may be asked for twice: as it is, and as it was before.
         columns=tuple(dict.fromkeys(own_names.get(name, name) for name in names)),
-        where=tuple(parse_filter(read.filter, table.schema)) if read.filter else (),
+        where=tuple(_predicates(read.filter, table.schema)) if read.filter else (),
         ordered=read.fault_tolerant_scan,
         images="both" if has_before else "after",
     )
@@ -271,6 +272,13 @@ def check_schema(
             f" {', '.join(wanted.names)}"
         )
     return own_names
+
+
+def _predicates(text: str, schema: Schema) -> list[Predicate]:
+    # Imported here, because it imports sqlglot: 0.15 s of every process, most of which never parse.
+    from kudulite_spark.filter_text import parse_filter
+
+    return parse_filter(text, schema)
 
 
 def _is_called_from(module: str) -> bool:
