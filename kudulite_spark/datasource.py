@@ -46,6 +46,7 @@ from kudulite_spark.options import (
     WriteOptions,
     absolute_path,
 )
+from kudulite_spark.python_worker import freeze_imports
 from kudulite_spark.reader import PushingTabletReader, ScanPlan, TabletReader, decoded_tokens
 from kudulite_spark.stream_bounds import StreamStart
 from kudulite_spark.stream_reader import TableStreamReader
@@ -96,7 +97,8 @@ class KuduliteDataSource(DataSource):
             _predicates(read.filter, table.schema)  # report a mistake at load()
         found = own_schema(table.schema, read)
         if FRONT in self.options and not read.is_of_changes:
-            return with_row_count(found, row_count(table, read))
+            found = with_row_count(found, row_count(table, read))
+        freeze_imports()
         return found
 
     def reader(self, schema: StructType) -> TabletReader:
@@ -107,6 +109,7 @@ class KuduliteDataSource(DataSource):
         if self._moments is None:
             self._moments = chosen_moments(table, read)
         plan = plan.at(*self._moments)
+        freeze_imports()
         # The front plans each scan for itself, so it may always push.
         may_push = read.pushdown or (FRONT in self.options and not read.is_of_changes)
         if may_push and _is_called_from(_PUSHDOWN_PROCESS):
@@ -116,6 +119,7 @@ class KuduliteDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> TableWriter:
         """Check the write, make the table if the options ask for it, and return the writer."""
         planned = plan_write(WriteOptions.parse(self.options), schema, overwrite)
+        freeze_imports()
         return TableWriter(planned)
 
     def streamReader(self, schema: StructType) -> TableStreamReader:
@@ -134,6 +138,7 @@ class KuduliteDataSource(DataSource):
         checkpoint = self.options.get(CHECKPOINT)
         owner = None if checkpoint is None else f"stream {checkpoint}"
         planned = plan_write(options, schema, overwrite, owner)
+        freeze_imports()
         return StreamTableWriter(planned)
 
     def _table_and_options(self) -> tuple[Table, ReadOptions]:

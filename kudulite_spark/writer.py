@@ -39,6 +39,7 @@ from pyspark.sql.datasource import (
 from kudulite import BulkWrite, StagedTask
 from kudulite.errors import ConflictError, TableNotFoundError
 from kudulite_spark.options import WriteOptions, catalog_of
+from kudulite_spark.python_worker import freeze_imports
 
 logger = logging.getLogger("kudulite.spark")
 
@@ -90,7 +91,9 @@ class TableWriter(DataSourceArrowWriter):
         """Stage the rows of one task."""
         context = TaskContext.get()
         assert context is not None
-        return StagedMessage(self.planned.stage(iterator, context))
+        message = StagedMessage(self.planned.stage(iterator, context))
+        freeze_imports()
+        return message
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish the staged rows as one version of the table."""
@@ -98,6 +101,7 @@ class TableWriter(DataSourceArrowWriter):
         if self.planned.options.repartition:
             self._report_scattered(staged)
         self.planned.bulk_write.commit(staged)
+        freeze_imports()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Remove everything of this write, even if some of its tasks still run."""
@@ -153,7 +157,9 @@ class StreamTableWriter(DataSourceStreamArrowWriter):
         application_id, batch_id = self._planned.options.application_id or query, int(batch)
         bulk_write = self._planned.bulk_write.for_application(application_id, batch_id)
         planned = replace(self._planned, bulk_write=bulk_write)
-        return StreamMessage(planned.stage(iterator, context), planned, application_id, batch_id)
+        staged = planned.stage(iterator, context)
+        freeze_imports()
+        return StreamMessage(staged, planned, application_id, batch_id)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Publish a batch as one version of the table, unless it was committed before."""
