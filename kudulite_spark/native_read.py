@@ -5,8 +5,8 @@
                        └─ tokens   all other rows, read by the Python source     ─┘
 
     files of one layout ── spark.read.schema(…).parquet(…) ── columns under the table's names
-                                   │ files with excluded rows: left anti join, broadcast, on
-                                   │ (file size, row index / 64) and a bit of a mask
+                                   │ files with excluded rows: a filter looks up the bit of
+                                   │ each row by its file's size and its position in the file
                                    └ files of equal size: separate scans
 
 Spark prunes columns, pushes filters, skips row groups and has sizes for the files as for any
@@ -18,8 +18,10 @@ Files of one layout are one scan. After an alteration there are two scans until 
 rewritten the older files.
 
 A file is identified by its length, because Spark has that as a constant number for each file, which
-costs nothing to compare. Files of one scan are chosen to have different lengths. Excluded rows are
-64-bit masks: one number to look up, and at most a 64th of the rows.
+costs nothing to look up. Files of one scan are chosen to have different lengths. The bits of all
+files are one array of 64-bit numbers, the result of a scalar subquery: the plan of a query names
+the subquery, whereas a literal would be part of the plan's text, which Spark keeps. A filter has
+no exchange, keeps whole-stage code generation, and costs a fifth of a broadcast join.
 
 Invariants: a row is read as kudulite reads it, bit by bit, or its file is refused (`is_readable`).
 In particular (1) float columns are hidden from Parquet's filters: statistics leave NaN out, and
@@ -66,7 +68,9 @@ from kudulite_spark.reader import encoded_tokens
 from kudulite_spark.session import start_directory
 from kudulite_spark.types import find_all, spark_schema, spark_type
 
-LIMITS = NativeLimits()
+# The call decodes the rows that it hands over, and every query copies them. That is cheaper than a
+# trip to Python in every query for up to about 100,000 rows of ten columns (measured).
+LIMITS = NativeLimits(handed_bytes_max=12 << 20)
 # Queries of wider tables need few of the columns. A plan decodes all columns of the rows that it
 # hands over. The source reads its rows lazily and, with the front, only the columns of the query.
 COLUMNS_MANY = 32
@@ -102,8 +106,11 @@ _READ_OPTIONS = {
 # From the first day that the old calendar lacks to ten days after the last; a day more for zones.
 _LACKING = datetime.date(1582, 10, 4), datetime.date(1582, 10, 26)
 
-_BLOCK_BITS = 6  # 64 rows to a mask
-_KEY_BITS = 62
+_BLOCK_BITS = 6  # 64 rows to a number
+# A start so far below zero that no position in a file leads into the array; an int for Spark.
+_NO_BITS = -(1 << 31)
+# Files of one scan. The directory of the array grows with the square of their number.
+FILES_MAX = 1000
 # The types that a wider column may have in its file, except decimals.
 _NARROWER = {
     stored.arrow: spark_type(stored)
@@ -244,7 +251,6 @@ class FileReader:
             and len(set(names)) == len(names)
             and _SPARK_NAMES.isdisjoint(lowered)
             and all(_stored_type(item) is not None for item in file.columns)
-            and file.size_bytes.bit_length() + _block_bits(file) <= _KEY_BITS
         )
 
 
@@ -258,8 +264,9 @@ def scans(spark: SparkSession, files: Sequence[NativeFile]) -> list[DataFrame]:
         dirty = [file for file in group if len(file.excluded)]
         clean = [file for file in group if not len(file.excluded)]
         size = sum(file.size_bytes for file in clean)
-        parts = _of_distinct_sizes(dirty)
-        if parts and size <= sum(file.size_bytes for file in parts[0]):
+        parts = parts_of_distinct_sizes(dirty)
+        is_small = bool(parts) and size <= sum(file.size_bytes for file in parts[0])
+        if is_small and len(parts[0]) + len(clean) <= FILES_MAX:
             # A separate scan would cost more than looking their rows up in vain.
             known = {file.size_bytes for file in parts[0]}
             parts[0] += [file for file in clean if file.size_bytes not in known]
@@ -276,12 +283,14 @@ def _layout(file: NativeFile) -> tuple[object, ...]:
     )
 
 
-def _of_distinct_sizes(files: Sequence[NativeFile]) -> list[list[NativeFile]]:
+def parts_of_distinct_sizes(files: Sequence[NativeFile]) -> list[list[NativeFile]]:
     """Split files into parts without two files of equal length; usually one part."""
     parts: list[list[NativeFile]] = []
     seen: dict[int, int] = {}
     for file in files:
         number = seen.get(file.size_bytes, 0)
+        while number < len(parts) and len(parts[number]) == FILES_MAX:
+            number += 1
         seen[file.size_bytes] = number + 1
         if number == len(parts):
             parts.append([])
@@ -300,35 +309,39 @@ def _scan(spark: SparkSession, files: Sequence[NativeFile]) -> DataFrame:
 
 
 def _scan_without_excluded(spark: SparkSession, files: Sequence[NativeFile]) -> DataFrame:
-    bits = max(_block_bits(file) for file in files)
-    size, row, block, mask = _unused_names(files[0], "size", "row", "block", "mask")
+    size, row = _unused_names(files[0], "size", "row")
     positions = [f"_metadata.file_size AS `{size}`", f"_metadata.row_index AS `{row}`"]
     found = _with_columns(_scan(spark, files), files[0], positions)
-    masks = spark.createDataFrame(excluded_masks(files, bits).rename_columns([block, mask]))
-    place = sf.shiftleft(sf.col(size), bits) + sf.shiftright(sf.col(row), _BLOCK_BITS)
-    is_excluded = sf.expr(
-        f"shiftright(`{mask}`, cast(`{row}` & {(1 << _BLOCK_BITS) - 1} as int)) & 1 = 1"
-    )
-    kept = found.join(sf.broadcast(masks), (place == sf.col(block)) & is_excluded, "left_anti")
-    return kept.drop(size, row)
+    numbers, directory_size = excluded_bits(files)
+    array = pa.ListArray.from_arrays(pa.array([0, len(numbers)], pa.int32()), pa.array(numbers))
+    bits = spark.createDataFrame(pa.table({"bits": array})).scalar()
+    # get() returns NULL outside of the array: the file has no excluded rows.
+    start = sf.get(bits, sf.expr(f"cast(`{size}` % {directory_size} as int)"))
+    block = (start + sf.expr(f"shiftright(`{row}`, {_BLOCK_BITS})")).cast("int")
+    bit = sf.getbit(sf.get(bits, block), sf.expr(f"cast(`{row}` & 63 as int)"))
+    return found.filter(sf.coalesce(bit, sf.lit(0)) == 0).drop(size, row)
 
 
-def excluded_masks(files: Sequence[NativeFile], bits: int) -> pa.Table:
-    """Return (block, mask) of all excluded rows: file size << bits | row / 64, and 64 bits."""
-    blocks, masks = [], []
+def excluded_bits(files: Sequence[NativeFile]) -> tuple[np.ndarray, int]:
+    """Return an int64 array with a bit for each row of files of different sizes, and a number n.
+
+    The bits of a file begin at array[file size % n]; they are 1 for excluded rows."""
+    sizes = np.array([file.size_bytes for file in files])
+    count = len(sizes)
+    while len(np.unique(sizes % count)) < len(sizes):
+        count += 1 + count // 16
+    starts = np.full(count, _NO_BITS, np.int64)
+    parts = [starts]
+    length = count
     for file in files:
-        rows = file.excluded
-        block, position = np.unique(rows >> _BLOCK_BITS, return_inverse=True)
-        mask = np.zeros(len(block), np.uint64)
-        one = np.uint64(1)
-        np.bitwise_or.at(mask, position, one << (rows & 63).astype(np.uint64))
-        blocks.append((file.size_bytes << bits) + block)
-        masks.append(mask.view(np.int64))
-    return pa.table({"block": np.concatenate(blocks), "mask": np.concatenate(masks)})
-
-
-def _block_bits(file: NativeFile) -> int:
-    return max(1, (file.row_count >> _BLOCK_BITS).bit_length())
+        if not len(file.excluded):
+            continue
+        flags = np.zeros(-(-file.row_count // 64) * 64, bool)
+        flags[file.excluded] = True
+        parts.append(np.packbits(flags, bitorder="little").view("<i8"))
+        starts[file.size_bytes % count] = length
+        length += len(parts[-1])
+    return np.concatenate(parts), count
 
 
 def _unused_names(file: NativeFile, *wanted: str) -> list[str]:

@@ -159,7 +159,7 @@ def plan_native(
         rows=rows,
         # One for each rowset; `pack_tokens` puts small ones together.
         tokens=tuple(
-            RowSetToken(read.plan, rest.size_bytes, rest.row_count, rest.entry, (rest.chosen,))
+            RowSetToken(read.plan, rest.decoded_bytes, rest.row_count, rest.entry, (rest.chosen,))
             for rest in left
         ),
     )
@@ -218,10 +218,12 @@ class _Rest:
     def decoded_bytes(self) -> int:
         """Compressed bytes of the row groups that hold the rows."""
         meta = self.rowset.meta
-        groups = -(-meta.row_count // ROW_GROUP_ROWS)
         if self.positions is None:
             return meta.base_bytes
-        return meta.base_bytes * len(np.unique(self.positions // ROW_GROUP_ROWS)) // groups
+        groups = -(-meta.row_count // ROW_GROUP_ROWS)
+        bounds = np.arange(groups + 1) * ROW_GROUP_ROWS
+        touched = np.count_nonzero(np.diff(np.searchsorted(self.positions, bounds)))
+        return meta.base_bytes * int(touched) // max(1, groups)
 
     @property
     def size_bytes(self) -> int:

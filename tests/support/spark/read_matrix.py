@@ -246,10 +246,10 @@ def run(spark: SparkSession, path: Any, seed: int, filter_count: int) -> dict[st
     chance = random.Random(seed)
     all_cases = list(cases(made, filter_count, seed))
     half = filter_count // 2
-    native_read.LIMITS = LIMITS[seed % len(LIMITS)]
+    default, native_read.LIMITS = native_read.LIMITS, LIMITS[seed % len(LIMITS)]
     try:
         matrix.compare(made.moments[-1], all_cases[:half])
         matrix.compare(chance.choice(made.moments[1:-1]), all_cases[half:])
     finally:
-        native_read.LIMITS = NativeLimits()
+        native_read.LIMITS = default
     return matrix.counts
