@@ -137,7 +137,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
                 found = store_class(name)
                 versions = found.versions()
             except (ImportError, PackageNotFoundError) as error:
-                print(f"{name} is left out: {error}.", file=sys.stderr)
+                print(f"{name} is left out, because it is not installed: {error}.", file=sys.stderr)
                 continue
             print(f"{name} …", file=sys.stderr, flush=True)
             results["stores"][name] = {

@@ -92,12 +92,15 @@ class KuduliteStore(Store):
         buckets = [([hashed], self.tablets)] if self.tablets > 1 else []
         return self.client.create_table(name, schema, primary_key=key, hash_partitions=buckets)
 
-    def native_works(
-        self, parquet: list[str], moment: int | None
-    ) -> dict[str, Callable[[], Aggregate]]:
-        """Return the same aggregate in five ways; the last of each pair reads plain Parquet."""
+    def native_works(self, folder: Path, moment: int | None) -> dict[str, Callable[[], Aggregate]]:
+        """Return the same aggregate in five ways; the last of each pair reads plain Parquet.
+
+        The plain files have the rows of the moment, and are written to `folder`.
+        """
         import duckdb
         import polars as pl
+
+        parquet = self._write_parquet(folder, moment)
 
         def scan() -> kudu.Scan:
             return self.table.scan(at=moment)
@@ -110,10 +113,10 @@ class KuduliteStore(Store):
             "scan_parquet": lambda: polars_aggregate(pl.scan_parquet(parquet)),
         }
 
-    def write_parquet(self, folder: Path) -> list[str]:
-        """Write the rows of now as plain Parquet, in as many files as there are tablets."""
+    def _write_parquet(self, folder: Path, moment: int | None) -> list[str]:
+        """Write sorted rows as plain Parquet, in as many files as there are tablets."""
         folder.mkdir()
-        rows = self.everything().sort_by(KEY)
+        rows = self.table.scan(at=moment).to_arrow().sort_by(KEY)
         step, paths = -(-rows.num_rows // self.tablets), []
         for number in range(self.tablets):
             paths.append(str(folder / f"{number}.parquet"))

@@ -55,7 +55,8 @@ def markdown(results: dict[str, Any], is_processor_time: bool = False) -> str:
     stores = results["stores"]
     parts = [_head(results)]
     if stores:
-        parts.append(_lines(["work", BASELINE, "the fastest of the others"], _best_rows(stores)))
+        if short := _best_rows(stores):
+            parts.append(_lines(["work", BASELINE, "the fastest of the others"], short))
         parts.append(_table(stores, _time_rows(stores) + _size_rows(stores)))
     if any(step.startswith("native_") for step in steps_of(stores, BASELINE)):
         parts.append(_native_table(steps_of(stores, BASELINE)))
