@@ -36,7 +36,7 @@ class IcebergStore(Store):
 
     title = "pyiceberg"
     packages = ("pyiceberg", "polars")
-    settings = "catalog in SQLite; read by Polars; copy on write; files are not synced"
+    settings = "catalog in SQLite, the only file that is synced; copy on write; read by Polars"
 
     def open(self) -> None:
         self.catalog = SqlCatalog(
