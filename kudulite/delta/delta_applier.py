@@ -12,11 +12,11 @@ are. Memory is a layer of its own, so that a new change in memory does not merge
 
     result = (base with values[i] at positions[i])[selected]
 
-Fixed-width columns are copied once and written in place through numpy, with nulls as a separate
-bool array. Text without a selection is chosen row by row between the base and the new values, which
-are spread over the rows without copying their bytes. Text with a selection, and lists, are gathered
-once from both together. This is two to four times faster than a masked replace followed by a
-filter.
+Fixed-width columns are written in place through numpy, with nulls as a separate bool array, and so
+is text of which all values have one width; a base that others may read is copied before. Other text
+without a selection is chosen row by row between the base and the new values, which are spread over
+the rows without copying their bytes. Other text with a selection, and lists, are gathered once from
+both together. This is two to four times faster than a masked replace followed by a filter.
 
 **Invariants** (1) the last change, in the order drawn above, that sets a cell or that deletes or
 reinserts a row decides; an UNDO DELETE means that the row did not exist before, and a REINSERT sets
@@ -33,14 +33,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kudulite.delta.delta_file import OP_DELETE, OP_UPDATE, DeltaColumn, concat_values
+from kudulite.delta.delta_file import OP_DELETE, OP_UPDATE, concat_values
 from kudulite.delta.delta_mem_store import DeltaMemSnapshot
+from kudulite.delta.delta_source import DeltaSource
 from kudulite.model.types import widened
 
 # With up to so many row ids per change a table over all ids is cheaper than sorting.
@@ -57,52 +57,6 @@ _CARRIERS = {
         pa.decimal128(1),
     )
 }
-
-
-class SourceStatistics(Protocol):
-    """Statistics of a source of deltas, known before it is opened."""
-
-    @property
-    def timestamp_min(self) -> int:
-        """The timestamp of the oldest change."""
-
-    @property
-    def timestamp_max(self) -> int:
-        """The timestamp of the newest change."""
-
-    @property
-    def delete_count(self) -> int:
-        """Number of DELETEs."""
-
-    @property
-    def reinsert_count(self) -> int:
-        """Number of REINSERTs."""
-
-    @property
-    def update_counts(self) -> Mapping[int, int]:
-        """How many changes set a column, by its id."""
-
-
-class DeltaSource(Protocol):
-    """A DeltaFile or a snapshot of a DeltaMemStore."""
-
-    @property
-    def meta(self) -> SourceStatistics:
-        """The statistics of the source."""
-
-    @property
-    def rowids(self) -> np.ndarray:
-        """int64[n]."""
-
-    @property
-    def ops(self) -> np.ndarray:
-        """uint8[n]."""
-
-    def timestamps(self) -> np.ndarray | None:
-        """Return uint64[n], or None if all changes have the timestamp of `meta`."""
-
-    def column(self, column_id: int) -> DeltaColumn | None:
-        """Return a column's new values."""
 
 
 @dataclass(frozen=True)
@@ -326,14 +280,21 @@ class DeltaApplier:
     # -- cells
 
     def apply_range(
-        self, base: pa.Array, column_id: int, start: int, selected: np.ndarray | None = None
+        self,
+        base: pa.Array,
+        column_id: int,
+        start: int,
+        selected: np.ndarray | None = None,
+        *,
+        is_own: bool = False,
     ) -> pa.Array:
         """Bring `base`, the column's values of rows start, start + 1, …, to the snapshot.
 
-        Then keep the int64[m] ascending positions `selected`; None keeps all.
+        Then keep the int64[m] ascending positions `selected`; None keeps all. `base` is overwritten
+        if `is_own` says that nobody else reads it.
         """
         if self._below is not None:
-            base = self._below.apply_range(base, column_id, start)
+            base = self._below.apply_range(base, column_id, start, is_own=is_own)
         applier = self._column(column_id, base.type)
         if applier is None:
             return select(base, selected)
@@ -341,7 +302,8 @@ class DeltaApplier:
         if low == high:
             return select(base, selected)
         positions = applier.rowids[low:high] - start
-        return scatter(base, positions, applier.values.slice(low, high - low), selected)
+        values = applier.values.slice(low, high - low)
+        return scatter(base, positions, values, selected, is_own=is_own)
 
     def apply_rows(self, base: pa.Array, column_id: int, rowids: np.ndarray) -> pa.Array:
         """Bring `base`, the column's values of the given rows (any order), to the snapshot."""
@@ -481,12 +443,23 @@ def select(base: pa.Array, selected: np.ndarray | None) -> pa.Array:
 
 
 def scatter(
-    base: pa.Array, positions: np.ndarray, values: pa.Array, selected: np.ndarray | None = None
+    base: pa.Array,
+    positions: np.ndarray,
+    values: pa.Array,
+    selected: np.ndarray | None = None,
+    *,
+    is_own: bool = False,
 ) -> pa.Array:
-    """Return `base` with `values[i]` at `positions[i]` (strictly ascending), then `selected`."""
+    """Return `base` with `values[i]` at `positions[i]` (strictly ascending), then `selected`.
+
+    `base` itself is changed if `is_own` allows it.
+    """
     carrier = _carrier(base)
     if carrier is not None:
-        return _scatter_fixed(base, positions, values, selected)
+        return _scatter_fixed(base, positions, values, selected, is_own)
+    width = _text_width(base)
+    if width and width == _text_width(values):
+        return select(_scatter_text(base, positions, values, width, is_own), selected)
     if pa.types.is_boolean(base.type):
         is_new = pa.array(_flags(positions, len(base)))
         return select(pc.replace_with_mask(base, is_new, values), selected)
@@ -503,9 +476,15 @@ def scatter(
 
 
 def _scatter_fixed(
-    base: pa.Array, positions: np.ndarray, values: pa.Array, selected: np.ndarray | None
+    base: pa.Array,
+    positions: np.ndarray,
+    values: pa.Array,
+    selected: np.ndarray | None,
+    is_own: bool,
 ) -> pa.Array:
-    cells = _values(base).copy()
+    cells = _values(base)
+    if not is_own or not cells.flags.writeable:
+        cells = cells.copy()
     cells[positions] = _values(values)
     valid = None
     if base.null_count or values.null_count:
@@ -517,10 +496,48 @@ def _scatter_fixed(
     return _from_numpy(base.type, cells, valid)
 
 
+def _text_width(array: pa.Array) -> int:
+    """Return how many bytes each value of an array has, 0 if that differs, and for other types."""
+    is_text = pa.types.is_string(array.type) or pa.types.is_binary(array.type)
+    if not is_text or array.null_count or not len(array):
+        return 0
+    ends = _text_ends(array)
+    width = int(ends[1] - ends[0])
+    if int(ends[-1] - ends[0]) != width * len(array) or (np.diff(ends) != width).any():
+        return 0
+    return width
+
+
+def _text_ends(array: pa.Array) -> np.ndarray:
+    offsets = array.buffers()[1]
+    return np.frombuffer(offsets, np.int32, array.offset + len(array) + 1)[array.offset :]
+
+
+def _scatter_text(
+    base: pa.Array, positions: np.ndarray, values: pa.Array, width: int, is_own: bool
+) -> pa.Array:
+    """Do as `scatter` where all values have `width` bytes."""
+    cells = _text_cells(base, width)
+    is_changed = is_own and cells.flags.writeable
+    if not is_changed:
+        cells = cells.copy()
+    cells[positions] = _text_cells(values, width)
+    if is_changed:
+        return base
+    ends = np.arange(len(base) + 1, dtype=np.int32) * width
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(cells.view(np.uint8))]
+    return pa.Array.from_buffers(base.type, len(base), buffers)
+
+
+def _text_cells(array: pa.Array, width: int) -> np.ndarray:
+    """Return the bytes of values of one width, as an array of them."""
+    first = int(_text_ends(array)[0])
+    return np.frombuffer(array.buffers()[2], np.dtype((np.void, width)), len(array), first)
+
+
 def _spread(values: pa.Array, positions: np.ndarray, count: int) -> pa.Array:
     """Return `count` texts with `values[i]` at `positions[i]`; the other texts are undefined."""
-    _, offsets, data = values.buffers()
-    ends = np.frombuffer(offsets, np.int32, values.offset + len(values) + 1)[values.offset :]
+    ends = _text_ends(values)
     spread = np.zeros(count + 1, np.int32)
     spread[0] = ends[0]
     spread[positions + 1] = np.diff(ends)
@@ -529,7 +546,7 @@ def _spread(values: pa.Array, positions: np.ndarray, count: int) -> pa.Array:
     if values.null_count:
         valid = np.zeros(count, dtype=bool)
         valid[positions] = _validity(values)
-    buffers = [_bitmap(valid), pa.py_buffer(spread), data]
+    buffers = [_bitmap(valid), pa.py_buffer(spread), values.buffers()[2]]
     return pa.Array.from_buffers(values.type, count, buffers)
 
 

@@ -53,7 +53,7 @@ from kudulite.basefile.block_cache import BlockCache, kept_bytes
 from kudulite.basefile.bloom import BloomFilter, write_bloom
 from kudulite.basefile.key_index import KeyIndex, write_key_index
 from kudulite.basefile.page_range import PAGE_ROWS
-from kudulite.delta.delta_applier import DeltaApplier, DeltaSource
+from kudulite.delta.delta_applier import DeltaApplier
 from kudulite.delta.delta_file import (
     OP_DELETE,
     DeltaFile,
@@ -62,6 +62,7 @@ from kudulite.delta.delta_file import (
     write_deltas,
 )
 from kudulite.delta.delta_mem_store import DeltaMemSnapshot
+from kudulite.delta.delta_source import DeltaSource
 from kudulite.fs.file_system import FileSystem
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Column, Schema
@@ -157,8 +158,6 @@ class DiskRowSet(RowSet):
         """Return the number of rows that a snapshot sees, from deltas alone."""
         return self.meta.row_count - len(self.applier(timestamp).deleted)
 
-    # -- lookups by key
-
     def find(self, keys: KeyArray, timestamp: int) -> np.ndarray:
         """Return int64[n]: the row ids of ascending `keys` live at `timestamp`, else -1."""
         index: KeyIndex | None = self._cache.get(self._key_index_path)
@@ -243,8 +242,9 @@ class DiskRowSet(RowSet):
         if len(few) == len(views) and 0 < row_count * _FEW_ROWS <= block.row_count:
             return self._read_few(block, columns, few)
         base = list(zip(self.base.read(block, columns), columns, strict=True))
+        own, start = len(views) == 1, block.start
         return [
-            [applier.apply_range(values, c.id, block.start, at) for values, c in base]
+            [applier.apply_range(values, c.id, start, at, is_own=own) for values, c in base]
             for applier, at in views
         ]
 
@@ -391,9 +391,9 @@ class BaseColumns:
         return next(iter(files.values())) if len(files) == 1 else None
 
     def read(self, block: Block, columns: Sequence[Column]) -> list[pa.Array]:
-        """Return the values of columns in a block.
+        """Return the values of columns in a block, in arrays that nobody else reads.
 
-        They are not kept in the cache, except those of a block that is a small part of its group.
+        Pages are kept in the cache if the block is a small part of its group.
         """
         first = block.row_group * ROW_GROUP_ROWS
         group_rows = min(self._meta.row_count - first, ROW_GROUP_ROWS)

@@ -48,7 +48,7 @@ from typing import Annotated, Generic, Protocol, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from kudulite.delta.delta_applier import DeltaApplier, DeltaSource, select
+from kudulite.delta.delta_applier import DeltaApplier, select
 from kudulite.delta.delta_file import (
     TIMESTAMP_UNASSIGNED,
     DeltaFileMeta,
@@ -56,6 +56,7 @@ from kudulite.delta.delta_file import (
     concat_moved,
     rows_between,
 )
+from kudulite.delta.delta_source import DeltaSource
 from kudulite.fs.file_system import FileRef
 from kudulite.fs.json_form import JsonForm, Stored
 from kudulite.model.key_array import KeyArray

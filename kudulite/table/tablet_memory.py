@@ -52,7 +52,6 @@ from kudulite.wal.log import (
     WalPosition,
     WalWriter,
     read_wal,
-    segment_name,
     segment_path,
 )
 
@@ -160,12 +159,13 @@ def _recovered_by_reader(store: TableStore, entry: TabletEntry) -> tuple[TabletE
 
 def _is_longer(folder: Path, end: WalPosition) -> bool:
     """Whether there is more of the log behind `end` than zeros."""
-    # Every scan asks for each tablet, and most have no log: text is faster than making a Path.
-    if os.path.exists(f"{folder}/{segment_name(end.segment + 1)}"):
-        return True
-    if not os.path.exists(f"{folder}/{segment_name(end.segment)}"):
+    if not os.path.exists(folder):  # most tablets have no log, and every scan asks for each
         return False
+    if segment_path(folder, end.segment + 1).exists():
+        return True
     path = segment_path(folder, end.segment)
+    if not path.exists():
+        return False
     _, (behind,) = read_ranges(path, [(end.first_frame.offset, FRAME_HEADER_BYTES)])
     return any(behind)
 

@@ -57,3 +57,38 @@ def test_text_that_is_all_null_replaces_text():
     found = scatter(base, np.array([1, 3]), pa.nulls(2, pa.string()))
     found.validate(full=True)
     assert found.to_pylist() == ["a", None, None, None]
+
+
+OWN_VALUES = VALUES | {
+    pa.string(): ("abc", "xyz", "ä!"),  # three bytes each
+    pa.binary(): (b"\0\1", b"ab", b"cd"),
+    pa.timestamp("us", "UTC"): (0, 1, -1),
+}
+
+
+@pytest.mark.parametrize("arrow_type", OWN_VALUES, ids=str)
+def test_a_base_of_ones_own_gives_the_same_cells(arrow_type: pa.DataType):
+    """It may be overwritten; one that others read never is. Text of one width, too."""
+    chance = random.Random(11)
+    for _ in range(60):
+        count = chance.choice([1, 2, 9, 70])
+        values = [*OWN_VALUES[arrow_type], *[None] * chance.randrange(2)]
+        base = pa.array(chance.choices(values, k=count + 3), arrow_type).slice(2, count)
+        where = np.array(sorted(chance.sample(range(count), chance.randint(1, count))))
+        new = pa.array(chance.choices(values, k=len(where) + 1), arrow_type).slice(1)
+        chosen = None
+        if chance.random() < 0.5:
+            chosen = np.array(sorted(chance.sample(range(count), chance.randint(0, count))), int)
+        before = base.to_pylist()
+        shared = scatter(base, where, new, chosen)
+        assert base.to_pylist() == before
+        own = pa.concat_arrays([base])
+        found = scatter(own, where, new, chosen, is_own=True)
+        found.validate(full=True)
+        assert found.to_pylist() == shared.to_pylist()
+        expected = [*before]
+        for at, value in zip(where.tolist(), new.to_pylist(), strict=True):
+            expected[at] = value
+        assert found.to_pylist() == [
+            expected[at] for at in (range(count) if chosen is None else chosen)
+        ]
