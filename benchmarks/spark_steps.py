@@ -38,7 +38,6 @@ from queue import Empty
 from typing import Any
 
 import psutil
-import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from spark_steps_data import COMMIT_ROWS, KEY, UPDATED, Answers, make_files
@@ -393,7 +392,7 @@ class Run:
         figure = Figure(f"commit of {COMMIT_ROWS} rows: {self.engine.name}")
         for number in range(COMMITS):
             part = rows.slice(number * COMMIT_ROWS, COMMIT_ROWS)
-            frame = self.spark.createDataFrame(pa.table(part)).coalesce(1)
+            frame = self.spark.createDataFrame(part).coalesce(1)
             self.measured(figure, partial(self.engine.change, "upsert", frame, path), number > 0)
         self.report("figure", figure)
         for name, call in self.engine.readers(self.spark, path).items():
