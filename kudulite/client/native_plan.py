@@ -56,7 +56,8 @@ class NativeLimits:
     excluded_fraction_max: float = 0.25
     # Changed rows of all rowsets. Above this, rowsets with the most changes become tokens.
     excluded_rows_max: int = 4_000_000
-    # The size of `rows`, and of the compressed base data that is decoded for them.
+    # The size of `rows`, and of the compressed base data that is decoded for them. Above either,
+    # `rows` are only those that memory changes or adds.
     handed_bytes_max: int = 32 << 20
     decoded_bytes_max: int = 256 << 20
     # With more unflushed rows, the table is flushed first if it can be written.
@@ -306,24 +307,24 @@ class _Planner:
             rest.as_whole()
 
     def handed_over(self, schema: pa.Schema) -> tuple[pa.Table, list[_Rest]]:
-        """Return rows as Arrow, memory's and those of small rests, and the rests that are left."""
+        """Return rows as Arrow, memory's and those of few rests, and the rests that are left."""
         batches = list(read_ahead(self.in_memory))
-        size = decoded = 0
-        left = []
-        for rest in sorted(self.found, key=lambda rest: rest.size_bytes):
-            if not rest.row_count:
-                continue
-            size += _ARROW_FACTOR * rest.size_bytes
-            if size <= self.limits.handed_bytes_max:
-                decoded += rest.decoded_bytes
-            if size > self.limits.handed_bytes_max or decoded > self.limits.decoded_bytes_max:
-                left.append(rest)
-                continue
-            batches += read_ahead(chosen_reads(rest.rowset, rest.positions, self.spec))
+        left = [rest for rest in self.found if rest.row_count]
+        # Rows beside tokens would save the caller nothing, as it reads those anyway.
+        if self._are_few(left):
+            for rest in left:
+                batches += read_ahead(chosen_reads(rest.rowset, rest.positions, self.spec))
+            left = []
         if not len(schema):
             return _rows_without_columns(sum(batch.num_rows for batch in batches)), left
         parts = (pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in batches)
         return pa.Table.from_batches(parts, schema), left
+
+    def _are_few(self, rests: list[_Rest]) -> bool:
+        size = _ARROW_FACTOR * sum(rest.size_bytes for rest in rests)
+        if size > self.limits.handed_bytes_max:
+            return False
+        return sum(rest.decoded_bytes for rest in rests) <= self.limits.decoded_bytes_max
 
 
 def _rows_without_columns(row_count: int) -> pa.Table:
