@@ -2,11 +2,14 @@
 
 Spark imports every such module on its workers' path at once, and one that raises hides all the
 others. Hence nothing but Spark's own class is imported here; the connector is loaded at first use.
+
+`main` is the worker of the front, in which all steps of planning run. Spark's daemon runs only
+modules whose names begin with `pyspark`; without a daemon, the front plans as stock Spark does.
 """
 
 import importlib
 from collections.abc import MutableMapping
-from typing import Any
+from typing import IO, Any
 
 from pyspark.sql.datasource import DataSource
 
@@ -23,3 +26,17 @@ class DefaultSource(DataSource):
     def name(cls) -> str:
         """Return the name of the format."""
         return "kudulite"
+
+
+def main(infile: IO[bytes], outfile: IO[bytes]) -> None:
+    """Run one of Spark's steps of planning: first its module's name is sent, then its input."""
+    from pyspark.sql.worker.utils import worker_run
+
+    worker_run(_run_step, infile, outfile)
+
+
+def _run_step(infile: IO[bytes], outfile: IO[bytes]) -> None:
+    from pyspark.worker_util import utf8_deserializer
+
+    module = importlib.import_module(utf8_deserializer.loads(infile))
+    module._main(infile, outfile)

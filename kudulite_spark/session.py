@@ -7,9 +7,10 @@ would run another Python, a checkout that is not installed, a format name that a
 **The front** is a small jar (java/DefaultSource.java, whose head explains it) that lets Spark prune
 columns and push filters. Stock Spark does neither for a Python source, and it keeps one plan for
 all queries of a DataFrame. Once a session has the jar, Spark finds the front by its class name,
-`kudulite.DefaultSource`; the Python source stays registered under its name. Only the driver needs
-the jar. The front is optional: if it cannot be installed, the reason is logged and the Python
-source works alone.
+`kudulite.DefaultSource`; the Python source stays registered under its name. With the front, one
+Python process plans and commits (`pyspark_kudulite`); stock Spark starts others for each step. Only
+the driver needs the jar. The front is optional: if it cannot be installed, the reason is logged and
+the Python source works alone.
 
 **local_session** starts Spark on this machine with the settings of kudulite's examples and tests.
 Nothing in the connector depends on it. It avoids the usual problems of a local session: a missing

@@ -1,9 +1,15 @@
 package kudulite;
 
+import java.io.DataInputStream;
+import java.io.DataOutputStream;
 import java.util.Arrays;
 import java.util.Map;
 import java.util.OptionalLong;
 import java.util.Set;
+import net.razorvine.pickle.Pickler;
+import org.apache.spark.api.python.PythonFunction;
+import org.apache.spark.api.python.PythonWorkerUtils;
+import org.apache.spark.sql.catalyst.util.CaseInsensitiveMap$;
 import org.apache.spark.sql.connector.catalog.SupportsRead;
 import org.apache.spark.sql.connector.catalog.SupportsWrite;
 import org.apache.spark.sql.connector.catalog.Table;
@@ -23,11 +29,21 @@ import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.connector.metric.CustomMetric;
 import org.apache.spark.sql.connector.write.LogicalWriteInfo;
 import org.apache.spark.sql.connector.write.WriteBuilder;
+import org.apache.spark.sql.connector.write.WriterCommitMessage;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceCreationResult;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceReadInfo;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceWriteInfo;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonFilterPushdownResult;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonScanBuilder;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
+import org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSource;
+import org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSourceCommitRunner;
+import org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSourceFilterPushdownRunner;
+import org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSourceReadRunner;
+import org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSourceRunner;
+import org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSourceWriteRunner;
+import org.apache.spark.sql.execution.python.PythonPlannerRunner;
 import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.sources.Filter;
 import org.apache.spark.sql.types.Metadata;
@@ -45,6 +61,8 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
  * keeps one plan per load(), and a filter of one query then serves the next; here every scan plans
  * for itself: its own columns and filters, never anybody else's. All filters are advisory: Spark
  * applies them again. Filters with a date or time that Python does not have are kept back.
+ *
+ * All steps of planning, and commits, run in one Python process; see Planner.
  *
  * Plain Java 8 without lambdas or generics of our own: Janino compiles it. The same classes and
  * signatures in Spark 4.1, 4.2 and 4.3.
@@ -95,7 +113,7 @@ public class DefaultSource implements TableProvider {
   static class Load {
     final CaseInsensitiveStringMap options;
     final StructType given;
-    private final PythonDataSourceV2 source = named(new PythonDataSourceV2());
+    private final PythonDataSourceV2 source = new FrontSource();
     private PythonDataSourceCreationResult created;
     private long rows = -1;
 
@@ -142,13 +160,119 @@ public class DefaultSource implements TableProvider {
     }
   }
 
+  /** The Python source, planned in the one process of the front. */
+  static class FrontSource extends PythonDataSourceV2 {
+    private Planner planner;
+
+    FrontSource() {
+      setShortName(NAME);
+    }
+
+    public synchronized UserDefinedPythonDataSource source() {
+      if (planner == null) {
+        planner = new Planner(super.source().dataSourceCls());
+      }
+      return planner;
+    }
+  }
+
+  /** Runs creating the source, planning, pushing filters and committing as a Step each. */
+  static class Planner extends UserDefinedPythonDataSource {
+    Planner(PythonFunction source) {
+      super(source);
+    }
+
+    private static scala.collection.immutable.Map scalaMap(CaseInsensitiveStringMap options) {
+      return scala.collection.immutable.Map$.MODULE$.from(
+          scala.jdk.javaapi.CollectionConverters.asScala(options.asCaseSensitiveMap()));
+    }
+
+    public PythonDataSourceCreationResult createDataSourceInPython(
+        String name, CaseInsensitiveStringMap options, scala.Option schema) {
+      return (PythonDataSourceCreationResult) Step.run(dataSourceCls(),
+          new UserDefinedPythonDataSourceRunner(dataSourceCls(), name, schema,
+              CaseInsensitiveMap$.MODULE$.apply(scalaMap(options))));
+    }
+
+    public scala.Option pushdownFiltersInPython(
+        PythonDataSourceCreationResult created, StructType schema, Filter[] filters) {
+      PythonFunction source = createPythonFunction(created.dataSource());
+      UserDefinedPythonDataSourceFilterPushdownRunner runner =
+          new UserDefinedPythonDataSourceFilterPushdownRunner(source, schema,
+              scala.jdk.javaapi.CollectionConverters.asScala(Arrays.asList(filters)).toSeq());
+      return runner.isAnyFilterSupported()
+          ? scala.Option.apply(Step.run(source, runner)) : scala.Option.empty();
+    }
+
+    public PythonDataSourceReadInfo createReadInfoInPython(
+        PythonDataSourceCreationResult created, StructType schema, boolean isStreaming) {
+      PythonFunction source = createPythonFunction(created.dataSource());
+      return (PythonDataSourceReadInfo) Step.run(source,
+          new UserDefinedPythonDataSourceReadRunner(
+              source, UserDefinedPythonDataSource.readInputSchema(), schema, isStreaming));
+    }
+
+    public PythonDataSourceWriteInfo createWriteInfoInPython(
+        String name, StructType schema, CaseInsensitiveStringMap options, boolean overwrite,
+        boolean isStreaming) {
+      return (PythonDataSourceWriteInfo) Step.run(dataSourceCls(),
+          new UserDefinedPythonDataSourceWriteRunner(
+              dataSourceCls(), name, schema, scalaMap(options), overwrite, isStreaming));
+    }
+
+    public void commitWriteInPython(
+        byte[] writer, WriterCommitMessage[] messages, boolean isAborted) {
+      Step.run(dataSourceCls(), new UserDefinedPythonDataSourceCommitRunner(
+          dataSourceCls(), writer, messages, isAborted));
+    }
+  }
+
+  /**
+   * One of Spark's steps, in a worker of the module pyspark_kudulite. Stock Spark has a module for
+   * each step, and each has a daemon and a worker of its own, which imports pyspark, pyarrow and
+   * kudulite again. The worker of the front is given the name of Spark's module, and calls it. The
+   * modules of Spark 4.1 cannot be called so, and each runs by itself.
+   */
+  static class Step extends PythonPlannerRunner {
+    private final PythonPlannerRunner step;
+
+    private Step(PythonFunction function, PythonPlannerRunner step) {
+      super(function);
+      this.step = step;
+    }
+
+    static Object run(PythonFunction function, PythonPlannerRunner step) {
+      boolean hasDaemon = step.runInPython$default$1();
+      String version = org.apache.spark.package$.MODULE$.SPARK_VERSION();
+      boolean isShared = hasDaemon && !version.startsWith("4.1");
+      return (isShared ? new Step(function, step) : step).runInPython(hasDaemon);
+    }
+
+    public String workerModule() {
+      return "pyspark_kudulite";
+    }
+
+    /** Not of all versions of Spark; those without it do not call this method. */
+    public scala.collection.immutable.Map runnerConf() {
+      return step.runnerConf();
+    }
+
+    public void writeToPython(DataOutputStream out, Pickler pickler) {
+      PythonWorkerUtils.writeUTF(step.workerModule(), out);
+      step.writeToPython(out, pickler);
+    }
+
+    public Object receiveFromPython(DataInputStream in) {
+      return step.receiveFromPython(in);
+    }
+  }
+
   /** A source of one scan: Spark keeps a scan's plan in it, and it gets the load's instance. */
-  static class ScanSource extends PythonDataSourceV2 {
+  static class ScanSource extends FrontSource {
     private final Load load;
 
     ScanSource(Load load) {
       this.load = load;
-      setShortName(NAME);
     }
 
     public PythonDataSourceCreationResult getOrCreateDataSourceInPython(
@@ -165,7 +289,7 @@ public class DefaultSource implements TableProvider {
     FrontTable(Load load, StructType schema) {
       this.load = load;
       this.schema = schema;
-      python = new PythonTable(Load.named(new PythonDataSourceV2()), NAME, schema);
+      python = new PythonTable(new FrontSource(), NAME, schema);
     }
 
     public String name() {
@@ -394,6 +518,8 @@ public class DefaultSource implements TableProvider {
     StructType schema = new StructType();
     new PythonScanBuilder(new ScanSource(load), NAME, schema, load.options).build();
     new FrontTable(load, schema).capabilities();
+    Planner.class.getDeclaredMethods();
+    Step.class.getDeclaredMethods();
     return NAME;
   }
 }

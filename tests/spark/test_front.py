@@ -8,13 +8,15 @@ import logging
 import sys
 import zipfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkException
 
 from kudulite_spark import session
 from tests.support import front_build
-from tests.support.spark.spark_tables import load, make_table, rows, save
+from tests.support.spark.spark_tables import load, make_table, rows, save, staged_files, stored
 
 ROWS = [(k, f"s{k % 3}", k / 2) for k in range(50)]
 
@@ -105,6 +107,49 @@ def test_dates_that_python_or_java_does_not_have(spark, tmp_path):
         "t = TIMESTAMP '1582-10-10 12:00:00Z'",
     ):
         assert frame.filter(text).count() == 1, text
+
+
+def test_a_write_is_planned_committed_and_aborted(spark, tmp_path):
+    """A write through the front adds or replaces rows; one that fails changes nothing."""
+    place = str(tmp_path / "t")
+    save(spark.range(4).selectExpr("id AS k", "id AS v"), place, primaryKey="k")
+    save(spark.range(3, 6).selectExpr("id AS k", "-id AS v"), place)
+    expected = [(0, 0), (1, 1), (2, 2), (3, -3), (4, -4), (5, -5)]
+    assert stored(place) == expected
+    with pytest.raises(PySparkException, match="already present"):
+        save(spark.range(5, 9, 1, 2).selectExpr("id AS k", "id AS v"), place, operation="insert")
+    with pytest.raises(PySparkException, match="has no column 'other'"):
+        save(spark.range(1).selectExpr("id AS k", "id AS other"), place)
+    assert (stored(place), staged_files(place)) == (expected, [])
+    save(spark.range(2).selectExpr("id AS k", "id AS v"), place, mode="overwrite")
+    assert rows(load(spark, place)) == [(0, 0), (1, 1)]
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes")
+def test_all_steps_are_planned_by_one_daemon(spark, tmp_path):
+    """Creating the source, planning, filters and commits do not start a daemon for each."""
+    if spark.version.startswith("4.1"):
+        pytest.skip("it has a daemon for each step")
+    before = _daemon_modules(spark)
+    place = str(tmp_path / "t")
+    save(spark.range(4).selectExpr("id AS k"), place, primaryKey="k")
+    assert rows(load(spark, place).filter("k > 1")) == [(2,), (3,)]
+    started = _daemon_modules(spark) - before
+    assert started <= {"pyspark_kudulite", "pyspark.worker", ""}
+    assert "pyspark_kudulite" in before | started
+
+
+def _daemon_modules(spark) -> set[str]:
+    """The worker modules of the Python daemons that the session's JVM has started."""
+    java = int(spark._jvm.java.lang.ProcessHandle.current().pid())
+    found = set()
+    for place in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # the process has ended
+            parent = int((place / "stat").read_text().rpartition(")")[2].split()[1])
+            arguments = (place / "cmdline").read_text().rstrip("\0").split("\0")
+            if parent == java and "pyspark.daemon" in arguments:
+                found.add(arguments[-1])
+    return found
 
 
 def test_a_small_table_is_broadcast(spark, path):
