@@ -1,4 +1,4 @@
-"""DiskRowSet: base data with key index, bloom filter and deltas, read at a snapshot and written.
+"""DiskRowSet: base data with key index, bloom filter and deltas, read at a snapshot.
 
     row id = position of a row in base data = position of its key in the key index
 
@@ -15,9 +15,6 @@ A rowset begins with one base file. A major compaction of some columns writes an
 these. The merged delta files are kept for the newest state and for one past timestamp, because a
 scan asks for them once per block. Changes in memory are merged on top.
 
-A new rowset begins after `ROWSET_ROWS_MAX` rows or `ROWSET_BYTES_MAX` Arrow bytes, deltas included,
-at the border of a row group. The rowsets of one call have disjoint key ranges.
-
 **Invariants** (1) statistics of base data exclude a block only for columns that no visible delta
 changes; (2) opened files are shared through the cache under their path, since a file never changes;
 (3) all base files of a rowset have the same rows, so a row id is the same row in each; (4) base
@@ -31,10 +28,8 @@ data includes the last image of each ghost row.
 from __future__ import annotations
 
 import copy
-import uuid
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -47,31 +42,21 @@ from kudulite.basefile.base_data import (
     BaseDataFile,
     are_in_few_pages,
     taken,
-    write_base_data,
 )
 from kudulite.basefile.block_cache import BlockCache, kept_bytes
-from kudulite.basefile.bloom import BloomFilter, write_bloom
-from kudulite.basefile.key_index import KeyIndex, write_key_index
+from kudulite.basefile.bloom import BloomFilter
+from kudulite.basefile.key_index import KeyIndex
 from kudulite.basefile.page_range import PAGE_ROWS
 from kudulite.delta.delta_applier import DeltaApplier
-from kudulite.delta.delta_file import (
-    OP_DELETE,
-    DeltaFile,
-    DeltaFileMeta,
-    DeltaRows,
-    write_deltas,
-)
+from kudulite.delta.delta_file import DeltaFile, DeltaFileMeta
 from kudulite.delta.delta_mem_store import DeltaMemSnapshot
 from kudulite.delta.delta_source import DeltaSource
-from kudulite.fs.file_system import FileSystem
 from kudulite.model.key_array import KeyArray
-from kudulite.model.schema import Column, Schema
+from kudulite.model.schema import Column
 from kudulite.model.types import widened
 from kudulite.rowset.rowset import (
     ApplierMemo,
-    BaseFileMeta,
     Block,
-    RowImages,
     RowSet,
     RowSetMeta,
     ScanSpec,
@@ -87,8 +72,6 @@ _BLOOM_KEYS_MIN = 500
 _OPEN_FILE_BYTES = 16 << 10
 # Reading a block row by row pays when at most one row in so many is read.
 _FEW_ROWS = 4
-ROWSET_ROWS_MAX = 1 << 20
-ROWSET_BYTES_MAX = 256 << 20
 
 
 class DiskRowSet(RowSet):
@@ -523,78 +506,3 @@ class BaseColumns:
 def _of_column(values: Mapping[int, pa.Array], column: Column, count: int) -> pa.Array:
     array = values.get(column.id)
     return constant(column, count) if array is None else widened(array, column.type.arrow)
-
-
-def write_rowsets(
-    file_system: FileSystem, folder: Path, schema: Schema, images: RowImages
-) -> Iterator[RowSetMeta]:
-    """Write rows with all columns and strictly ascending keys to new rowsets under `folder`.
-
-    Yields each rowset's entry when its files and its folder are durable; the caller makes the name
-    of the rowset in `folder` durable. Raises StorageError.
-    """
-    assert len(images) == images.rows.num_rows
-    step = rows_per_rowset(len(images), images.nbytes)
-    for start in range(0, len(images), step):
-        part = images.cut(start, min(start + step, len(images)))
-        meta = _write_rowset(file_system, folder, schema, part)
-        meta = _write_history(file_system, folder / meta.id, meta, part)
-        file_system.sync_directory(folder / meta.id)
-        yield meta
-
-
-def _write_history(
-    file_system: FileSystem, target: Path, meta: RowSetMeta, part: RowImages
-) -> RowSetMeta:
-    stamps = part.insert_timestamps
-    if stamps is None:
-        return meta
-    inserted = int(stamps.min())
-    # The rowset's insert timestamp is that of its first insert. Rows inserted later need an UNDO
-    # DELETE. It gets its own file, the last in the UNDO order, so that reads of older values can
-    # skip it.
-    later = np.flatnonzero(stamps > inserted)
-    absent = DeltaRows(later, np.full(len(later), OP_DELETE, np.uint8), {}, stamps[later])
-    return replace(
-        meta,
-        insert_timestamp=inserted,
-        undo=(
-            *write_deltas(file_system, target, "undo", part.undo),
-            *write_deltas(file_system, target, "undo", absent),
-        ),
-        redo=write_deltas(file_system, target, "redo", part.redo),
-    )
-
-
-def rows_per_rowset(row_count: int, nbytes: int) -> int:
-    """Return how many rows fill a rowset, if `row_count` rows have `nbytes` bytes."""
-    row_bytes = max(1, nbytes // max(1, row_count))
-    groups = min(ROWSET_ROWS_MAX, ROWSET_BYTES_MAX // row_bytes) // ROW_GROUP_ROWS
-    return max(1, groups) * ROW_GROUP_ROWS
-
-
-def _write_rowset(
-    file_system: FileSystem, folder: Path, schema: Schema, part: RowImages
-) -> RowSetMeta:
-    keys, rows = part.keys, part.rows
-    rowset_id = uuid.uuid4().hex
-    target = folder / rowset_id
-    file_system.make_directory(target)
-    with file_system.open_sink(target / f"base-{uuid.uuid4().hex}.parquet") as sink:
-        write_base_data(sink, rows, schema.columns)
-        base = sink.finish()
-    with file_system.open_sink(target / f"key-{uuid.uuid4().hex}.arrow") as sink:
-        write_key_index(sink, keys)
-        key_index = sink.finish()
-    with file_system.open_sink(target / f"bloom-{uuid.uuid4().hex}.bin") as sink:
-        write_bloom(sink, keys)
-        bloom = sink.finish()
-    return RowSetMeta(
-        id=rowset_id,
-        row_count=rows.num_rows,
-        key_min=keys[0],
-        key_max=keys[len(keys) - 1],
-        base=(BaseFileMeta(base, tuple(column.id for column in schema.columns)),),
-        key_index=key_index,
-        bloom=bloom,
-    )

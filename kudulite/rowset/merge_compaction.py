@@ -7,8 +7,8 @@
 
 A window ends at the smallest last key of its inputs' batches in memory, so rows with the same key
 are in one window. Memory holds a row group of each input in the window, the deltas of these inputs,
-and the rows of an output that is not full yet. Inputs with disjoint keys are read one after the
-other, and their rows are neither sorted nor copied.
+and a row group, the keys and the deltas of an output that is not full yet. Inputs with disjoint
+keys are read one after the other, and their rows are neither sorted nor copied.
 
 A row of an output has the newest image of its key, at most one REDO (the DELETE of a deleted row),
 and UNDO back to the ancient history mark, with the versions of the key in all inputs. Versions in
@@ -50,10 +50,11 @@ from kudulite.delta.delta_file import DeltaRows, sort_rows, take_rows
 from kudulite.fs.file_system import FileSystem
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Schema
-from kudulite.rowset.disk_rowset import DiskRowSet, rows_per_rowset, write_rowsets
+from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.merge import OrderedStream, merge_windows
 from kudulite.rowset.row_versions import RowVersions, merge_row_versions, read_row_versions
-from kudulite.rowset.rowset import RowImages, RowSetMeta
+from kudulite.rowset.rowset import RowSetMeta
+from kudulite.rowset.rowset_writer import RowSetWriter
 
 # The rows of one window, of all inputs together.
 _WINDOW_ROWS = 2 * ROW_GROUP_ROWS
@@ -85,20 +86,20 @@ def merge_rowsets(
     """
     numbers = {rowset.meta.id: np.full(rowset.meta.row_count, -1) for rowset in inputs}
     oldest = min(rowset.meta.insert_timestamp for rowset in inputs)
-    writer = _Writer(file_system, folder, schema)
     streams = [
         OrderedStream(rowset.key_min, partial(read_row_versions, rowset, schema, mark, without))
         for rowset in inputs
     ]
     count = 0
-    for window in merge_windows(streams, _row_limit):
-        merged, new_places = merge_row_versions([rows for _, rows in window], schema)
-        for (at, rows), places in zip(window, new_places, strict=True):
-            new_rowids = numbers[inputs[at].meta.id]
-            new_rowids[rows.rowids] = np.where(places < 0, -1, places + count)
-        count += len(merged)
-        writer.add(merged.images(schema, mark, oldest))
-    rowsets = writer.finish()
+    with RowSetWriter(file_system, folder, schema) as writer:
+        for window in merge_windows(streams, _row_limit):
+            merged, new_places = merge_row_versions([rows for _, rows in window], schema)
+            for (at, rows), places in zip(window, new_places, strict=True):
+                new_rowids = numbers[inputs[at].meta.id]
+                new_rowids[rows.rowids] = np.where(places < 0, -1, places + count)
+            count += len(merged)
+            writer.add(merged.images(schema, mark, oldest))
+        rowsets = writer.finish()
     return MergedRowSets(rowsets, RowIdMap(numbers, [meta.row_count for meta in rowsets]))
 
 
@@ -106,46 +107,6 @@ def _row_limit(blocks: Sequence[RowVersions]) -> int:
     """Return how many rows of each block a window takes, so that its memory stays bounded."""
     size = max(rows.row_bytes for rows in blocks)
     return max(1, min(_WINDOW_ROWS, _WINDOW_BYTES // size) // len(blocks))
-
-
-class _Writer:
-    """Collects merged rows and writes them as soon as they fill a rowset."""
-
-    def __init__(self, file_system: FileSystem, folder: Path, schema: Schema) -> None:
-        self._file_system = file_system
-        self._folder = folder
-        self._schema = schema
-        self._written: list[RowSetMeta] = []
-        self._parts: list[RowImages] = []
-        self._row_count = 0
-        self._nbytes = 0
-
-    def add(self, part: RowImages) -> None:
-        """Add rows with keys above all added before, and write the rows that fill whole rowsets."""
-        self._buffer(part)
-        step = rows_per_rowset(self._row_count, self._nbytes)
-        if self._row_count >= step:
-            self._write(self._row_count // step * step)
-
-    def finish(self) -> tuple[RowSetMeta, ...]:
-        """Write the remaining rows; return all rowsets in order of keys."""
-        if self._row_count:
-            self._write(self._row_count)
-        return tuple(self._written)
-
-    def _buffer(self, part: RowImages) -> None:
-        self._parts.append(part)
-        self._row_count += len(part)
-        self._nbytes += part.nbytes
-
-    def _write(self, count: int) -> None:
-        """Write the first `count` of the buffered rows."""
-        buffered = RowImages.concat(self._parts)
-        full = buffered.cut(0, count)
-        self._written += write_rowsets(self._file_system, self._folder, self._schema, full)
-        self._parts, self._row_count, self._nbytes = [], 0, 0
-        if count < len(buffered):
-            self._buffer(buffered.cut(count, len(buffered)))
 
 
 @dataclass(frozen=True)

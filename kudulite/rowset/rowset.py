@@ -347,13 +347,17 @@ class RowImages:
 
     @staticmethod
     def concat(parts: Sequence[RowImages]) -> RowImages:
-        """Return parts with insert timestamps and ascending keys, one after the other."""
+        """Return parts with ascending keys, one after the other.
+
+        All or none of them have insert timestamps.
+        """
         starts = np.cumsum([0, *(len(part) for part in parts)])
         stamps = [part.insert_timestamps for part in parts if part.insert_timestamps is not None]
+        assert len(stamps) in (0, len(parts)), "only some parts have history"
         return RowImages(
             KeyArray.concat([part.keys for part in parts]),
             pa.concat_tables([part.rows for part in parts]),
-            np.concatenate(stamps),
+            np.concatenate(stamps) if stamps else None,
             concat_moved([part.undo for part in parts], starts),
             concat_moved([part.redo for part in parts], starts),
         )

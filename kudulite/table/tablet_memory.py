@@ -40,9 +40,10 @@ from kudulite.errors import StorageError
 from kudulite.fs.file_system import read_ranges
 from kudulite.fs.lock import TabletLock, read_lock_file
 from kudulite.model.schema import Schema
-from kudulite.rowset.disk_rowset import DiskRowSet, write_rowsets
+from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.row_versions import flush_image
 from kudulite.rowset.rowset import RowSetMeta
+from kudulite.rowset.rowset_writer import write_rowsets
 from kudulite.table.manifest import Manifest, TabletEntry
 from kudulite.table.table_store import TableStore, are_there, publish_next
 from kudulite.tablet.mem_stores import MemStores
@@ -318,6 +319,6 @@ def _write_memrowset(store: TableStore, tablet: Tablet, schema: Schema) -> Seque
         return ()
     image = flush_image(tablet.memrowset)
     folder = tablet.folder / ROWSET_FOLDER
-    metas = list(write_rowsets(store.file_system, folder, schema, image))
+    metas = write_rowsets(store.file_system, folder, schema, image)
     store.file_system.sync_directory(folder)
     return metas

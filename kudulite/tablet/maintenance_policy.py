@@ -39,8 +39,8 @@ from dataclasses import dataclass
 
 from kudulite.basefile.base_data import ROW_GROUP_ROWS
 from kudulite.delta.delta_file import DeltaFileMeta
-from kudulite.rowset.disk_rowset import ROWSET_ROWS_MAX
 from kudulite.rowset.rowset import RowSetMeta, is_fully_ancient, without_ancient_undo
+from kudulite.rowset.rowset_writer import ROWSET_ROWS_MAX
 from kudulite.tablet.compaction_policy import BUDGET_BYTES, RowSetExtent, choose_rowsets
 from kudulite.tablet.tablet import Superblock
 from kudulite.tablet.tombstones import is_ancient

@@ -26,6 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kudulite.basefile.base_data import ROW_GROUP_ROWS
 from kudulite.delta.delta_file import (
     OP_DELETE,
     OP_UPDATE,
@@ -40,8 +41,8 @@ from kudulite.model.encoded_key import encode_keys
 from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Column, Schema
-from kudulite.rowset.disk_rowset import write_rowsets
 from kudulite.rowset.rowset import RowImages, RowSetMeta
+from kudulite.rowset.rowset_writer import RowSetWriter
 from kudulite.tablet.operation import Operation, WriteSpec, raise_row_error
 from kudulite.tablet.ordering import Ordering
 from kudulite.tablet.row_effects import (
@@ -216,21 +217,29 @@ class Resolver:
         return self.spec.operation.label if self.spec.operation is not None else "mixed batch"
 
     def _stage_inserts(self, resolved: _Resolved, folder: str) -> tuple[RowSetMeta, ...]:
-        rows, keys = resolved.rows, resolved.keys
+        keys = resolved.keys
         at = np.flatnonzero(resolved.effects.action == ACTION_INSERT)
         if not len(at):
             return ()
         self._check_required(resolved, at)
+        new_keys = keys if len(at) == len(keys) else keys.take(at)
+        with RowSetWriter(self.file_system, self.folder / folder, self.schema) as writer:
+            # Rows are gathered a row group at a time: all of them would be a second copy of the
+            # batch in memory.
+            for start in range(0, len(at), ROW_GROUP_ROWS):
+                part = at[start : start + ROW_GROUP_ROWS]
+                part_keys = new_keys.slice(start, start + len(part))
+                writer.add(RowImages(part_keys, self._new_rows(resolved, part)))
+            return writer.finish()
+
+    def _new_rows(self, resolved: _Resolved, at: np.ndarray) -> pa.Table:
+        """Return the rows of int64[m] inserted keys, with all columns."""
+        rows = resolved.rows
         arrays = [_gather(rows, name, resolved.firsts[at]) for name in self.schema.key_names]
         for column in self.schema.value_columns:
             source = self._source_of(column, resolved.effects)
             arrays.append(_values(rows, column, None if source is None else source[at], len(at)))
-        table = pa.Table.from_arrays(arrays, schema=self.schema.arrow_schema())
-        new_keys = keys if len(at) == len(keys) else keys.take(at)
-        target = self.folder / folder
-        return tuple(
-            write_rowsets(self.file_system, target, self.schema, RowImages(new_keys, table))
-        )
+        return pa.Table.from_arrays(arrays, schema=self.schema.arrow_schema())
 
     def _stage_deltas(
         self, resolved: _Resolved, tablet: Tablet, folder: str
@@ -318,7 +327,7 @@ def _values(rows: pa.Table, column: Column, source: np.ndarray | None, count: in
         return _gather(rows, column.name, source)
     indices = pa.array(source, mask=source < 0)
     if column.name in rows.column_names:
-        values = rows.column(column.name).combine_chunks().take(indices)
+        values = whole_column(rows, column.name).take(indices)
     else:  # no row provides the column, but a replaced row gets its default
         values = pa.nulls(count, column.type.arrow)
     if column.write_default is None:

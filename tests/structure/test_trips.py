@@ -8,11 +8,11 @@ from tests.structure.trips import TRIPS, files_entered, trip
 pytestmark = pytest.mark.xdist_group("structure")
 
 FILES_MAX = {
-    "bulk_upsert": 36,
+    "bulk_upsert": 37,
     "scan": 27,
     "session_row": 19,
     "get": 17,
-    "flush": 28,
+    "flush": 29,
     "flush_deltas": 21,
     "changes": 32,
 }

@@ -40,10 +40,11 @@ from kudulite.model.predicate import Predicate, bind_predicates
 from kudulite.model.schema import Column, Schema
 from kudulite.model.types import parse_type
 from kudulite.rowset.delta_compaction import compact_columns, merge_redo_files, merge_undo_files
-from kudulite.rowset.disk_rowset import DiskRowSet, write_rowsets
+from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.memrowset import MemRowSet
 from kudulite.rowset.row_versions import flush_image
 from kudulite.rowset.rowset import RowSetMeta, ScanSpec, without_ancient_undo
+from kudulite.rowset.rowset_writer import write_rowsets
 from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
 from tests.support.oracle.version_model import VersionModel
 

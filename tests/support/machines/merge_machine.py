@@ -38,7 +38,7 @@ from kudulite.model.predicate import bind_predicates
 from kudulite.model.schema import Column, Schema
 from kudulite.model.types import parse_type
 from kudulite.rowset.delta_compaction import compact_columns, merge_redo_files, merge_undo_files
-from kudulite.rowset.disk_rowset import DiskRowSet, write_rowsets
+from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.memrowset import MemRowSet
 from kudulite.rowset.merge_compaction import merge_rowsets
 from kudulite.rowset.row_versions import flush_image
@@ -49,6 +49,7 @@ from kudulite.rowset.rowset import (
     is_fully_ancient,
     without_ancient_undo,
 )
+from kudulite.rowset.rowset_writer import write_rowsets
 from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
 from tests.support.oracle.version_model import Row, Version, VersionModel
 

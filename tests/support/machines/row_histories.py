@@ -19,11 +19,12 @@ from kudulite.model.key_array import KeyArray
 from kudulite.model.predicate import Predicate, bind_predicates
 from kudulite.model.schema import Column, Schema
 from kudulite.model.types import parse_type
-from kudulite.rowset import disk_rowset
-from kudulite.rowset.disk_rowset import DiskRowSet, write_rowsets
+from kudulite.rowset import rowset_writer
+from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.memrowset import MemRowSet
 from kudulite.rowset.row_versions import flush_image
 from kudulite.rowset.rowset import RowSet, RowSetMeta, ScanSpec
+from kudulite.rowset.rowset_writer import write_rowsets
 from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
 from tests.support.oracle.version_model import Row, VersionModel
 
@@ -299,8 +300,8 @@ def flushed(memory: MemRowSet, folder: Path, rows_max: int) -> list[RowSetMeta]:
     """Write a MemRowSet to rowsets of at most so many rows."""
     image = flush_image(memory.snapshot())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(disk_rowset, "ROW_GROUP_ROWS", rows_max)
-        patch.setattr(disk_rowset, "ROWSET_ROWS_MAX", rows_max)
+        patch.setattr(rowset_writer, "ROW_GROUP_ROWS", rows_max)
+        patch.setattr(rowset_writer, "ROWSET_ROWS_MAX", rows_max)
         metas = list(write_rowsets(FileSystem(), folder, memory.schema, image))
     assert all(RowSetMeta.from_json(meta.to_json()) == meta for meta in metas)
     for meta in metas:

@@ -26,8 +26,9 @@ from kudulite.model.encoded_key import encode_keys
 from kudulite.model.predicate import bind_predicates
 from kudulite.model.schema import Column, Schema
 from kudulite.model.types import parse_type
-from kudulite.rowset.disk_rowset import DiskRowSet, write_rowsets
+from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.rowset import RowImages, RowSetMeta, ScanSpec
+from kudulite.rowset.rowset_writer import write_rowsets
 
 # (rowid, timestamp, cells by column name); None in place of the cells is a DELETE.
 Change = tuple[int, int, Mapping[str, Any] | None]

@@ -24,10 +24,11 @@ from kudulite.delta.delta_history import merge_undo, stamped
 from kudulite.delta.delta_mem_store import DeltaMemStore
 from kudulite.fs.file_system import FileSystem
 from kudulite.model.encoded_key import key_width
-from kudulite.rowset.disk_rowset import DiskRowSet, write_rowsets
+from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.memrowset import MemRowSet
 from kudulite.rowset.row_versions import flush_image
 from kudulite.rowset.rowset import RowSetMeta
+from kudulite.rowset.rowset_writer import write_rowsets
 from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
 from tests.support.machines.row_histories import (
     Change,

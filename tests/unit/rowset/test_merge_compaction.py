@@ -9,7 +9,7 @@ from kudulite.delta.delta_file import OP_DELETE, OP_REINSERT, OP_UPDATE, DeltaFi
 from kudulite.delta.delta_history import merge_undo, stamped
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Column
-from kudulite.rowset import disk_rowset, merge_compaction
+from kudulite.rowset import merge_compaction, rowset_writer
 from kudulite.rowset.merge_compaction import MergedRowSets, merge_rowsets
 from kudulite.rowset.row_versions import RowVersions, read_row_versions
 from kudulite.rowset.rowset import RowSetMeta
@@ -23,7 +23,7 @@ NAMES = {OP_UPDATE: "set", OP_DELETE: "delete", OP_REINSERT: "reinsert"}
 def small_limits(patch: pytest.MonkeyPatch, group: int, rowset: int, window: int) -> None:
     """Row groups, rowsets and windows of a few rows each."""
     patch_group_rows(patch, group)
-    patch.setattr(disk_rowset, "ROWSET_ROWS_MAX", rowset)
+    patch.setattr(rowset_writer, "ROWSET_ROWS_MAX", rowset)
     patch.setattr(merge_compaction, "_WINDOW_ROWS", window)
 
 
@@ -205,7 +205,7 @@ def test_rows_with_long_histories_fill_a_rowset_sooner(tmp_path, monkeypatch):
     small_limits(monkeypatch, 2, 100, 100)
     rows = IntRows(tmp_path)
     rows.insert(10, *range(6))
-    monkeypatch.setattr(disk_rowset, "ROWSET_BYTES_MAX", 1000)
+    monkeypatch.setattr(rowset_writer, "ROWSET_BYTES_MAX", 1000)
     assert len(rows.merged().rowsets) == 1
     for timestamp in range(20, 100):
         rows.change(timestamp, 1, "123")
