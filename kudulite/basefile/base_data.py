@@ -30,7 +30,8 @@ file's own CRC in its FileRef covers every byte; `kudulite check` compares it.
 
 **Threads** Writers on different sinks, and all of `BaseDataFile`, from any thread; pyarrow encodes
 and decodes without the GIL. The parsed footer and the memory map are shared. Each read makes its
-own Parquet reader (60 µs), because pyarrow does not promise that a reader can be shared.
+own Parquet reader (60 µs), because pyarrow does not promise that a reader can be shared, and gives
+the memory of the map back.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kudulite.basefile.block_cache import open_mapped
+from kudulite.basefile.block_cache import open_mapped, release_pages
 from kudulite.basefile.page_range import (
     PAGE_ROWS,
     PARQUET_MAGIC,
@@ -225,6 +226,7 @@ class _OpenedFile:
     """The parsed parts of a file, made at its first use; immutable, shared by all threads."""
 
     source: pa.NativeFile
+    content: pa.Buffer
     metadata: pq.FileMetaData
     schema: pa.Schema  # without field metadata
     index_by_name: dict[str, int]
@@ -321,6 +323,7 @@ class BaseDataFile:
             table = reader.read_row_groups(
                 list(row_groups), columns=list(columns), use_threads=use_threads
             )
+        release_pages(opened.content, self.ref)
         expected_rows = sum(stop - start for start, stop in map(self.row_group_rows, row_groups))
         if table.num_rows != expected_rows:
             raise CorruptionError(f"{self.path}: read {table.num_rows} rows, not {expected_rows}")
@@ -395,6 +398,8 @@ class BaseDataFile:
                     raise PageIndexError(f"read {table.num_rows} rows, not {count}")
                 for name, values in zip(pages_by_name, table.columns, strict=True):
                     found[name] = combined(values).slice(start - first, stop - start)
+        if found:
+            release_pages(opened.content, self.ref)
         return found
 
     def encodings(self, column: str) -> frozenset[str]:
@@ -450,6 +455,7 @@ class BaseDataFile:
         self._check_row_groups(metadata)
         return _OpenedFile(
             source=source,
+            content=source.read_buffer(),
             metadata=metadata,
             schema=pa.schema([field.remove_metadata() for field in file_schema]),
             index_by_name={name: i for i, name in enumerate(file_schema.names)},

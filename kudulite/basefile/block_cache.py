@@ -10,6 +10,9 @@ A process may have 65,530 maps (vm.max_map_count) and often only 1,024 descripto
 small rowsets would use up both. An owner that keeps a file open counts its `kept_bytes` in the
 block cache, so the cache's capacity bounds the number of maps: 2 GiB allow 32,768.
 
+The pages of a map that were touched count as memory of the process. `release_pages` gives them back
+after a read: they stay in the system's page cache, and a later read maps them again.
+
 A map outlives the file's name, so garbage collection may remove a file while a reader has it
 mapped. Files are never shortened in place, so touching the map cannot fault.
 
@@ -27,6 +30,8 @@ forked child begins with empty caches, because another thread of the parent may 
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
 import threading
 import weakref
@@ -198,3 +203,24 @@ def open_mapped(path: Path, ref: FileRef) -> pa.NativeFile:
             return pa.BufferReader(file.read_buffer())
     except OSError as error:
         raise storage_error("open", path, error) from error
+
+
+def release_pages(content: pa.Buffer, ref: FileRef) -> None:
+    """Give back the memory of the pages of a file, `content` as `open_mapped` has mapped it.
+
+    Other threads may be reading it. The pages of a file are only unmapped, but those of other
+    memory would be lost, so a file that is not mapped stays as it is.
+    """
+    if is_mapped(ref) and _madvise is not None:
+        _madvise(content.address, content.size, mmap.MADV_DONTNEED)
+
+
+def _found_madvise() -> Callable[[int, int, int], int] | None:
+    found = getattr(ctypes.CDLL(None), "madvise", None)
+    if found is None or not hasattr(mmap, "MADV_DONTNEED"):
+        return None
+    found.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    return found  # type: ignore[no-any-return]
+
+
+_madvise = _found_madvise()

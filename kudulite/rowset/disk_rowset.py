@@ -68,8 +68,12 @@ from kudulite.rowset.rowset import (
 _KEY_BYTES = 12
 # Searching fewer keys than this in an index in memory is faster than asking the bloom filter.
 _BLOOM_KEYS_MIN = 500
+# A delta file keeps the row id and the operation of each of its rows; it reads values each time.
+_DELTA_ROW_BYTES = 9
 # The cost of an opened file in the cache beside its content or map: metadata and handles.
 _OPEN_FILE_BYTES = 16 << 10
+# A slice of an array keeps all of the array's memory; one that is so much larger is not kept.
+_SLICE_BYTES_FACTOR = 1.25
 # Reading a block row by row pays when at most one row in so many is read.
 _FEW_ROWS = 4
 
@@ -336,7 +340,7 @@ class RowSetDeltas:
 
     def _file(self, meta: DeltaFileMeta) -> DeltaFile:
         path = self._folder / meta.ref.name
-        nbytes = 2 * meta.ref.length + kept_bytes(meta.ref)
+        nbytes = _DELTA_ROW_BYTES * meta.row_count + kept_bytes(meta.ref)
         file: DeltaFile = self._cache.get_or_load(
             str(path), lambda: (DeltaFile(path, meta, self._meta.row_count), nbytes)
         )
@@ -478,7 +482,8 @@ class BaseColumns:
         if missing:
             if unit == ROW_GROUP_ROWS or any(c.id in page for c in missing):
                 count = whole
-            arrays = file.read_rows(start, start + count, [file.name_by_id[c.id] for c in missing])
+            names = [file.name_by_id[c.id] for c in missing]
+            arrays = map(_without_rest, file.read_rows(start, start + count, names))
             page = page | {c.id: array for c, array in zip(missing, arrays, strict=True)}
             self._cache.put(key, page, sum(array.nbytes for array in page.values()))
         return page
@@ -501,6 +506,12 @@ class BaseColumns:
         self._short_units[column_id] = file.short_unit(column_id)
         self._files[column_id] = weakref.ref(file)
         return file
+
+
+def _without_rest(array: pa.Array) -> pa.Array:
+    """Return a copy of a slice that is a small part of its array, whose memory it keeps."""
+    is_small = array.get_total_buffer_size() > _SLICE_BYTES_FACTOR * array.nbytes
+    return pa.concat_arrays([array]) if is_small else array
 
 
 def _of_column(values: Mapping[int, pa.Array], column: Column, count: int) -> pa.Array:

@@ -72,16 +72,17 @@ SMALL_WRITE_ROWS_MAX = 1000
 FLUSH_BYTES = 64 << 20
 # Cache cost of an opened tablet per rowset, beside its files, which are counted on their own.
 _ROWSET_BYTES = 2048
-# An opened tablet keeps its merged deltas: about this many times their size in lz4 files.
-_MERGED_FACTOR = 4
+# An opened tablet keeps its merged deltas: numbers take 2 to 3 times their size in lz4 files, text
+# once to twice.
+_MERGED_FACTOR = 2
 
 TabletKey = tuple[str, str, int]
 
 # Each lost race is another writer's success; so many in a row mean that something is wrong.
 PUBLISH_ATTEMPTS_MAX = 1000
 
-# Decoded blocks of point reads, key indexes, bloom filters and merged deltas. If the decoded
-# columns exceed the cache, random lookups decode a row group almost every time.
+# Decoded pages of point reads, key indexes, bloom filters and merged deltas. If the decoded pages
+# exceed the cache, random lookups decode a page almost every time.
 BLOCK_CACHE_MEMORY_FRACTION = 8
 BLOCK_CACHE_BYTES_MAX = 2 << 30
 
