@@ -1,6 +1,6 @@
 """Base data of one DiskRowSet: a Parquet file with its rows in key order.
 
-    rowid r  →  row group r // ROW_GROUP_ROWS, row r % ROW_GROUP_ROWS of it
+    rowid r  →  row group r // group_rows, row r % group_rows of it
 
 Written once, in order, from sorted rows; read by row group and column, or by the pages of a row
 group that have the rows of a short read (`page_range`). A major delta compaction of
@@ -9,7 +9,7 @@ rowset's, known by id. Any Parquet reader can read the file; kudulite adds metad
 
     file       := parquet pages (each with a CRC-32 of its own)  footer  length:u32le  "PAR1"
     footer     := thrift FileMetaData whose key-value metadata hold
-                    kudulite.format_version = "1"
+                    kudulite.format_version = "1", or "2" with row groups of fewer rows
                     kudulite.footer_crc32   = 8 lower-case hex digits
 
 Parquet guards pages with checksums but not its footer, where row counts, offsets and statistics
@@ -21,7 +21,9 @@ are. `kudulite.footer_crc32` is the CRC-32 of the footer with its own 8 digits r
 
 The key is searched from the end, because statistics (user bytes) precede the metadata.
 
-All row groups but the last have exactly ROW_GROUP_ROWS rows, so a rowid determines its row group.
+All row groups but the last have the same number of rows, so a rowid determines its row group. They
+have ROW_GROUP_ROWS rows, or, in format version 2, a half, a quarter, an eighth and so on, because
+wide rows would fill more than ROW_GROUP_BYTES of memory.
 Columns have their names and, as Parquet field ids, their column ids.
 
 **Damage** The footer's checksum is verified at the first use, a page's when it is read. Together
@@ -64,8 +66,9 @@ from kudulite.model.schema import FIELD_ID_KEY, Column
 SAMPLE_ROWS = 8192
 SAMPLE_DISTINCT_FRACTION_MAX = 0.8  # of 8192: about 17,000 distinct values in the column
 
-FORMAT_VERSION = 1  # on disk: a change of meaning raises it
-ROW_GROUP_ROWS = 131072  # on disk: rowid // ROW_GROUP_ROWS is the row group
+FORMAT_VERSION = 2  # on disk: a change of meaning raises it
+ROW_GROUP_ROWS = 131072  # on disk: the rows of a row group in version 1, the most in version 2
+ROW_GROUP_BYTES = 32 << 20  # of Arrow memory; a scan holds a few row groups for each thread
 # A read of more rows decodes the whole row group, which costs less than cutting its pages out.
 CUT_ROWS_MAX = ROW_GROUP_ROWS // 4
 # A dictionary with fewer compressed bytes was hardly full.
@@ -129,9 +132,12 @@ class BaseDataWriter:
     before `close` drops the rows that are not in the sink yet.
     """
 
-    def __init__(self, sink: Sink, columns: Sequence[Column]) -> None:
+    def __init__(
+        self, sink: Sink, columns: Sequence[Column], group_rows: int | None = None
+    ) -> None:
         """Prepare a file in `sink`, which the caller finishes after `close`."""
         self._columns = columns
+        self._group_rows = group_rows or ROW_GROUP_ROWS
         self._schema = pa.schema(column.arrow_field for column in columns)
         self._sink = _SealingSink(sink)
         self._writer: pq.ParquetWriter | None = None
@@ -141,23 +147,24 @@ class BaseDataWriter:
     def write(self, rows: pa.Table) -> None:
         """Append rows with at least the columns, in their exact Arrow types.
 
-        Every call but the last must pass whole row groups. Raises pa.ArrowInvalid for a null in a
-        NOT NULL column.
+        Every call but the last must pass whole row groups (of ROW_GROUP_ROWS if no other number was
+        given). Raises pa.ArrowInvalid for a null in a NOT NULL column.
         """
-        assert self._row_count % ROW_GROUP_ROWS == 0, "a row group in the middle is not full"
+        assert self._row_count % self._group_rows == 0, "a row group in the middle is not full"
         arrays = [rows.column(column.name) for column in self._columns]
         table = pa.Table.from_arrays(arrays, schema=self._schema)
         if self._writer is None:
             self._writer = self._opened(table)
-        self._writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+        self._writer.write_table(table, row_group_size=self._group_rows)
         self._row_count += table.num_rows
 
     def close(self) -> BaseDataStats:
         """Write the footer, after at least one call of `write`."""
         assert self._writer is not None, "nothing was written"
-        self._writer.add_key_value_metadata(
-            {FORMAT_VERSION_KEY: str(FORMAT_VERSION), FOOTER_CRC_KEY: FOOTER_CRC_BLANK}
-        )
+        is_first = self._row_count <= self._group_rows or self._group_rows == ROW_GROUP_ROWS
+        version = "1" if is_first else str(FORMAT_VERSION)
+        stamps = {FORMAT_VERSION_KEY: version, FOOTER_CRC_KEY: FOOTER_CRC_BLANK}
+        self._writer.add_key_value_metadata(stamps)
         self._sink.hold_tail()
         self._writer.close()
         self._sink.release_tail()
@@ -201,11 +208,12 @@ class BaseDataWriter:
         )
 
 
-def write_base_data(sink: Sink, rows: pa.Table, columns: Sequence[Column]) -> BaseDataStats:
-    """Write all rows at once, as a BaseDataWriter does."""
-    with BaseDataWriter(sink, columns) as writer:
-        writer.write(rows)
-        return writer.close()
+def group_rows_of(row_bytes: int) -> int:
+    """Return how many rows of so many bytes fill a row group."""
+    rows = ROW_GROUP_ROWS
+    while rows % 2 == 0 and rows * row_bytes > ROW_GROUP_BYTES:
+        rows //= 2
+    return rows
 
 
 def has_repeats(values: pa.ChunkedArray) -> bool:
@@ -231,6 +239,7 @@ class _OpenedFile:
     schema: pa.Schema  # without field metadata
     index_by_name: dict[str, int]
     name_by_id: dict[int, str]
+    group_rows: int
     footer: bytes
 
     @cached_property
@@ -259,8 +268,13 @@ class BaseDataFile:
 
     @property
     def row_group_count(self) -> int:
-        """The number of row groups: row_count / ROW_GROUP_ROWS rounded up, at least one."""
+        """The number of row groups: row_count / group_rows rounded up, at least one."""
         return int(self._opened.metadata.num_row_groups)
+
+    @property
+    def group_rows(self) -> int:
+        """The rows of each row group but the last; ROW_GROUP_ROWS where there is only one."""
+        return self._opened.group_rows
 
     @property
     def schema(self) -> pa.Schema:
@@ -281,12 +295,13 @@ class BaseDataFile:
         name = opened.name_by_id[column_id]
         chunk = opened.metadata.row_group(0).column(opened.index_by_name[name])
         is_flat = not pa.types.is_list(opened.schema.field(name).type)
-        return PAGE_ROWS if is_flat and chunk.has_offset_index else ROW_GROUP_ROWS
+        unit = PAGE_ROWS if is_flat and chunk.has_offset_index else opened.group_rows
+        return min(unit, opened.group_rows)
 
     def row_group_rows(self, row_group: int) -> tuple[int, int]:
         """Return (first rowid, rowid after the last) of a row group."""
-        start = row_group * ROW_GROUP_ROWS
-        return start, min(start + ROW_GROUP_ROWS, self.row_count)
+        start = row_group * self.group_rows
+        return start, min(start + self.group_rows, self.row_count)
 
     def read(
         self,
@@ -339,7 +354,7 @@ class BaseDataFile:
         Raises CorruptionError when a page is damaged, KeyError for a column that the file does not
         have.
         """
-        group, offset = divmod(start, ROW_GROUP_ROWS)
+        group, offset = divmod(start, self.group_rows)
         first, last = self.row_group_rows(group)
         count = stop - start
         is_short = count <= min(CUT_ROWS_MAX, (last - first) // 2)
@@ -451,8 +466,7 @@ class BaseDataFile:
         with self._corruption_errors("the footer"):
             metadata = pq.read_metadata(source)
             file_schema = metadata.schema.to_arrow_schema()
-        self._check_version(metadata)
-        self._check_row_groups(metadata)
+        version = self._check_version(metadata)
         return _OpenedFile(
             source=source,
             content=source.read_buffer(),
@@ -460,19 +474,26 @@ class BaseDataFile:
             schema=pa.schema([field.remove_metadata() for field in file_schema]),
             index_by_name={name: i for i, name in enumerate(file_schema.names)},
             name_by_id={int(field.metadata[FIELD_ID_KEY]): field.name for field in file_schema},
+            group_rows=self._checked_group_rows(metadata, version),
             footer=footer,
         )
 
-    def _check_version(self, metadata: pq.FileMetaData) -> None:
+    def _check_version(self, metadata: pq.FileMetaData) -> str:
         stored = (metadata.metadata or {}).get(FORMAT_VERSION_KEY, b"none").decode()
-        check_format_version(f"{self.path}: base data", stored, str(FORMAT_VERSION))
+        if stored != "1":
+            check_format_version(f"{self.path}: base data", stored, str(FORMAT_VERSION))
+        return stored
 
-    def _check_row_groups(self, metadata: pq.FileMetaData) -> None:
-        full, rest = divmod(metadata.num_rows, ROW_GROUP_ROWS)
-        expected = [ROW_GROUP_ROWS] * full + ([rest] if rest or not full else [])
+    def _checked_group_rows(self, metadata: pq.FileMetaData, version: str) -> int:
         found = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
-        if found != expected:
+        group_rows = ROW_GROUP_ROWS
+        if version != "1" and len(found) > 1 and 0 < found[0] < group_rows:
+            group_rows = found[0]
+        full, rest = divmod(metadata.num_rows, group_rows)
+        expected = [group_rows] * full + ([rest] if rest or not full else [])
+        if found != expected or ROW_GROUP_ROWS % group_rows:
             raise CorruptionError(f"{self.path}: row groups of {found} rows, expected {expected}")
+        return group_rows
 
     @contextlib.contextmanager
     def _corruption_errors(self, what: str) -> Iterator[None]:

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from kudulite.basefile.base_data import ROW_GROUP_ROWS, BaseDataFile
+from kudulite.basefile.base_data import BaseDataFile
 from kudulite.client.scan import read_ahead
 from kudulite.client.tokens import RowSetToken
 from kudulite.delta.delta_applier import DeltaApplier
@@ -221,8 +221,8 @@ class _Rest:
         meta = self.rowset.meta
         if self.positions is None:
             return meta.base_bytes
-        groups = -(-meta.row_count // ROW_GROUP_ROWS)
-        bounds = np.arange(groups + 1) * ROW_GROUP_ROWS
+        groups = -(-meta.row_count // meta.rows_per_group)
+        bounds = np.arange(groups + 1) * meta.rows_per_group
         touched = np.count_nonzero(np.diff(np.searchsorted(self.positions, bounds)))
         return meta.base_bytes * int(touched) // max(1, groups)
 

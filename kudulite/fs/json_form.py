@@ -69,14 +69,15 @@ class Stored:
     """How a field is stored: under the name `key`, or, `inline`, as members of this object.
 
     `name` says which name or id the text is; it must then be a path component. `may_be_absent` is
-    for members that older files do not have: the field gets its default. A field that is not
-    `is_kept` is never stored.
+    for members that older files do not have: the field gets its default. A member that
+    `may_be_none` is stored only if it is not None. A field that is not `is_kept` is never stored.
     """
 
     key: str | None = None
     name: str | None = None
     inline: bool = False
     may_be_absent: bool = False
+    may_be_none: bool = False
     is_kept: bool = True
 
 
@@ -131,6 +132,10 @@ def _writer(owner: type) -> Converter:
         if member.write is not None:
             scope[f"w{number}"] = member.write
             cell = f"w{number}({cell})"
+        if member.stored.may_be_none:
+            form = f"{{{member.key!r}: {cell}}}"
+            cells.append(f"**({{}} if value.{member.field.name} is None else {form})")
+            continue
         cells.append(f"**{cell}" if member.stored.inline else f"{member.key!r}: {cell}")
     return cast(Converter, eval(f"lambda value: {{{', '.join(cells)}}}", scope))
 
@@ -144,7 +149,7 @@ def _reader(owner: type, *given: str) -> Callable[..., Any]:
         if member.field.name in given:
             continue
         cell = "form" if member.stored.inline else f"form[{member.key!r}]"
-        if member.stored.may_be_absent:
+        if member.stored.may_be_absent or member.stored.may_be_none:
             scope[f"d{number}"] = _default_form(member)
             cell = f"form.get({member.key!r}, d{number})"
         if member.read is not None:

@@ -161,9 +161,10 @@ class _ColumnCompaction:
             return (), None
         undo: list[DeltaRows] = []
         path = self._rowset.folder / f"base-{uuid.uuid4().hex}.parquet"
+        group_rows = self._rowset.meta.rows_per_group
         with (
             self._file_system.open_sink(path) as sink,
-            BaseDataWriter(sink, self._columns) as writer,
+            BaseDataWriter(sink, self._columns, group_rows) as writer,
         ):
             for block in self._rowset.base.row_groups():
                 old = self._rowset.base.read(block, self._columns)

@@ -38,7 +38,6 @@ import pyarrow as pa
 
 from kudulite.basefile.base_data import (
     CUT_ROWS_MAX,
-    ROW_GROUP_ROWS,
     BaseDataFile,
     are_in_few_pages,
     taken,
@@ -51,6 +50,7 @@ from kudulite.delta.delta_applier import DeltaApplier
 from kudulite.delta.delta_file import DeltaFile, DeltaFileMeta
 from kudulite.delta.delta_mem_store import DeltaMemSnapshot
 from kudulite.delta.delta_source import DeltaSource
+from kudulite.errors import CorruptionError
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Column
 from kudulite.model.types import widened
@@ -201,9 +201,10 @@ class DiskRowSet(RowSet):
             for name in spec.row_predicates.columns
             if not applier.changes_column((column := spec.schema.column(name)).id)
         ]
-        for group in range(start // ROW_GROUP_ROWS, (stop - 1) // ROW_GROUP_ROWS + 1):
-            group_start = group * ROW_GROUP_ROWS
-            group_stop = min(group_start + ROW_GROUP_ROWS, self.meta.row_count)
+        group_rows = self.meta.rows_per_group
+        for group in range(start // group_rows, (stop - 1) // group_rows + 1):
+            group_start = group * group_rows
+            group_stop = min(group_start + group_rows, self.meta.row_count)
             if all(self._may_match(spec, name, cid, group) for name, cid in checked):
                 yield Block(group, max(start, group_start), min(stop, group_stop))
 
@@ -271,8 +272,8 @@ class DiskRowSet(RowSet):
         if statistics is None:
             return True
         low, high, null_count = statistics
-        start = group * ROW_GROUP_ROWS
-        stop = min(start + ROW_GROUP_ROWS, self.meta.row_count)
+        start = group * self.meta.rows_per_group
+        stop = min(start + self.meta.rows_per_group, self.meta.row_count)
         return spec.row_predicates.may_match_statistics(name, low, high, null_count, stop - start)
 
     def read_row(self, rowid: int, columns: Sequence[Column], timestamp: int) -> list[object]:
@@ -360,9 +361,10 @@ class BaseColumns:
 
     def row_groups(self) -> Iterator[Block]:
         """Yield all rows, a row group at a time."""
-        for start in range(0, self._meta.row_count, ROW_GROUP_ROWS):
-            stop = min(start + ROW_GROUP_ROWS, self._meta.row_count)
-            yield Block(start // ROW_GROUP_ROWS, start, stop)
+        group_rows = self._meta.rows_per_group
+        for start in range(0, self._meta.row_count, group_rows):
+            stop = min(start + group_rows, self._meta.row_count)
+            yield Block(start // group_rows, start, stop)
 
     def statistics(self, column_id: int, row_group: int) -> tuple[Any, Any, int] | None:
         """Return (minimum, maximum, null count) of a column in a row group, or None if unknown."""
@@ -382,8 +384,8 @@ class BaseColumns:
 
         Pages are kept in the cache if the block is a small part of its group.
         """
-        first = block.row_group * ROW_GROUP_ROWS
-        group_rows = min(self._meta.row_count - first, ROW_GROUP_ROWS)
+        first = block.row_group * self._meta.rows_per_group
+        group_rows = min(self._meta.row_count - first, self._meta.rows_per_group)
         if block.row_count <= min(PAGE_ROWS, group_rows // 2):
             return self._read_short(block.start, block.stop, columns)
         values: dict[int, pa.Array] = {}
@@ -415,7 +417,7 @@ class BaseColumns:
             return self.gather(block.start + at, columns)
         if block.row_count <= CUT_ROWS_MAX:
             return taken(self.read(block, columns), at)
-        at = at + (block.start - block.row_group * ROW_GROUP_ROWS)
+        at = at + (block.start - block.row_group * self._meta.rows_per_group)
         values: dict[int, pa.Array] = {}
         for file, _, in_file in self._by_file(columns):
             names = [file.name_by_id[column.id] for column in in_file]
@@ -432,7 +434,7 @@ class BaseColumns:
         values: dict[int, pa.Array] = {}
         is_short = are_in_few_pages(rowids)
         for file, short_unit, in_file in self._by_file(columns):
-            unit = short_unit if is_short else ROW_GROUP_ROWS
+            unit = short_unit if is_short else self._meta.rows_per_group
             numbers = rowids // unit
             parts, positions = [], []
             for number in np.unique(numbers).tolist():
@@ -480,7 +482,7 @@ class BaseColumns:
         count = min(count, whole)
         missing = [c for c in columns if len(page.get(c.id, ())) < count]
         if missing:
-            if unit == ROW_GROUP_ROWS or any(c.id in page for c in missing):
+            if unit == self._meta.rows_per_group or any(c.id in page for c in missing):
                 count = whole
             names = [file.name_by_id[c.id] for c in missing]
             arrays = map(_without_rest, file.read_rows(start, start + count, names))
@@ -503,7 +505,12 @@ class BaseColumns:
         file: BaseDataFile = self._cache.get_or_load(
             str(path), lambda: (BaseDataFile(path, ref), nbytes)
         )
-        self._short_units[column_id] = file.short_unit(column_id)
+        group_rows = self._meta.rows_per_group
+        _, found = file.row_group_rows(0)
+        if found > group_rows or (file.row_group_count > 1 and found != group_rows):
+            raise CorruptionError(f"{path}: row groups of {found} rows, expected {group_rows}")
+        # A file with one row group does not know how many rows others of the rowset have.
+        self._short_units[column_id] = min(file.short_unit(column_id), group_rows)
         self._files[column_id] = weakref.ref(file)
         return file
 

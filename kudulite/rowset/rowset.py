@@ -48,6 +48,7 @@ from typing import Annotated, Generic, Protocol, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from kudulite.basefile.base_data import ROW_GROUP_ROWS
 from kudulite.delta.delta_applier import DeltaApplier, select
 from kudulite.delta.delta_file import (
     TIMESTAMP_UNASSIGNED,
@@ -493,7 +494,7 @@ class RowSetMeta(JsonForm):
     """One DiskRowSet. `key_min` and `key_max` are inclusive encoded keys.
 
     REDO files are oldest first, UNDO files newest first. Superblocks of the first format have no
-    UNDO files and do not name them.
+    UNDO files and do not name them. `group_rows` are the rows of the row groups of wide base data.
     """
 
     id: Annotated[str, Stored(name="rowset id")]
@@ -507,6 +508,12 @@ class RowSetMeta(JsonForm):
     delete_timestamp: int | None = None
     redo: tuple[DeltaFileMeta, ...] = ()
     undo: Annotated[tuple[DeltaFileMeta, ...], Stored(may_be_absent=True)] = ()
+    group_rows: Annotated[int | None, Stored(may_be_none=True)] = None
+
+    @property
+    def rows_per_group(self) -> int:
+        """The rows of each row group of base data but the last."""
+        return self.group_rows or ROW_GROUP_ROWS
 
     @property
     def live_row_count(self) -> int:

@@ -6,8 +6,12 @@
 A new rowset begins where a row group would take the open one over `ROWSET_ROWS_MAX` rows or
 `ROWSET_BYTES_MAX` Arrow bytes, deltas included. The rowsets of one writer have disjoint key ranges.
 
+The first rows of a rowset decide how many rows its row groups have: ROW_GROUP_ROWS, or fewer if
+these have more than ROW_GROUP_BYTES. A new rowset also begins where rows become so wide that a row
+group would have more than twice as many bytes.
+
 **Invariants** (1) memory holds the rows of less than one row group and of one piece, and the keys
-and deltas of one rowset; (2) all row groups of a rowset but its last are full.
+and deltas of one rowset; (2) all row groups of a rowset but its last have the same number of rows.
 
 **Threads** one per writer; no other thread sees the files before a superblock lists them.
 
@@ -26,7 +30,12 @@ from types import TracebackType
 import numpy as np
 import pyarrow as pa
 
-from kudulite.basefile.base_data import ROW_GROUP_ROWS, BaseDataWriter
+from kudulite.basefile.base_data import (
+    ROW_GROUP_BYTES,
+    ROW_GROUP_ROWS,
+    BaseDataWriter,
+    group_rows_of,
+)
 from kudulite.basefile.bloom import write_bloom
 from kudulite.basefile.key_index import write_key_index
 from kudulite.delta.delta_file import OP_DELETE, DeltaRows, write_deltas
@@ -53,6 +62,7 @@ class RowSetWriter:
         self._open: _OpenRowSet | None = None
         self._waiting: list[RowImages] = []
         self._row_count = 0
+        self._nbytes = 0
 
     def add(self, rows: RowImages) -> None:
         """Add rows with keys above all added before; whole row groups are written at once.
@@ -62,8 +72,9 @@ class RowSetWriter:
         assert len(rows) == rows.rows.num_rows
         self._waiting.append(rows)
         self._row_count += len(rows)
-        while self._row_count >= ROW_GROUP_ROWS:
-            self._write(self._taken(ROW_GROUP_ROWS))
+        self._nbytes += rows.nbytes
+        while self._row_count >= (group_rows := self._group_rows()):
+            self._write(self._taken(group_rows), group_rows)
 
     def finish(self) -> tuple[RowSetMeta, ...]:
         """Write the remaining rows; return the entries of all rowsets in order of keys.
@@ -72,7 +83,8 @@ class RowSetWriter:
         durable. Raises StorageError.
         """
         if self._row_count:
-            self._write(self._taken(self._row_count))
+            group_rows = self._group_rows()
+            self._write(self._taken(self._row_count), group_rows)
         self._close()
         return tuple(self._written)
 
@@ -88,6 +100,19 @@ class RowSetWriter:
         if self._open is not None:
             self._open.files.__exit__(kind, error, trace)
 
+    def _group_rows(self) -> int:
+        """Return the rows of the next row group: those of the open rowset, or what fits in one."""
+        row_bytes = self._nbytes // max(1, self._row_count)
+        if self._open is not None:
+            next_rows = min(self._row_count, self._open.group_rows)
+            if next_rows * row_bytes > 2 * ROW_GROUP_BYTES:
+                self._close()  # the rows that wait now are wider than its first ones
+        if self._open is not None:
+            return self._open.group_rows
+        if self._nbytes <= ROW_GROUP_BYTES:
+            return ROW_GROUP_ROWS
+        return group_rows_of(row_bytes)
+
     def _taken(self, count: int) -> list[RowImages]:
         """Remove the first `count` waiting rows and return them."""
         taken: list[RowImages] = []
@@ -101,13 +126,14 @@ class RowSetWriter:
             count -= len(part)
         return taken
 
-    def _write(self, group: list[RowImages]) -> None:
+    def _write(self, group: list[RowImages], group_rows: int) -> None:
         """Write a row group, to a new rowset where the open one is full."""
         row_count, nbytes = sum(map(len, group)), sum(part.nbytes for part in group)
+        self._nbytes = sum(part.nbytes for part in self._waiting)
         if self._open is not None and not self._open.has_room(row_count, nbytes):
             self._close()
         if self._open is None:
-            self._open = _OpenRowSet(self._file_system, self._folder, self._schema)
+            self._open = _OpenRowSet(self._file_system, self._folder, self._schema, group_rows)
         self._open.write(group, row_count, nbytes)
 
     def _close(self) -> None:
@@ -119,9 +145,12 @@ class RowSetWriter:
 class _OpenRowSet:
     """A rowset whose base data is being written; `files` closes what is open."""
 
-    def __init__(self, file_system: FileSystem, folder: Path, schema: Schema) -> None:
+    def __init__(
+        self, file_system: FileSystem, folder: Path, schema: Schema, group_rows: int
+    ) -> None:
         self._file_system = file_system
         self._schema = schema
+        self.group_rows = group_rows
         self._id = uuid.uuid4().hex
         self._folder = folder / self._id
         self._parts: list[RowImages] = []  # with `_no_rows` as their rows
@@ -132,7 +161,8 @@ class _OpenRowSet:
         self.files = ExitStack()
         path = self._folder / f"base-{uuid.uuid4().hex}.parquet"
         self._sink = self.files.enter_context(file_system.open_sink(path))
-        self._base = self.files.enter_context(BaseDataWriter(self._sink, schema.columns))
+        base = BaseDataWriter(self._sink, schema.columns, group_rows)
+        self._base = self.files.enter_context(base)
 
     def has_room(self, row_count: int, nbytes: int) -> bool:
         """Return whether so many more rows and bytes are within the limits of a rowset."""
@@ -168,6 +198,7 @@ class _OpenRowSet:
             base=(BaseFileMeta(base, tuple(column.id for column in self._schema.columns)),),
             key_index=key_index,
             bloom=bloom,
+            group_rows=None if self.group_rows == ROW_GROUP_ROWS else self.group_rows,
         )
         meta = _write_history(self._file_system, self._folder, meta, images)
         self._file_system.sync_directory(self._folder)

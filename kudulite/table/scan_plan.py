@@ -22,7 +22,6 @@ from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 
-from kudulite.basefile.base_data import ROW_GROUP_ROWS
 from kudulite.errors import ConflictError, TimestampError
 from kudulite.model.hybrid_time import format_timestamp, parse_timestamp
 from kudulite.model.predicate import BoundPredicates, Predicate
@@ -118,13 +117,14 @@ def cut_pieces(
             rows = rowset.live_row_count(spec.timestamp)
             groups.append((rowset.key_min, rows * MEMORY_ROW_BYTES, rows))
             continue
-        group_count = -(-rowset.meta.row_count // ROW_GROUP_ROWS)
+        group_rows = rowset.meta.rows_per_group
+        group_count = -(-rowset.meta.row_count // group_rows)
         size = int(rowset.meta.base_bytes * share) // group_count + 1
         rows = rowset.meta.row_count // group_count
         if group_count == 1:
             groups.append((rowset.key_min, size, rows))
             continue
-        for start in range(0, rowset.meta.row_count, ROW_GROUP_ROWS):
+        for start in range(0, rowset.meta.row_count, group_rows):
             groups.append((rowset.key_index.slice(start, start + 1)[0], size, rows))
     pieces: list[ScanPiece] = []
     for key, size, rows in sorted(groups):

@@ -37,7 +37,6 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from kudulite.basefile.base_data import ROW_GROUP_ROWS
 from kudulite.delta.delta_file import DeltaFileMeta
 from kudulite.rowset.rowset import RowSetMeta, is_fully_ancient, without_ancient_undo
 from kudulite.rowset.rowset_writer import ROWSET_ROWS_MAX
@@ -392,7 +391,7 @@ def fullness(meta: RowSetMeta) -> float:
     A writer starts the next rowset at the end of a row group, for reasons of size that the entry
     does not record. A rowset with a whole number of row groups therefore counts as full.
     """
-    if meta.row_count % ROW_GROUP_ROWS == 0:
+    if meta.row_count % meta.rows_per_group == 0:
         return 1.0
     return min(1.0, max(meta.bytes_on_disk / FULL_ROWSET_BYTES, meta.row_count / ROWSET_ROWS_MAX))
 

@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kudulite.basefile.base_data import ROW_GROUP_ROWS
+from kudulite.basefile.base_data import group_rows_of
 from kudulite.delta.delta_file import (
     OP_DELETE,
     OP_UPDATE,
@@ -226,8 +226,9 @@ class Resolver:
         with RowSetWriter(self.file_system, self.folder / folder, self.schema) as writer:
             # Rows are gathered a row group at a time: all of them would be a second copy of the
             # batch in memory.
-            for start in range(0, len(at), ROW_GROUP_ROWS):
-                part = at[start : start + ROW_GROUP_ROWS]
+            step = group_rows_of(resolved.rows.nbytes // resolved.rows.num_rows)
+            for start in range(0, len(at), step):
+                part = at[start : start + step]
                 part_keys = new_keys.slice(start, start + len(part))
                 writer.add(RowImages(part_keys, self._new_rows(resolved, part)))
             return writer.finish()

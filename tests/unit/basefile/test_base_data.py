@@ -18,9 +18,9 @@ from kudulite.basefile.base_data import (
     BaseDataFile,
     BaseDataWriter,
     footer_bounds,
+    group_rows_of,
     parquet_encoding,
     sealed_footer,
-    write_base_data,
 )
 from kudulite.errors import CorruptionError, FormatVersionError, StorageError
 from kudulite.fs.file_system import FileRef, FileSystem
@@ -86,6 +86,13 @@ def with_nulls(array, pattern, seed):
         "runs": (row // 500) % 2 == 0,
     }
     return pc.if_else(pa.array(~masks[pattern]), array, pa.scalar(None, array.type))
+
+
+def write_base_data(sink, rows, columns):
+    """Write all rows at once."""
+    with BaseDataWriter(sink, columns) as writer:
+        writer.write(rows)
+        return writer.close()
 
 
 def write(folder, table, columns, name="base.parquet"):
@@ -404,18 +411,61 @@ def test_every_flipped_bit_of_the_footer_is_corruption(tmp_path):
             BaseDataFile(file.path, file.ref).row_count  # noqa: B018
 
 
+def test_wide_rows_have_smaller_row_groups(tmp_path):
+    """A half of the rows, a quarter and so on; older software refuses the format version 2."""
+    table, columns = three_column_table(100)
+    path = tmp_path / "base.parquet"
+    with FileSystem().open_sink(path) as sink, BaseDataWriter(sink, columns, 32) as writer:
+        writer.write(table.slice(0, 64))
+        writer.write(table.slice(64))
+        writer.close()
+        ref = sink.finish()
+    file = BaseDataFile(path, ref)
+    assert pq.read_metadata(path).metadata[b"kudulite.format_version"] == b"2"
+    assert (file.group_rows, file.row_group_count) == (32, 4)
+    assert [file.row_group_rows(n) for n in (0, 3)] == [(0, 32), (96, 100)]
+    assert read_all(file).equals(table)
+    (ids,) = file.read_rows(70, 75, ["id"])
+    assert ids.equals(table["id"].combine_chunks().slice(70, 5))
+
+
+@pytest.mark.parametrize("group_rows", [24, 131072 // 3])
+def test_row_groups_of_other_sizes_are_damage(tmp_path, group_rows):
+    """The rows of a row group are 131,072 divided by a whole number of twos."""
+    table, columns = three_column_table(2 * group_rows)
+    path = tmp_path / "base.parquet"
+    with FileSystem().open_sink(path) as sink, BaseDataWriter(sink, columns, group_rows) as writer:
+        writer.write(table)
+        writer.close()
+        ref = sink.finish()
+    with pytest.raises(CorruptionError, match="row groups of"):
+        read_all(BaseDataFile(path, ref))
+
+
+def test_rows_of_a_row_group_by_their_bytes():
+    """As many as fit in the bytes of a row group, never more than ROW_GROUP_ROWS."""
+    assert [group_rows_of(size) for size in (0, 100, 256, 257, 16384)] == [
+        ROW_GROUP_ROWS,
+        ROW_GROUP_ROWS,
+        ROW_GROUP_ROWS,
+        ROW_GROUP_ROWS // 2,
+        ROW_GROUP_ROWS // 64,
+    ]
+    assert group_rows_of(1 << 40) == 1
+
+
 def test_a_newer_format_version_is_refused(tmp_path):
-    """A well-formed file, its checksum right, of version 2."""
+    """A well-formed file, its checksum right, of version 3."""
     table, columns = three_column_table(100)
     file = write(tmp_path, table, columns)
     whole = file.path.read_bytes()
     key = b"kudulite.format_version\x18\x01"
-    newer = bytearray(whole.replace(key + b"1", key + b"2"))
+    newer = bytearray(whole.replace(key + b"1", key + b"3"))
     position = newer.rfind(b"kudulite.footer_crc32") + 23
     newer[position : position + 8] = b"00000000"
     start, _ = footer_bounds(newer, len(newer))
     file.path.write_bytes(newer[:start] + sealed_footer(bytes(newer[start - 1 :]))[1:])
-    with pytest.raises(FormatVersionError, match=r"base\.parquet.*version 2.*upgrade"):
+    with pytest.raises(FormatVersionError, match=r"base\.parquet.*version 3.*upgrade"):
         BaseDataFile(file.path, file.ref).row_count  # noqa: B018
 
 
