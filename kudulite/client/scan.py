@@ -53,7 +53,7 @@ from kudulite.tablet.tablet_scan import (
 )
 
 READ_THREADS = min(8, os.cpu_count() or 1)
-BLOCKS_AHEAD = 2 * READ_THREADS
+BLOCKS_AHEAD = READ_THREADS + 2
 # A scan with a limit reads so many blocks without reading ahead.
 LIMITED_BLOCKS = 4
 
