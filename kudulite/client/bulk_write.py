@@ -34,7 +34,15 @@ from kudulite.model.schema import Schema
 from kudulite.table.commit import Commit
 from kudulite.table.maintenance import maintain_soon
 from kudulite.table.row_write import RowWriter
-from kudulite.table.stage import StagedTask, Stager, WriteState, base_of, end_write, is_committed
+from kudulite.table.stage import (
+    StagedTask,
+    Stager,
+    WriteState,
+    base_of,
+    columns_of,
+    end_write,
+    is_committed,
+)
 from kudulite.table.table_store import TableStore, default_environment
 from kudulite.tablet.operation import Operation, WriteSpec, raise_row_error
 from kudulite.tablet.row_effects import RowOperation, RowWriteResult, WriteCounts
@@ -151,7 +159,7 @@ class SmallWrite:
             ignore_null=self.ignore_null,
         )
         stager = Stager(self.store, WriteState("", manifest.version, "", spec), manifest)
-        checked = stager.checked_rows(rows)
+        checked = stager.checked_rows(columns_of(rows))
         codes = np.full(rows.num_rows, int(self.operation), dtype=np.uint8)
         stager.check_nulls(checked, codes)
         keys = {name: checked.column(name).chunk(0) for name in manifest.schema.key_names}

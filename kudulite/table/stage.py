@@ -22,7 +22,7 @@ import errno
 import json
 import os
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +39,7 @@ from kudulite.table.table_store import STAGING_FOLDER, TableStore
 from kudulite.tablet.operation import Operation, WriteSpec, parse_change_operation, raise_row_error
 from kudulite.tablet.resolve import OperationBatch, Resolver, StagedTablet
 
-STAGE_BYTES_MAX = 256 << 20
+STAGE_BYTES_MAX = 160 << 20
 # A table in memory is staged whole up to this, since it is there anyway and makes fewer rowsets.
 # Below 2 GiB every column fits one Arrow array with 32-bit offsets.
 PART_BYTES_MAX = 3 << 29
@@ -76,48 +76,66 @@ class Stager:
             for _ in batches:  # its rows may be refused now: those that it inserted are there
                 pass
             return StagedTask(self.state.write_id, task_index)
-        for chunk in _chunks(batches):
-            if not chunk.num_rows:
-                continue
-            rows = self.checked_rows(chunk)
-            codes = self._operation_codes(chunk)
-            self.check_nulls(rows, codes)
-            if self.state.is_resolved_at_commit:
-                operations += self._stage_operations(rows, codes)
-            else:
-                tablets += self._stage_resolved(rows, codes)
+        for pieces in _chunks(batches):
+            # A method of its own: what it holds is freed before more batches are collected.
+            self._stage_pieces(pieces, tablets, operations)
         return StagedTask(self.state.write_id, task_index, tuple(tablets), tuple(operations))
+
+    def _stage_pieces(
+        self,
+        pieces: list[pa.Table],
+        tablets: list[StagedTablet],
+        operations: list[StagedOperations],
+    ) -> None:
+        """Stage the rows of `pieces`, which is emptied, and append the staged parts."""
+        row_count = sum(piece.num_rows for piece in pieces)
+        if not row_count:
+            return
+        columns = columns_of(pa.concat_tables(pieces))
+        names = list(columns)
+        operation_column = columns.get(self.state.operation_column or "")
+        pieces.clear()
+        rows = self.checked_rows(columns)
+        codes = self._operation_codes(operation_column, names, row_count)
+        self.check_nulls(rows, codes)
+        if self.state.is_resolved_at_commit:
+            operations += self._stage_operations(rows, codes)
+        else:
+            tablets += self._stage_resolved(rows, codes)
 
     # -- checking
 
-    def checked_rows(self, chunk: pa.Table) -> pa.Table:
-        """Return the write's columns with the table's exact types, in one piece."""
+    def checked_rows(self, columns: dict[str, pa.ChunkedArray]) -> pa.Table:
+        """Return the write's columns with the table's exact types, in one piece.
+
+        Takes `columns` out, one by one: a column in chunks is copied, and its chunks are freed.
+        """
         names = [*self.manifest.schema.key_names, *self.state.spec.value_columns]
-        missing = [name for name in names if name not in chunk.column_names]
+        missing = [name for name in names if name not in columns]
         if missing:
             raise SchemaError(
                 f"table {self.store.name!r}: batch without column {missing[0]!r}; it has"
-                f" {', '.join(chunk.column_names)}"
+                f" {', '.join(columns)}"
             )
         arrays = []
         for name in names:
-            column = self.manifest.schema.column(name)
-            arrays.append(
-                cast_to_column(chunk.column(name), column.type, column=name, table=self.store.name)
-            )
+            column, table = self.manifest.schema.column(name), self.store.name
+            arrays.append(cast_to_column(columns.pop(name), column.type, column=name, table=table))
         return pa.Table.from_arrays(arrays, names=names)
 
-    def _operation_codes(self, chunk: pa.Table) -> np.ndarray:
+    def _operation_codes(
+        self, column: pa.ChunkedArray | None, names: Sequence[str], row_count: int
+    ) -> np.ndarray:
         name, operation = self.state.operation_column, self.state.spec.operation
         if name is None:
             assert operation is not None
-            return np.full(chunk.num_rows, int(operation), dtype=np.uint8)
-        if name not in chunk.column_names:
+            return np.full(row_count, int(operation), dtype=np.uint8)
+        if column is None:
             raise SchemaError(
                 f"table {self.store.name!r}: batch without operation column {name!r}; it has"
-                f" {', '.join(chunk.column_names)}"
+                f" {', '.join(names)}"
             )
-        encoded = chunk.column(name).combine_chunks().dictionary_encode()
+        encoded = column.combine_chunks().dictionary_encode()
         if encoded.indices.null_count:
             raise RowError(
                 f"table {self.store.name!r}: operation column {name!r} is null in"
@@ -250,18 +268,26 @@ def _pieces(batches: Iterable[Batch]) -> Iterator[pa.Table]:
             yield table.slice(start, step)
 
 
-def _chunks(batches: Iterable[Batch]) -> Iterator[pa.Table]:
-    """Collect batches to tables of about STAGE_BYTES_MAX, and cut those above PART_BYTES_MAX."""
+def _chunks(batches: Iterable[Batch]) -> Iterator[list[pa.Table]]:
+    """Collect batches up to about STAGE_BYTES_MAX, and cut tables above PART_BYTES_MAX.
+
+    The consumer empties each list.
+    """
     waiting: list[pa.Table] = []
     size = 0
     for table in _pieces(batches):
         waiting.append(table)
         size += table.nbytes
         if size >= STAGE_BYTES_MAX:
-            yield pa.concat_tables(waiting)
-            waiting, size = [], 0
+            yield waiting
+            size = 0
     if waiting:
-        yield pa.concat_tables(waiting)
+        yield waiting
+
+
+def columns_of(rows: pa.Table) -> dict[str, pa.ChunkedArray]:
+    """Return the columns of rows by name; names are distinct."""
+    return dict(zip(rows.column_names, rows.columns, strict=True))
 
 
 @dataclass(frozen=True)

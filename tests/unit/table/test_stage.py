@@ -1,0 +1,33 @@
+"""Staging of a bulk write: memory does not grow with the number of batches."""
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from kudulite.table import stage
+
+BATCH_ROWS = 1000
+
+
+def batches(count: int, held: list[int]) -> Iterator[pa.RecordBatch]:
+    """Batches in memory of Arrow's pool; notes the bytes there whenever one is asked for."""
+    pool = pa.default_memory_pool()
+    before = pool.bytes_allocated()
+    for number in range(count):
+        held.append(pool.bytes_allocated() - before)
+        ids = pa.array(range(number, count * BATCH_ROWS, count), pa.int64())
+        yield pa.record_batch({"id": ids, "text": pa.repeat("x" * 200, BATCH_ROWS)})
+
+
+def test_a_load_from_a_reader_holds_the_batches_of_one_part(core, monkeypatch):
+    """A part is staged and freed before the batches of the next one are collected."""
+    schema = pa.schema({"id": pa.int64(), "text": pa.string()})
+    table = core.client("a").create_table(
+        "t", schema, primary_key="id", hash_partitions=[(["id"], 2)]
+    )
+    batch_bytes = next(batches(1, [])).nbytes
+    monkeypatch.setattr(stage, "STAGE_BYTES_MAX", 4 * batch_bytes)
+    held: list[int] = []
+    reader = pa.RecordBatchReader.from_batches(schema, batches(40, held))
+    assert table.insert(reader).inserted == 40 * BATCH_ROWS
+    assert max(held) < 6 * batch_bytes, [size / batch_bytes for size in held]
