@@ -323,10 +323,11 @@ def _scan_without_excluded(spark: SparkSession, files: Sequence[NativeFile]) -> 
 
 
 def excluded_bits(files: Sequence[NativeFile]) -> tuple[np.ndarray, int]:
-    """Return an int64 array with a bit for each row of files of different sizes, and a number n.
+    """Return an int64 array with a bit for each row of the files, and a number n.
 
-    The bits of a file begin at array[file size % n]; they are 1 for excluded rows."""
-    sizes = np.array([file.size_bytes for file in files])
+    The bits of a file begin at array[file size % n]; they are 1 for excluded rows. Only files
+    without excluded rows may be of equal size."""
+    sizes = np.array(sorted({file.size_bytes for file in files}))
     count = len(sizes)
     while len(np.unique(sizes % count)) < len(sizes):
         count += 1 + count // 16

@@ -40,6 +40,7 @@ def test_a_row_is_found_excluded_if_it_is(seed):
         row_count = int(random.choice([1, 63, 64, 65, 300]))
         chosen = random.choice(row_count, random.integers(0, row_count + 1), replace=False)
         files.append(made_file(int(size), row_count, sorted(chosen.tolist())))
+    files += [made_file(7, 65, []), made_file(7, 300, [])]  # many small files are of one size
     numbers, count = excluded_bits(files)
     assert numbers.dtype == np.int64
     for file in files:
