@@ -494,7 +494,8 @@ def _scatter_fixed(
     is_own: bool,
 ) -> pa.Array:
     cells = _values(base)
-    if not is_own or not cells.flags.writeable:
+    # Arrow makes the values and the validity of an array of nulls from one buffer.
+    if not is_own or base.null_count or not cells.flags.writeable:
         cells = cells.copy()
     cells[positions] = _values(values)
     valid = None

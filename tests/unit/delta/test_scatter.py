@@ -59,6 +59,14 @@ def test_text_that_is_all_null_replaces_text():
     assert found.to_pylist() == ["a", None, None, None]
 
 
+@pytest.mark.parametrize("make", [pa.nulls, lambda n, kind: pa.repeat(pa.scalar(None, kind), n)])
+def test_a_base_of_ones_own_that_is_all_null_stays_null_elsewhere(make):
+    """Its values and its validity may be one buffer."""
+    base = make(50, pa.int32())
+    found = scatter(base, np.array([0, 49]), pa.array([5, 6], pa.int32()), is_own=True)
+    assert found.to_pylist() == [5, *[None] * 48, 6]
+
+
 OWN_VALUES = VALUES | {
     pa.string(): ("abc", "xyz", "ä!"),  # three bytes each
     pa.binary(): (b"\0\1", b"ab", b"cd"),
