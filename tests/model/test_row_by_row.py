@@ -32,7 +32,7 @@ from tests.support.tables.core_tables import CoreTables
 from tests.support.tiers import tiered
 
 OPERATIONS_TOTAL = 100_000
-SEEDS = range(60)
+SEEDS = range(36)
 SETUPS = [
     Setup(keys, layout, required)
     for (keys, layout), required in zip(
