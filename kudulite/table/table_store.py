@@ -84,7 +84,7 @@ PUBLISH_ATTEMPTS_MAX = 1000
 # Decoded pages of point reads, key indexes, bloom filters and merged deltas. If the decoded pages
 # exceed the cache, random lookups decode a page almost every time.
 BLOCK_CACHE_MEMORY_FRACTION = 8
-BLOCK_CACHE_BYTES_MAX = 512 << 20
+BLOCK_CACHE_BYTES_MAX = 1 << 30
 
 
 @dataclass(frozen=True)
