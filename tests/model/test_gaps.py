@@ -50,10 +50,10 @@ READS: list[Step] = [("peek", 1, "scan", place) for place in range(0, 12, 3)]
 CASES = [("merge", gap, "one") for gap in GAPS]
 CASES += [("merge", "built", "ranges"), ("minor", "built", "one")]
 CASES += [("major", gap, "one") for gap in ("read", "built", "carried")]
-# In the quick tier the actions are shared out.
+# The quick tier takes some of the actions.
 QUICK = [
-    ("merge", "built", "one", slice(0, None, 2)),
-    ("major", "carried", "one", slice(1, None, 2)),
+    ("merge", "built", "one", slice(0, None, 4)),
+    ("major", "carried", "one", slice(2, None, 4)),
 ]
 
 

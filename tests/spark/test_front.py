@@ -73,7 +73,6 @@ def test_a_filter_on_the_key_opens_one_tablet(spark, path):
     assert frame.filter("k = 7").rdd.getNumPartitions() == 1
 
 
-@pytest.mark.quick
 def test_a_dataframe_stays_at_its_load(spark, tmp_path):
     """All its scans are of one snapshot, with a schema of the user, too."""
     place = str(tmp_path / "t")

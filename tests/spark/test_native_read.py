@@ -19,7 +19,7 @@ from kudulite_spark import literals, native_read
 from kudulite_spark.native_read import FileReader
 from tests.support.spark.spark_tables import load, make_table, rows
 from tests.support.tables.typed_tables import COLUMNS, TypedTable, random_table
-from tests.support.tiers import tiered
+from tests.support.tiers import by_tier, tiered
 
 # Nearly all rows from Parquet; and nearly none.
 NATIVE = NativeLimits(excluded_fraction_max=1)
@@ -51,7 +51,8 @@ def test_rows_are_those_of_the_source_and_of_a_scan(spark, made, limits, monkeyp
     """At several moments, with all types, NULL, NaN, -0.0 and days of an older calendar."""
     monkeypatch.setattr(native_read, "LIMITS", limits)
     schema = made.table.arrow_schema
-    for moment in made.moments[1::3] if limits is NATIVE else made.moments[-1:]:
+    every = by_tier(6, 3)
+    for moment in made.moments[1::every] if limits is NATIVE else made.moments[-1:]:
         expected = content(made.table.scan(at=moment).to_arrow(), schema)
         frame = kudulite_spark.read_table(spark, made.path, snapshot=moment)
         assert content(frame, schema) == expected, moment

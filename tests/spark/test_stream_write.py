@@ -3,8 +3,6 @@
 import json
 import os
 
-import pytest
-
 import kudulite
 from tests.support.spark.spark_tables import (
     error_of,
@@ -38,7 +36,6 @@ def add(folder, *batches):
         os.utime(path, (FIRST_FILE_SECONDS + number,) * 2)  # Spark takes the oldest first
 
 
-@pytest.mark.quick
 def test_batches_are_committed_once(spark, tmp_path):
     """An insert that is run again after its commit is neither refused nor doubled; the table is
     made with the first batch; an empty batch is no version; the user's id wins."""
