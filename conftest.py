@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parent
 
 # A failure prints the blob that repeats it. No deadline: machines differ too much. Property tests
-# are in both tiers: of a hundred examples the quick one draws thirty, the full one the rest.
-hypothesis.settings.register_profile("full", deadline=None, print_blob=True, max_examples=70)
+# are in both tiers: of a hundred examples the quick one draws twenty, the full one the rest.
+hypothesis.settings.register_profile("full", deadline=None, print_blob=True, max_examples=80)
 hypothesis.settings.register_profile(
-    "quick", hypothesis.settings.get_profile("full"), max_examples=30
+    "quick", hypothesis.settings.get_profile("full"), max_examples=20
 )
 
 # In runs as short as these, Java's optimising compiler costs more than it gives, and verifying the
