@@ -13,16 +13,14 @@ from deltalake import DeltaTable, write_deltalake
 from stores.engines import (
     SERIES_ORDER,
     polars_aggregate,
-    polars_get,
-    polars_keys,
-    polars_range,
     polars_series,
 )
-from stores.store import ChangedTables, Store
+from stores.polars_store import PolarsStore
+from stores.store import ChangedTables
 from stores.workload import KEY, SCHEMA, Aggregate
 
 
-class DeltaStore(Store):
+class DeltaStore(PolarsStore):
     """A table without partitions. The feed makes a merge up to a third slower."""
 
     title = "delta-rs"
@@ -49,15 +47,6 @@ class DeltaStore(Store):
 
     def everything(self) -> pa.Table:
         return self._frame().collect().to_arrow()
-
-    def rows_of_range(self, low: int, high: int) -> pa.Table:
-        return polars_range(self._frame(), low, high)
-
-    def rows_of_keys(self, keys: pa.Array) -> pa.Table:
-        return polars_keys(self._frame(), keys)
-
-    def get(self, key: int) -> dict[str, Any]:
-        return polars_get(self._frame(), key)
 
     def aggregate(self, moment: Any = None) -> Aggregate:
         frame = self._frame() if moment is None else pl.scan_delta(self.path, version=moment)

@@ -34,27 +34,6 @@ def polars_aggregate(frame: pl.LazyFrame) -> Aggregate:
     return aggregate_of_rows(grouped.collect().rows())
 
 
-def polars_range(frame: pl.LazyFrame, low: int, high: int) -> pa.Table:
-    """Return the rows of the keys from `low` to `high`, exclusive, by Polars."""
-    import polars as pl
-
-    return frame.filter((pl.col(KEY) >= low) & (pl.col(KEY) < high)).collect().to_arrow()
-
-
-def polars_keys(frame: pl.LazyFrame, keys: pa.Array) -> pa.Table:
-    """Return the rows of these keys, by Polars; a semi join takes twice the time."""
-    import polars as pl
-
-    return frame.filter(pl.col(KEY).is_in(pl.Series(keys))).collect().to_arrow()
-
-
-def polars_get(frame: pl.LazyFrame, key: int) -> dict[str, Any]:
-    """Return the row of one key, by Polars."""
-    import polars as pl
-
-    return frame.filter(pl.col(KEY) == key).collect().row(0, named=True)
-
-
 def polars_series(frame: pl.LazyFrame, series: int, start: int, end: int) -> pa.Table:
     """Return the rows of a series in a range of time, by Polars."""
     import polars as pl

@@ -13,21 +13,18 @@ from stores.engines import (
     SERIES_ORDER,
     deleted,
     polars_aggregate,
-    polars_get,
-    polars_keys,
-    polars_range,
     polars_series,
     updated,
     upserted,
 )
-from stores.store import Store
+from stores.polars_store import PolarsStore
 from stores.workload import KEY, SCHEMA, Aggregate
 
 # Polars warns if its own planner is not installed.
 os.environ.setdefault("POLARS_ICEBERG_PLANNER", "pyiceberg")
 
 
-class IcebergStore(Store):
+class IcebergStore(PolarsStore):
     """A table without partitions.
 
     Batches are applied by pyarrow and the table is overwritten. `Table.upsert` compares rows in
@@ -67,15 +64,6 @@ class IcebergStore(Store):
 
     def everything(self) -> pa.Table:
         return self.table.scan().to_arrow().cast(SCHEMA)
-
-    def rows_of_range(self, low: int, high: int) -> pa.Table:
-        return polars_range(self._frame(), low, high)
-
-    def rows_of_keys(self, keys: pa.Array) -> pa.Table:
-        return polars_keys(self._frame(), keys)
-
-    def get(self, key: int) -> dict[str, Any]:
-        return polars_get(self._frame(), key)
 
     def aggregate(self, moment: Any = None) -> Aggregate:
         return polars_aggregate(pl.scan_iceberg(self.table, snapshot_id=moment))

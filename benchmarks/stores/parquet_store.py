@@ -15,21 +15,18 @@ from stores.engines import (
     SERIES_ORDER,
     deleted,
     duckdb_aggregate,
-    polars_get,
-    polars_keys,
-    polars_range,
     polars_series,
     updated,
     upserted,
 )
-from stores.store import Store
+from stores.polars_store import PolarsStore
 from stores.workload import KEY, Aggregate
 
 # Of kudulite's base data.
 ROW_GROUP_ROWS = 131_072
 
 
-class ParquetStore(Store):
+class ParquetStore(PolarsStore):
     """One file for each version; older versions stay. Polars reads rows, DuckDB aggregates."""
 
     title = "rewritten Parquet"
@@ -55,15 +52,6 @@ class ParquetStore(Store):
 
     def everything(self) -> pa.Table:
         return pq.read_table(self._path(self.version))
-
-    def rows_of_range(self, low: int, high: int) -> pa.Table:
-        return polars_range(self._frame(), low, high)
-
-    def rows_of_keys(self, keys: pa.Array) -> pa.Table:
-        return polars_keys(self._frame(), keys)
-
-    def get(self, key: int) -> dict[str, Any]:
-        return polars_get(self._frame(), key)
 
     def aggregate(self, moment: Any = None) -> Aggregate:
         path = self._path(self.version if moment is None else moment)

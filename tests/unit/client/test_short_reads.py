@@ -115,7 +115,7 @@ def large_table(core: CoreTables) -> Table:
 
 
 def test_limited_scans_stop_early(core: CoreTables, decoded: list[int]):
-    """What is decoded depends on the limit, and neither on the table nor on the key range."""
+    """The number of decoded rows depends on the limit, not on the size of the table or range."""
     table = large_table(core)
     some = [table["k"] >= 1000, table["k"] < ROWS - 1000]
     for where in ([], some, [table["n"] == 1], [*some, table["n"] == 1]):
