@@ -10,16 +10,14 @@ Threads: any number may use one `Table`; each write is a transaction of its own.
 from __future__ import annotations
 
 import os
-import uuid
-from collections.abc import Callable, Mapping, Sequence
-from inspect import getdoc
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Never, TypeVar, Unpack
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from kudulite.client.bulk_write import Batches, BulkWrite, SmallWrite, WriteResult
-from kudulite.client.lookup import KeyLookup, arrow_batches, row_history
+from kudulite.client.batch_operations import BatchOperations
+from kudulite.client.lookup import KeyLookup, row_history
 from kudulite.client.native_plan import (
     NATIVE_LIMITS,
     NativeFile,
@@ -39,15 +37,14 @@ from kudulite.client.tokens import (
     make_change_tokens,
     make_scan_tokens,
 )
-from kudulite.errors import ColumnNotFoundError, OptionError
-from kudulite.model.aliases import Columns, Key, Keys, Moment, Row, Rows, Where, WriteOptions
+from kudulite.errors import ColumnNotFoundError
+from kudulite.model.aliases import Columns, Key, Keys, Moment, Row, Where
 from kudulite.model.predicate import ColumnExpression
 from kudulite.model.schema import Schema
 from kudulite.table.check import CheckReport, check_table
 from kudulite.table.garbage_collection import (
     GRACE_SECONDS,
     STAGING_GRACE_SECONDS,
-    collect_staging_garbage,
 )
 from kudulite.table.history import choose_snapshot, delete_tag, make_tag, newest_change
 from kudulite.table.maintenance import (
@@ -62,26 +59,15 @@ from kudulite.table.maintenance import (
 from kudulite.table.partition import PartitionSchema
 from kudulite.table.purge import PurgeReport, purge_keys
 from kudulite.table.read_request import ReadRequest, plan_rows
-from kudulite.table.stage import WriteState, begin_write
 from kudulite.table.table_store import TableStore
 from kudulite.table.tablet_memory import flush_table
-from kudulite.tablet.operation import WriteSpec, parse_operation
 
 if TYPE_CHECKING:
     import duckdb
     import polars as pl
 
-WRITE_OPTIONS = tuple(sorted(WriteOptions.__annotations__))
-Write = TypeVar("Write", bound=Callable[..., object])
 
-
-def _with_write_options(write: Write) -> Write:
-    """Explain the options that all writes share in the docstring, which `help` shows."""
-    write.__doc__ = f"{getdoc(write)}\n\n{getdoc(WriteOptions)}"
-    return write
-
-
-class Table(RowOperations):
+class Table(BatchOperations, RowOperations):
     """One table; made by `Client.table`, `Client.create_table` and `open_table`."""
 
     def __init__(self, store: TableStore) -> None:
@@ -162,153 +148,6 @@ class Table(RowOperations):
             raise ColumnNotFoundError(
                 f"table {self.name!r} has no column {column!r}; its columns are {listed}"
             ) from None
-
-    # -- writing
-
-    @_with_write_options
-    def insert(self, data: Rows, **options: Unpack[WriteOptions]) -> WriteResult:
-        """Add rows; RowError if any key is there already."""
-        return self._write("insert", data, options)
-
-    @_with_write_options
-    def insert_ignore(self, data: Rows, **options: Unpack[WriteOptions]) -> WriteResult:
-        """Add rows; those whose key is there already are ignored."""
-        return self._write("insert_ignore", data, options)
-
-    @_with_write_options
-    def upsert(self, data: Rows, **options: Unpack[WriteOptions]) -> WriteResult:
-        """Add rows, or set the given columns where the key is there."""
-        return self._write("upsert", data, options)
-
-    @_with_write_options
-    def upsert_ignore(self, data: Rows, **options: Unpack[WriteOptions]) -> WriteResult:
-        """The same as `upsert`: kudulite has no immutable columns to ignore."""
-        return self._write("upsert_ignore", data, options)
-
-    @_with_write_options
-    def update(self, data: Rows, **options: Unpack[WriteOptions]) -> WriteResult:
-        """Set the given columns; RowError if any key is absent."""
-        return self._write("update", data, options)
-
-    @_with_write_options
-    def update_ignore(self, data: Rows, **options: Unpack[WriteOptions]) -> WriteResult:
-        """Set the given columns; rows whose key is absent are ignored."""
-        return self._write("update_ignore", data, options)
-
-    @_with_write_options
-    def delete(self, data: Rows, **options: Unpack[WriteOptions]) -> WriteResult:
-        """Delete by the key columns of `data`; RowError if any key is absent."""
-        return self._write("delete", data, options)
-
-    @_with_write_options
-    def delete_ignore(self, data: Rows, **options: Unpack[WriteOptions]) -> WriteResult:
-        """Delete by the key columns of `data`; absent keys are ignored."""
-        return self._write("delete_ignore", data, options)
-
-    @_with_write_options
-    def apply(
-        self,
-        data: Rows,
-        operation_column: str = "op",
-        ordering_column: str | None = None,
-        *,
-        ignore_null: bool = False,
-        overwrite: bool = False,
-        application_id: str | None = None,
-        application_version: int | None = None,
-        **unknown: Never,
-    ) -> WriteResult:
-        """Apply a mixed batch, e.g. of change capture, in one commit.
-
-        `operation_column` holds I, U, D or operation names. Rows of a key apply in batch order,
-        unless there is an `ordering_column`.
-        """
-        _check_options(self.name, unknown)
-        names, batches = arrow_batches(data, self.schema, self.name)
-        write = self.new_bulk_write(
-            columns=[name for name in names if name != operation_column],
-            operation_column=operation_column,
-            ordering_column=ordering_column,
-            ignore_null=ignore_null,
-            overwrite=overwrite,
-            application_id=application_id,
-            application_version=application_version,
-        )
-        return self._run(write, batches)
-
-    @_with_write_options
-    def overwrite(self, data: Rows, **options: Unpack[WriteOptions]) -> WriteResult:
-        """Replace all rows in one version; the past stays readable."""
-        return self._write("upsert", data, {**options, "overwrite": True})
-
-    def truncate(self) -> WriteResult:
-        """Delete all rows in one version; the past stays readable."""
-        return self.overwrite(self.arrow_schema.empty_table())
-
-    @_with_write_options
-    def new_bulk_write(
-        self,
-        operation: str = "upsert",
-        *,
-        columns: Sequence[str] | None = None,
-        operation_column: str | None = None,
-        ordering_column: str | None = None,
-        ignore_null: bool = False,
-        overwrite: bool = False,
-        application_id: str | None = None,
-        application_version: int | None = None,
-        owner: str | None = None,
-    ) -> BulkWrite:
-        """Begin a write that is staged in pieces and committed once; see `BulkWrite`.
-
-        `columns` are those of the batches (default: all). `operation_column` is explained in
-        `apply`. An `owner` has one write at a time: beginning one removes what an earlier one has
-        staged and not committed. Raises OptionError and SchemaError before anything is written.
-        """
-        collect_staging_garbage(self._store)
-        while True:
-            flush_table(self._store)  # so that the pinned version has all rows
-            manifest = self._store.newest()
-            spec = WriteSpec.build(
-                manifest.schema,
-                list(manifest.schema.names if columns is None else columns),
-                table=self.name,
-                operation=None if operation_column is not None else parse_operation(operation),
-                ignore_null=ignore_null,
-                ordering_column=ordering_column,
-                is_overwrite=overwrite,
-            )
-            state = WriteState(
-                table_id=manifest.table_id,
-                base_version=manifest.version,
-                base_crc32=manifest.file_crc32,
-                write_id=uuid.uuid4().hex,
-                spec=spec,
-                operation_column=operation_column,
-                application_id=application_id,
-                application_version=application_version,
-                owner=owner,
-            )
-            if begin_write(self._store, state):
-                return BulkWrite(self._store, state)
-
-    def _write(self, operation: str, data: Rows, options: WriteOptions) -> WriteResult:
-        _check_options(self.name, options)
-        names, batches = arrow_batches(data, self.schema, self.name)
-        if options.keys() <= {"ignore_null"}:
-            kind = parse_operation(operation)
-            small = SmallWrite(self._store, kind, names, options.get("ignore_null", False))
-            result, batches = small.write(batches)
-            if result is not None:
-                return result
-        return self._run(self.new_bulk_write(operation, columns=names, **options), batches)
-
-    def _run(self, write: BulkWrite, batches: Batches) -> WriteResult:
-        try:
-            return write.commit([write.stage(batches)])
-        except BaseException:
-            write.abort()
-            raise
 
     # -- reading
 
@@ -559,16 +398,6 @@ class Table(RowOperations):
         write.commit([write.stage(self.scan(at=moment).to_batches())])
         move_table(hidden, target)
         return moment
-
-
-def _check_options(table: str, options: Mapping[str, object]) -> None:
-    """Raise OptionError for an option that no write has."""
-    for name in options:
-        if name not in WRITE_OPTIONS:
-            raise OptionError(
-                f"table {table!r}: unknown option {name!r} of a write; known:"
-                f" {', '.join(WRITE_OPTIONS)}"
-            )
 
 
 def store_of(table: Table) -> TableStore:
