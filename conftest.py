@@ -109,6 +109,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
         "kudulite tests",
         options={
             "spark.local.dir": str(folder / "local"),
+            # The error of a crashed worker has its trace.
+            "spark.python.worker.faulthandler.enabled": "true",
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
             "spark.driver.extraJavaOptions": f"-Dderby.system.home={folder}",
         },
