@@ -135,7 +135,6 @@ def with_spark(source: Source, path: Path) -> None:
         writer = writer.option("primaryKey", "id").option("hashPartitions", "id:2")
         writer = writer.option("operationColumn", "op").option("orderingColumn", "lsn")
         writer.save(str(path))
-    spark.stop()
 
 
 def shown(table: kudu.Table) -> list[tuple]:

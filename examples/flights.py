@@ -76,7 +76,6 @@ def main(folder: Path) -> None:
         expected = flights.filter("month = 7 AND origin = 'JFK' AND dep_time IS NOT NULL")
         assert rows.count() == expected.count()
         print(f"   {rows.count():,} flights left JFK in July")
-    spark.stop()
 
 
 def read_csv(spark: SparkSession, folder: Path) -> DataFrame:

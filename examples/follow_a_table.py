@@ -54,7 +54,6 @@ def main(folder: Path) -> None:
     count(spark, folder)
     counted = client.table("counts").scan().to_pylist()
     assert {row["state"]: row["count"] for row in counted} == {"new": 4, "paid": 6}
-    spark.stop()
     client.close()
 
 
