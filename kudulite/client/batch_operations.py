@@ -20,8 +20,9 @@ from typing import Never, TypeVar, Unpack
 from kudulite.client.bulk_write import Batches, BulkWrite, SmallWrite, WriteResult
 from kudulite.client.lookup import arrow_batches
 from kudulite.errors import OptionError
-from kudulite.model.aliases import Rows, WriteOptions
+from kudulite.model.aliases import Moment, Rows, WriteOptions
 from kudulite.table.garbage_collection import collect_staging_garbage
+from kudulite.table.history import choose_snapshot
 from kudulite.table.stage import WriteState, begin_write
 from kudulite.table.table_store import TableStore
 from kudulite.table.tablet_memory import flush_table
@@ -93,6 +94,7 @@ class BatchOperations:
         overwrite: bool = False,
         application_id: str | None = None,
         application_version: int | None = None,
+        read_at: Moment | None = None,
         **unknown: Never,
     ) -> WriteResult:
         """Apply a mixed batch, e.g. of change capture, in one commit.
@@ -110,6 +112,7 @@ class BatchOperations:
             overwrite=overwrite,
             application_id=application_id,
             application_version=application_version,
+            read_at=read_at,
         )
         return self._run(write, batches)
 
@@ -134,6 +137,7 @@ class BatchOperations:
         overwrite: bool = False,
         application_id: str | None = None,
         application_version: int | None = None,
+        read_at: Moment | None = None,
         owner: str | None = None,
     ) -> BulkWrite:
         """Begin a write that is staged in pieces and committed once; see `BulkWrite`.
@@ -143,6 +147,8 @@ class BatchOperations:
         staged and not committed. Raises OptionError and SchemaError before anything is written.
         """
         collect_staging_garbage(self._store)
+        if read_at is not None:
+            read_at = choose_snapshot(self._store, read_at, may_be_ancient=True)
         while True:
             flush_table(self._store)  # so that the pinned version has all rows
             manifest = self._store.newest()
@@ -154,6 +160,7 @@ class BatchOperations:
                 ignore_null=ignore_null,
                 ordering_column=ordering_column,
                 is_overwrite=overwrite,
+                read_at=read_at,
             )
             state = WriteState(
                 table_id=manifest.table_id,

@@ -55,6 +55,8 @@ class WriteOptions(TypedDict, total=False):
     application_id=None       the name of the series of writes that this write belongs to
     application_version=None  its number in the series; the write is skipped when this number, or
                               a higher one, was committed before under the same name
+    read_at=None              the moment at which the rows were read that this write was computed
+                              from; ConflictError if a key of the write has changed since
 
     With `ordering_column`, the row with the highest value wins, regardless of arrival order and
     also against the row in the table. Deletes are remembered for the retention period. Applying the
@@ -67,3 +69,4 @@ class WriteOptions(TypedDict, total=False):
     overwrite: bool
     application_id: str | None
     application_version: int | None
+    read_at: Moment | None

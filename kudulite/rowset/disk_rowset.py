@@ -147,18 +147,22 @@ class DiskRowSet(RowSet):
 
     def find(self, keys: KeyArray, timestamp: int) -> np.ndarray:
         """Return int64[n]: the row ids of ascending `keys` live at `timestamp`, else -1."""
-        index: KeyIndex | None = self._cache.get(self._key_index_path)
-        if len(keys) < _BLOOM_KEYS_MIN and index is not None and index.is_whole:
-            rowids = index.find(keys)
-        else:
-            rowids = np.full(len(keys), -1, dtype=np.int64)
-            maybe = np.flatnonzero(self._bloom().may_contain(keys))
-            if len(maybe):
-                rowids[maybe] = self.key_index.find(keys.take(maybe))
+        rowids = self.find_any(keys)
         if (rowids >= 0).any():
             applier = self.applier(timestamp)
             if not applier.is_empty and len(applier.deleted):
                 rowids[(rowids >= 0) & applier.is_deleted(rowids)] = -1
+        return rowids
+
+    def find_any(self, keys: KeyArray) -> np.ndarray:
+        """Return int64[n]: the row ids of ascending `keys`, live or deleted, else -1."""
+        index: KeyIndex | None = self._cache.get(self._key_index_path)
+        if len(keys) < _BLOOM_KEYS_MIN and index is not None and index.is_whole:
+            return index.find(keys)
+        rowids = np.full(len(keys), -1, dtype=np.int64)
+        maybe = np.flatnonzero(self._bloom().may_contain(keys))
+        if len(maybe):
+            rowids[maybe] = self.key_index.find(keys.take(maybe))
         return rowids
 
     def find_one(self, key: bytes, width: int | None, timestamp: int) -> int:

@@ -69,30 +69,53 @@ def block_diffs(rowset: RowSet, spec: DiffSpec) -> Iterator[Callable[[], Scanned
     return (partial(diff.read, block) for block in rowset.blocks(spec.key_scan))
 
 
+class NewestChanges:
+    """The newest change in (`start`, `end`] of each row of one rowset.
+
+    `column_ids` are the columns of the table: an update of a dropped column is no change.
+    """
+
+    def __init__(self, rowset: RowSet, start: int, end: int, column_ids: Collection[int]) -> None:
+        self._rowset = rowset
+        inserted, deleted = rowset.lifetime
+        self._inserted = inserted if start < inserted <= end else 0
+        self._deleted = deleted if deleted and start < deleted <= end else 0
+        undo, redo = rowset.delta_sources()
+        # Changes at the common insert timestamp are left out: `of` adds it to rows live then.
+        self._changed: ChangedRows = changed_rows(
+            (*undo, *redo), start, end, column_ids, not_at=self._inserted
+        )
+        self._at_insert = rowset.applier(self._inserted)
+        self._before_delete = rowset.applier(max(0, self._deleted - 1))
+
+    def of(self, rowids: np.ndarray) -> np.ndarray:
+        """Return uint64[n]: the newest change in the window of each row, 0 where there is none."""
+        newest = self._changed.newest_of(rowids)
+        for timestamp, live_at, applier in (
+            (self._inserted, self._inserted, self._at_insert),
+            (self._deleted, self._deleted - 1, self._before_delete),
+        ):
+            if timestamp:
+                is_live = self._rowset.are_live(rowids, live_at, applier)
+                newest[is_live] = np.maximum(newest[is_live], np.uint64(timestamp))
+        return newest
+
+
 class _RowSetDiff:
     """Reads the changed rows of one rowset, with the appliers of both ends of the window."""
 
     def __init__(self, rowset: RowSet, spec: DiffSpec) -> None:
         self._rowset = rowset
         self._spec = spec
-        inserted, deleted = rowset.lifetime
-        self._inserted = inserted if spec.start < inserted <= spec.end else 0
-        self._deleted = deleted if deleted and spec.start < deleted <= spec.end else 0
-        undo, redo = rowset.delta_sources()
-        # Changes at the common insert timestamp are left out: _newest adds it to rows live then.
-        self._changed: ChangedRows = changed_rows(
-            (*undo, *redo), spec.start, spec.end, spec.column_ids, not_at=self._inserted
-        )
+        self._changes = NewestChanges(rowset, spec.start, spec.end, spec.column_ids)
         self._at_start = rowset.applier(spec.start)
         self._at_end = rowset.applier(spec.end)
-        self._at_insert = rowset.applier(self._inserted)
-        self._before_delete = rowset.applier(max(0, self._deleted - 1))
 
     def read(self, block: Block) -> ScannedRows | None:
         """Return the changed rows of a block, None when there are none."""
         rowset, spec = self._rowset, self._spec
         rowids = rowset.rowids_of(block)
-        newest = self._newest(rowids)
+        newest = self._changes.of(rowids)
         at = np.flatnonzero(newest)
         if spec.key_scan.predicates.columns and len(at):
             at = at[self._matches(block, at)]
@@ -107,18 +130,6 @@ class _RowSetDiff:
         return ScannedRows(
             pa.RecordBatch.from_arrays(arrays, names=names), rowset.keys_of(block, at)
         )
-
-    def _newest(self, rowids: np.ndarray) -> np.ndarray:
-        """Return uint64[n]: the newest change in the window of each row, 0 where there is none."""
-        newest = self._changed.newest_of(rowids)
-        for timestamp, live_at, applier in (
-            (self._inserted, self._inserted, self._at_insert),
-            (self._deleted, self._deleted - 1, self._before_delete),
-        ):
-            if timestamp:
-                is_live = self._rowset.are_live(rowids, live_at, applier)
-                newest[is_live] = np.maximum(newest[is_live], np.uint64(timestamp))
-        return newest
 
     def _matches(self, block: Block, at: np.ndarray) -> np.ndarray:
         """Return bool[m]: which of the rows match the predicates on the key."""

@@ -32,6 +32,7 @@ from kudulite.delta.delta_file import DeltaFileMeta
 from kudulite.errors import ConflictError, KuduliteError, StorageError, UsageError
 from kudulite.fs.file_system import check_length
 from kudulite.fs.lock import TabletLock
+from kudulite.model.hybrid_time import format_timestamp
 from kudulite.rowset.rowset import RowSetMeta
 from kudulite.table.manifest import Manifest, TabletEntry
 from kudulite.table.stage import (
@@ -39,6 +40,7 @@ from kudulite.table.stage import (
     StagedTask,
     Stager,
     WriteState,
+    check_history,
     check_write_is_open,
     in_threads,
     is_committed,
@@ -96,6 +98,7 @@ class Commit:
         if is_committed(self.state, newest):
             return _skipped(newest)
         newest = flushed_under_locks(self.store, newest, locks)
+        self._check_overwritten(newest)
         current = self._rebased(parts, rebased_to, newest, is_first=False)
         parts = {t: [part.without_no_ops() for part in found] for t, found in current.items()}
         counts = sum((p.counts for ps in parts.values() for p in ps), WriteCounts())
@@ -153,7 +156,19 @@ class Commit:
     def _checked_newest(self) -> Manifest:
         newest = newest_of(self.store, self.state.table_id)
         self._check_same_schema(newest)
+        check_history(self.store, self.state, newest)
         return newest
+
+    def _check_overwritten(self, newest: Manifest) -> None:
+        """Raise ConflictError if a computed overwrite would delete a row that it has not read."""
+        spec = self.state.spec
+        changed = max((entry.timestamp for entry in newest.tablets), default=0)
+        if spec.is_overwrite and spec.read_at is not None and changed > spec.read_at:
+            raise ConflictError(
+                f"table {self.store.name!r}: rows changed at {format_timestamp(changed)}, after the"
+                f" rows of this overwrite were read at {format_timestamp(spec.read_at)}; nothing"
+                " was written: read them again and write again"
+            )
 
     def _check_same_schema(self, newest: Manifest) -> None:
         # Columns added after this write was planned are missing from its files and read as NULL,

@@ -121,10 +121,11 @@ def _check_not_before(store: TableStore, manifest: Manifest, timestamp: int, mar
         )
 
 
-def choose_snapshot(store: TableStore, at: Any) -> int:
+def choose_snapshot(store: TableStore, at: Any, *, may_be_ancient: bool = False) -> int:
     """Return the HybridTime of `at` (None is now), safe in all tablets of the table.
 
-    Raises TimestampError for a time ahead of the clock or before the ancient history mark.
+    Raises TimestampError for a time ahead of the clock or, unless it `may_be_ancient`, before the
+    ancient history mark.
     """
     manifest = store.newest()
     safe = {tablet.id: store.safe_timestamp(tablet.id) for tablet in manifest.tablets}
@@ -136,7 +137,7 @@ def choose_snapshot(store: TableStore, at: Any) -> int:
             f"table {store.name!r}: snapshot {format_timestamp(timestamp)} is ahead of the clock,"
             f" which is at {format_timestamp(now)}"
         )
-    if at is not None:
+    if at is not None and not may_be_ancient:
         check_not_ancient(store, manifest, timestamp)
     try:
         _advance_all(store, safe, timestamp)

@@ -33,6 +33,7 @@ import pyarrow as pa
 
 from kudulite.errors import ConflictError, OptionError, RowError, SchemaError, StorageError
 from kudulite.model.column_cast import cast_to_column
+from kudulite.model.hybrid_time import format_timestamp
 from kudulite.table.history import ancient_history_mark
 from kudulite.table.manifest import Manifest
 from kudulite.table.table_store import STAGING_FOLDER, TableStore
@@ -76,6 +77,7 @@ class Stager:
             for _ in batches:  # its rows may be refused now: those that it inserted are there
                 pass
             return StagedTask(self.state.write_id, task_index)
+        check_history(self.store, self.state, self.manifest)
         for pieces in _chunks(batches):
             # A method of its own: what it holds is freed before more batches are collected.
             self._stage_pieces(pieces, tablets, operations)
@@ -402,6 +404,20 @@ def is_committed(state: WriteState, manifest: Manifest) -> bool:
         return False
     committed = manifest.applications.get(state.application_id)
     return committed is not None and committed >= state.application_version
+
+
+def check_history(store: TableStore, state: WriteState, manifest: Manifest) -> None:
+    """Raise ConflictError where a computed write's `read_at` is before the history of `manifest`.
+
+    It can then not be known which keys have changed since.
+    """
+    read_at = state.spec.read_at
+    if read_at is not None and manifest.history_start > read_at:
+        raise ConflictError(
+            f"table {store.name!r}: history after {format_timestamp(read_at)}, when the rows of the"
+            f" write were read, was collected up to {format_timestamp(manifest.history_start)};"
+            " read them again and write again"
+        )
 
 
 def new_part_folder(store: TableStore, state: WriteState) -> str:

@@ -12,6 +12,14 @@ Such rows are removed from the staged files (a DELETE at the same timestamp hide
 REDO file is written again without them) and resolved again, in the order of the parts, against the
 newest version. All other rows stay in their files.
 
+A computed write (one with `read_at`) is not rebased over changes of its own keys. Any change of one
+of them after `read_at` fails the commit, also a change that is no conflict in the sense above,
+because the write's values were computed from the older row:
+
+    staged at V     each key is looked up in V                         (resolve.py)
+    rebased         the keys of all parts are looked up in the newest version
+    resolved again  the keys of rows that the rebase resolves again
+
 A row that an IGNORE operation ignored stays ignored: the version that the write read decides.
 Several rows of one key in one part are staged as one. If an UPDATE_IGNORE no longer finds its row,
 that one is counted as ignored, and the others stay counted as updated.
@@ -76,8 +84,10 @@ class ConflictCheck:
         """Return parts that are valid for `now`; each of `parts` is valid alone for `before`.
 
         If `before` is `now`, the parts are compared only with each other. `new_folder` makes a
-        staging folder if rows must be resolved again. Raises RowError.
+        staging folder if rows must be resolved again. Raises RowError, and ConflictError if a key
+        of a computed write has changed since its rows were read.
         """
+        self._check_unchanged(parts, before, now)
         conflicts = self._conflicts(parts, before, now)
         if not conflicts:
             return list(parts)
@@ -94,6 +104,20 @@ class ConflictCheck:
         return rebased
 
     # -- finding conflicts
+
+    def _check_unchanged(self, parts: Sequence[StagedTablet], before: Tablet, now: Tablet) -> None:
+        if self.resolver.spec.read_at is None or now is before:
+            return
+        arrays = [keys for part in parts for keys in self._inserted_keys(part)]
+        for part in parts:
+            for delta in part.deltas:
+                base = before.rowset(delta.rowset_id)
+                assert base is not None
+                file = self._delta_file(part, delta, before)
+                arrays.append(base.key_index.keys(file.rowids))
+        if arrays:
+            keys = KeyArray.concat(arrays)
+            self.resolver.check_unchanged(keys.take(keys.sort_order()), now)
 
     def _conflicts(
         self, parts: Sequence[StagedTablet], before: Tablet, now: Tablet

@@ -3,7 +3,8 @@
 `OUTCOMES` alone defines the effect of an operation when its key is absent or present. Batches index
 it as an array, single rows one at a time (both in row_effects.py). `WriteSpec` holds the options
 that all rows of a write share. `raise_row_error` reports the rows that a table refuses: their
-count, the reason, and the first few keys.
+count, the reason, and the first few keys. `raise_changed_keys` does so for the rows of a computed
+write that changed after they were read.
 
 **Invariants**: (1) the numbers of `Operation` are on disk, in staged files; (2) every operation
 has an outcome for an absent and for a present key.
@@ -25,7 +26,16 @@ from typing import NoReturn
 import numpy as np
 import pyarrow as pa
 
-from kudulite.errors import ColumnNotFoundError, OptionError, RowError, SchemaError
+from kudulite.errors import (
+    ColumnNotFoundError,
+    ConflictError,
+    OptionError,
+    RowError,
+    SchemaError,
+)
+from kudulite.model.encoded_key import decode_keys
+from kudulite.model.hybrid_time import format_timestamp
+from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Schema
 
 KEYS_SHOWN_MAX = 5
@@ -104,6 +114,8 @@ class WriteSpec:
     non-key columns that the write provides, in schema order. With `ignore_null`, a null cell keeps
     the stored value. With `ordering_column`, the highest ordering value of a key wins.
     `hides_nulls`: in a new row, a null under `ignore_null` becomes a default that is not null.
+    `read_at` is the HybridTime of the rows that the write was computed from: no key of the write
+    may have changed since. None allows any change.
     """
 
     operation: Operation | None
@@ -112,6 +124,7 @@ class WriteSpec:
     ordering_column: str | None = None
     is_overwrite: bool = False
     hides_nulls: bool = False
+    read_at: int | None = None
 
     @staticmethod
     def build(
@@ -123,6 +136,7 @@ class WriteSpec:
         ignore_null: bool = False,
         ordering_column: str | None = None,
         is_overwrite: bool = False,
+        read_at: int | None = None,
     ) -> WriteSpec:
         """Check the columns `names` that a write provides against the schema.
 
@@ -141,7 +155,7 @@ class WriteSpec:
             )
         if operation is not None and operation.is_delete:
             if ordering_column is None:
-                return WriteSpec(operation, ())
+                return WriteSpec(operation, (), read_at=read_at)
             # A delete ignores all other columns.
             names = [name for name in names if name in (*schema.key_names, ordering_column)]
             ignore_null = False
@@ -170,7 +184,9 @@ class WriteSpec:
         hides_nulls = ignore_null and any(
             schema.column(name).write_default is not None for name in values
         )
-        return WriteSpec(operation, values, ignore_null, ordering_column, is_overwrite, hides_nulls)
+        return WriteSpec(
+            operation, values, ignore_null, ordering_column, is_overwrite, hides_nulls, read_at
+        )
 
 
 def raise_row_error(
@@ -180,17 +196,35 @@ def raise_row_error(
     numbers = np.sort(row_numbers)
     shown = rows.select(schema.key_names).take(pa.array(numbers[:KEYS_SHOWN_MAX]))
     keys = tuple(tuple(row.values()) for row in shown.to_pylist())
-    names = ", ".join(schema.key_names)
-    listed = ", ".join(_show(key) for key in keys)
-    more = ", …" if len(numbers) > len(keys) else ""
-    noun = "row" if len(numbers) == 1 else "rows"
     raise RowError(
-        f"table {table!r}: {what}: {len(numbers)} {noun} refused: {reason};"
-        f" ({names}) = {listed}{more}; nothing was written",
+        f"table {table!r}: {what}: {_rows(len(numbers))} refused: {reason};"
+        f" {_listed(keys, len(numbers), schema)}; nothing was written",
         reason=reason,
         row_count=len(numbers),
         keys=keys,
     )
+
+
+def raise_changed_keys(table: str, schema: Schema, keys: KeyArray, read_at: int) -> NoReturn:
+    """Raise the ConflictError of a write whose rows, those of `keys`, changed after `read_at`."""
+    first = keys.slice(0, KEYS_SHOWN_MAX)
+    columns = [array.to_pylist() for array in decode_keys(first, schema.key_types)]
+    shown = tuple(zip(*columns, strict=True))
+    raise ConflictError(
+        f"table {table!r}: {_rows(len(keys))} of the write changed after they were read at"
+        f" {format_timestamp(read_at)}: {_listed(shown, len(keys), schema)}; nothing was written:"
+        " read them again and write again"
+    )
+
+
+def _rows(count: int) -> str:
+    return "1 row" if count == 1 else f"{count} rows"
+
+
+def _listed(keys: tuple[tuple[object, ...], ...], count: int, schema: Schema) -> str:
+    """Return the first keys of `count` rows as text."""
+    more = ", …" if count > len(keys) else ""
+    return f"({', '.join(schema.key_names)}) = {', '.join(map(_show, keys))}{more}"
 
 
 def _show(key: tuple[object, ...]) -> str:

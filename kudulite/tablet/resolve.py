@@ -43,7 +43,12 @@ from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Column, Schema
 from kudulite.rowset.rowset import RowImages, RowSetMeta
 from kudulite.rowset.rowset_writer import RowSetWriter
-from kudulite.tablet.operation import Operation, WriteSpec, raise_row_error
+from kudulite.tablet.operation import (
+    Operation,
+    WriteSpec,
+    raise_changed_keys,
+    raise_row_error,
+)
 from kudulite.tablet.ordering import Ordering
 from kudulite.tablet.row_effects import (
     ACTION_DELETE,
@@ -120,7 +125,8 @@ class Resolver:
     def resolve(self, batch: OperationBatch, tablet: Tablet, staging: str) -> StagedTablet:
         """Stage the changes of `batch` to `tablet` in the new folder `staging` / tablet id.
 
-        Raises RowError if an operation other than an IGNORE one cannot apply.
+        Raises RowError if an operation other than an IGNORE one cannot apply, and ConflictError as
+        `check_unchanged` does.
         """
         order = batch.keys.sort_order()
         keys = batch.keys.take(order)
@@ -133,6 +139,7 @@ class Resolver:
         )
         if repeats.any():
             keys = keys.take(np.flatnonzero(~repeats))
+        self.check_unchanged(keys, tablet)
         locations = self._locate(keys, tablet)
         row_count = len(keyed.rows)
         ordering = self._ordering(batch)
@@ -155,6 +162,20 @@ class Resolver:
         self.file_system.sync_directory(self.folder / folder)
         counts = effects.counts + WriteCounts(ignored=superseded_count)
         return StagedTablet(tablet.id, folder, rowsets, deltas, counts, tombstones)
+
+    def check_unchanged(self, keys: KeyArray, tablet: Tablet) -> None:
+        """Raise ConflictError if any of ascending `keys` has changed since the write's `read_at`.
+
+        Changes in memory are not seen: a commit flushes them before its last check.
+        """
+        read_at = self.spec.read_at
+        if read_at is None or tablet.timestamp_max <= read_at:
+            return
+        column_ids = {column.id for column in self.schema.columns}
+        changed = tablet.changed_since(keys, read_at, column_ids)
+        if changed.any():
+            found = keys.take(np.flatnonzero(changed))
+            raise_changed_keys(self.table, self.schema, found, read_at)
 
     def _locate(self, keys: KeyArray, tablet: Tablet) -> RowLocations:
         if self.spec.is_overwrite:

@@ -29,7 +29,7 @@ three.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -46,6 +46,7 @@ from kudulite.model.key_array import KeyArray
 from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.memrowset import MemRowSetSnapshot
 from kudulite.rowset.rowset import RowSet, RowSetMeta, RowSetTree
+from kudulite.rowset.rowset_diff import NewestChanges
 from kudulite.tablet.tombstones import TombstoneFileMeta, Tombstones
 from kudulite.wal.log import WAL_BEGIN, WalPosition
 
@@ -160,6 +161,25 @@ class Tablet:
             if rowid >= 0:
                 return rowset, rowid
         return None
+
+    def changed_since(
+        self, keys: KeyArray, timestamp: int, column_ids: Collection[int]
+    ) -> np.ndarray:
+        """Return bool[n]: which of ascending `keys` have a change on disk after `timestamp`.
+
+        Every insert, update and delete counts, also of a key that is not live before or after it.
+        History after `timestamp` must not have been collected. `column_ids` are the columns of the
+        table.
+        """
+        changed = np.zeros(len(keys), dtype=bool)
+        newer = [rowset for rowset in self.disk_rowsets if rowset.meta.timestamp_max > timestamp]
+        for rowset, start, stop in RowSetTree(newer).probe_ranges(keys):
+            rowids = rowset.find_any(keys.slice(start, stop))
+            hits = np.flatnonzero(rowids >= 0)
+            if len(hits):
+                changes = NewestChanges(rowset, timestamp, TIMESTAMP_MAX, column_ids)
+                changed[start + hits] |= changes.of(rowids[hits]) > 0
+        return changed
 
     @property
     def live_row_count(self) -> int:

@@ -1,0 +1,306 @@
+"""Computed writes: a key that changed after the rows were read fails the commit, no other does."""
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import kudulite
+from kudulite.client.client import Client
+from kudulite.errors import ConflictError, OptionError, TimestampError
+from kudulite.tablet.operation import OPERATION_NAMES
+from tests.support.tables.core_tables import CoreTables, ManualClock, altered, stored
+from tests.support.tiers import tiered
+
+SCHEMA = pa.schema(
+    [pa.field("k", pa.int32(), nullable=False), ("v", pa.int64()), ("seq", pa.int64())]
+)
+
+
+@dataclass(frozen=True)
+class Shop:
+    """A client, and its table of two tablets with rows (k, 10 k, 0) for k in 0..9."""
+
+    client: Client
+    table: kudulite.Table
+
+    def session(self, *changes: tuple[str, int, int]) -> None:
+        """Write rows through the log; they stay in memory."""
+        with self.client.new_session() as session:
+            for kind, key, value in changes:
+                row = {"k": key} if kind == "delete" else {"k": key, "v": value, "seq": 1}
+                session.apply(getattr(self.table, f"new_{kind}")(row))
+                session.flush()
+
+
+def rows(*found: tuple[int, int]) -> pa.Table:
+    """Rows as Arrow."""
+    columns = [[k for k, _ in found], [v for _, v in found], [2] * len(found)]
+    return pa.table(dict(zip(SCHEMA.names, columns, strict=True)), schema=SCHEMA)
+
+
+def open_shop(core: CoreTables, name: str = "root", **options) -> Shop:
+    """The table, all rows on disk."""
+    client = core.client(name, **options)
+    table = client.create_table("t", SCHEMA, primary_key="k", hash_partitions=[(["k"], 2)])
+    table.insert(rows(*((key, 10 * key) for key in range(10))))
+    return Shop(client, table)
+
+
+@pytest.fixture
+def shop(core: CoreTables) -> Iterator[Shop]:
+    """See `Shop`."""
+    return open_shop(core)
+
+
+def compacted(change: Callable[[Shop], object]) -> Callable[[Shop], None]:
+    """A change, then a complete compaction."""
+
+    def run(shop: Shop) -> None:
+        change(shop)
+        shop.table.compact()
+
+    return run
+
+
+def updated(shop: Shop) -> None:
+    """By a bulk write, which leaves REDO."""
+    shop.table.update(rows((3, 31)))
+
+
+def replaced(shop: Shop) -> None:
+    """Deleted and inserted again by two bulk writes."""
+    shop.table.delete(rows((3, 0)))
+    shop.table.insert(rows((3, 31)))
+
+
+def updated_in_memory(shop: Shop) -> None:
+    """A DeltaMemStore."""
+    shop.session(("update", 3, 31))
+
+
+def replaced_in_memory(shop: Shop) -> None:
+    """A DeltaMemStore and a MemRowSet."""
+    shop.session(("delete", 3, 0), ("insert", 3, 31))
+
+
+def inserted(shop: Shop) -> None:
+    """A key that was not there."""
+    shop.table.insert(rows((20, 1)))
+
+
+def inserted_in_memory(shop: Shop) -> None:
+    """A MemRowSet with an older row, so that the key has an insert of its own in UNDO."""
+    shop.session(("insert", 21, 1), ("insert", 20, 1), ("insert", 22, 1))
+
+
+def came_and_went(shop: Shop) -> None:
+    """A key that was not there is not there again."""
+    shop.session(("insert", 20, 1), ("delete", 20, 0))
+
+
+def deleted(shop: Shop) -> None:
+    """By a bulk write."""
+    shop.table.delete(rows((3, 0)))
+
+
+def deleted_in_memory(shop: Shop) -> None:
+    """By a session."""
+    shop.session(("delete", 3, 0))
+
+
+def flushed(shop: Shop) -> None:
+    """Updated by a session, and flushed."""
+    shop.session(("update", 3, 31))
+    shop.table.flush()
+
+
+def truncated(shop: Shop) -> None:
+    """Every key, by the end of their rowsets."""
+    shop.table.truncate()
+
+
+CHANGES: dict[str, Callable[[Shop], object]] = {
+    change.__name__: change
+    for change in (
+        updated,
+        replaced_in_memory,
+        inserted_in_memory,
+        deleted,
+        came_and_went,
+        truncated,
+        replaced,
+        inserted,
+        updated_in_memory,
+        deleted_in_memory,
+        flushed,
+    )
+}
+CHANGES |= {
+    f"{change.__name__}_compacted": compacted(change)
+    for change in (updated, replaced, inserted, flushed, came_and_went, replaced_in_memory)
+}
+HARMLESS = {"compacted": compacted(lambda shop: None), **CHANGES}
+HARMLESS |= {"nothing": lambda shop: None}
+del HARMLESS["truncated"]
+STEPS = ["commit", "begin", "stage"]
+
+
+def written(
+    shop: Shop, change: Callable[[Shop], object], step: str, found: pa.Table
+) -> kudulite.WriteResult:
+    """The result of a computed upsert; the change happens before its `step`."""
+
+    def before(name: str) -> None:
+        if name == step:
+            change(shop)
+
+    read_at = shop.table.current_timestamp()
+    before("begin")
+    write = shop.table.new_bulk_write("upsert", read_at=read_at)
+    before("stage")
+    staged = write.stage([found])
+    before("commit")
+    return write.commit([staged])
+
+
+@tiered("step", STEPS, quick=1)
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_key_that_changed_since_fails_the_write(shop, change, step):
+    """Whenever the change happened, and wherever its row is; the error names the key."""
+    expected = r"table 't': . rows? of the write changed .*: \(k\) = (3|20|3, 20)[;,]"
+    with pytest.raises(ConflictError, match=expected):
+        written(shop, CHANGES[change], step, rows((3, 301), (20, 201)))
+    mine = {301, 201}
+    assert mine.isdisjoint(value for _, value, _ in stored(shop.table))
+
+
+@tiered("step", STEPS, quick=1)
+@tiered("change", HARMLESS, quick=5)
+def test_a_change_of_other_keys_is_none_of_its_business(shop, change, step):
+    """Only keys of the write count, also where both keys are in one rowset."""
+    result = written(shop, HARMLESS[change], step, rows((4, 401), (5, 501), (23, 231)))
+    assert (result.inserted, result.updated) == (1, 2)
+    found = {key: value for key, value, _ in stored(shop.table)}
+    assert (found[4], found[5], found[23]) == (401, 501, 231)
+
+
+@pytest.mark.parametrize("operation", OPERATION_NAMES)
+def test_every_operation_is_checked(shop, operation):
+    """Even where the change made the key absent, which is a RowError of other writes."""
+    table, read_at = shop.table, shop.table.current_timestamp()
+    keys = [(3, 301)] if "insert" not in operation else [(20, 201)]
+    shop.session(("delete", 3, 0), ("insert", 20, 1))
+    with pytest.raises(ConflictError, match=r"1 row of the write changed"):
+        getattr(table, operation)(rows(*keys), read_at=read_at)
+
+
+@pytest.mark.parametrize("ordering", [None, "seq"])
+def test_mixed_and_ordered_writes_are_checked(shop, ordering):
+    """Their operations are resolved at the commit."""
+    table = shop.table
+    batch = rows((3, 301), (4, 0)).append_column("op", pa.array(["U", "D"]))
+    for change, is_refused in ((deleted_in_memory, True), (inserted, False)):
+        read_at = table.current_timestamp()
+        change(shop)
+        if is_refused:
+            with pytest.raises(ConflictError, match=r"\(k\) = 3; nothing"):
+                table.apply(batch, ordering_column=ordering, read_at=read_at)
+            shop.session(("insert", 3, 3))
+        else:
+            table.apply(batch, ordering_column=ordering, read_at=read_at)
+    found = {key: value for key, value, _ in stored(table)}
+    assert found[3] == 301 and 4 not in found
+
+
+def test_a_computed_overwrite_is_refused_after_any_change(shop):
+    """It deletes all rows, so it must have read them all; a compaction is no change."""
+    table = shop.table
+    for change in (updated, updated_in_memory, inserted):
+        read_at = table.current_timestamp()
+        change(shop)
+        with pytest.raises(ConflictError, match=r"after the rows of this overwrite were read at"):
+            table.overwrite(rows((1, 1)), read_at=read_at)
+        assert len(stored(table)) >= 10
+    read_at = table.current_timestamp()
+    table.compact()
+    table.overwrite(rows((1, 1)), read_at=read_at)
+    assert stored(table) == [(1, 1, 2)]
+
+
+def test_a_write_that_refused_a_row_has_changed_nothing(shop):
+    """A key that an IGNORE operation ignored, and one hidden by the conflict check, stay as read.
+
+    The hidden row was staged by a write that met an insert of the same key before its commit.
+    """
+    table = shop.table
+    other = table.new_bulk_write("insert_ignore")
+    staged = other.stage([rows((20, 9), (22, 9))])
+    table.insert(rows((20, 1)))
+    read_at = table.current_timestamp()
+    assert other.commit([staged]).ignored == 1
+    assert table.upsert(rows((20, 2)), read_at=read_at).updated == 1
+    with pytest.raises(ConflictError, match=r"\(k\) = 22;"):
+        table.upsert(rows((22, 2)), read_at=read_at)
+
+
+def test_history_that_was_collected_since_fails_the_write(core):
+    """It cannot be known which keys changed; the next attempt can."""
+    clock = ManualClock()
+    shop = open_shop(core, clock=clock)
+    altered(shop.client, "t", lambda alterer: alterer.set_history_retention(1))
+    read_at = shop.table.current_timestamp()
+    clock.microseconds += 10_000_000
+    shop.table.upsert(rows((7, 71)))
+    clock.microseconds += 10_000_000
+    write = shop.table.new_bulk_write("upsert", read_at=read_at)
+    staged = write.stage([rows((3, 301))])
+    shop.table.upsert(rows((8, 81)))
+    clock.microseconds += 10_000_000
+    shop.table.maintain(grace_seconds=3600)
+    shop.table.compact()
+    with pytest.raises(ConflictError, match="was collected up to .*; read them again"):
+        write.commit([staged])
+    assert shop.table.upsert(rows((3, 301)), read_at=shop.table.current_timestamp()).updated == 1
+
+
+def test_a_moment_ahead_of_the_clock_is_refused(shop):
+    """As for a scan."""
+    with pytest.raises(TimestampError, match="ahead of the clock"):
+        shop.table.upsert(rows((3, 301)), read_at="2099-01-01T00:00:00Z")
+    with pytest.raises(OptionError, match="read_at"):
+        shop.table.upsert(rows((3, 301)), read_as_of="2099-01-01T00:00:00Z")
+
+
+def test_no_increment_is_lost(core):
+    """Threads that read rows, add one, and write at the moment of the read; some by sessions."""
+    shop = open_shop(core, small_write_rows_max=1000)
+    table, conflicts = shop.table, []
+
+    def add_one(count: int) -> None:
+        while count:
+            scan = table.scan(where=table["k"] < 3)
+            read = scan.to_arrow()
+            more = read.set_column(1, "v", pc.add(read["v"], 1))
+            try:
+                table.update(more, read_at=scan.timestamp)
+                count -= 1
+            except ConflictError:
+                conflicts.append(1)
+
+    def disturb() -> None:
+        for number in range(5):
+            shop.session(("upsert", 9, number), ("insert", 100 + number, 0))
+            table.compact() if number == 4 else table.flush()
+
+    threads = [threading.Thread(target=add_one, args=(4,)) for _ in range(3)]
+    threads.append(threading.Thread(target=disturb))
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = {key: value for key, value, _ in stored(table)}
+    assert [found[key] for key in range(3)] == [12, 22, 32]
