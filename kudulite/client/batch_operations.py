@@ -2,6 +2,7 @@
 
     table.upsert(batch)                      all rows or none, in one version
     table.apply(changes)                     an operation in each row
+    table.update(where=…, set={…})           rows that match a condition, by a scan inside
     table.new_bulk_write("insert")           staged in pieces by several tasks, committed once
 
 A write of few rows without options is appended to the log, as rows of a session are. All others are
@@ -12,23 +13,36 @@ Threads: any number may write to one table; each write is a transaction of its o
 
 from __future__ import annotations
 
+import itertools
+import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from inspect import getdoc
-from typing import Never, TypeVar, Unpack
+from typing import Any, Never, TypeVar, Unpack, overload
+
+import pyarrow as pa
 
 from kudulite.client.bulk_write import Batches, BulkWrite, SmallWrite, WriteResult
 from kudulite.client.lookup import arrow_batches
-from kudulite.errors import OptionError
-from kudulite.model.aliases import Moment, Rows, WriteOptions
+from kudulite.client.row_operations import RowLayout
+from kudulite.client.scan import RowScan
+from kudulite.errors import ConflictError, OptionError
+from kudulite.model.aliases import Moment, Rows, Where, WriteOptions
+from kudulite.model.schema import Schema
 from kudulite.table.garbage_collection import collect_staging_garbage
 from kudulite.table.history import choose_snapshot
+from kudulite.table.read_request import ReadRequest
 from kudulite.table.stage import WriteState, begin_write
 from kudulite.table.table_store import TableStore
 from kudulite.table.tablet_memory import flush_table
 from kudulite.tablet.operation import WriteSpec, parse_operation
 
 WRITE_OPTIONS = tuple(sorted(WriteOptions.__annotations__))
+CONDITION_OPTIONS = ("application_id", "application_version")
+# How often a write by condition reads its rows, while other writers change them.
+ATTEMPTS_MAX = 10
+_PAUSE_SECONDS = 0.005
+_CONSTANT_BYTES_MAX = 16 << 20
 Write = TypeVar("Write", bound=Callable[..., object])
 
 
@@ -63,20 +77,85 @@ class BatchOperations:
         """The same as `upsert`: kudulite has no immutable columns to ignore."""
         return self._write("upsert_ignore", data, options)
 
+    @overload
+    def update(self, data: Rows, **options: Unpack[WriteOptions]) -> WriteResult: ...
+
+    @overload
+    def update(
+        self,
+        *,
+        where: Where,
+        set: Mapping[str, Any],
+        application_id: str | None = None,
+        application_version: int | None = None,
+    ) -> WriteResult: ...
+
     @_with_write_options
-    def update(self, data: Rows, **options: Unpack[WriteOptions]) -> WriteResult:
-        """Set the given columns; RowError if any key is absent."""
-        return self._write("update", data, options)
+    def update(
+        self,
+        data: Rows | None = None,
+        *,
+        where: Where | None = None,
+        set: Mapping[str, Any] | None = None,
+        **options: Unpack[WriteOptions],
+    ) -> WriteResult:
+        """Set the given columns of rows, or columns of all rows that match a condition.
+
+            table.update(data)                                  rows with their keys
+            table.update(where=table["v"] > 9, set={"v": 9})    constants, one for each column
+
+        RowError if a key of `data` is absent. `where` is as in `scan`; `()` is every row. The rows
+        are those that match at one moment, and they change in one version. If another writer
+        changes one of them meanwhile, the rows are read again, up to 10 times, and then it is a
+        ConflictError. With `where` the options are `application_id` and `application_version`.
+        Raises OptionError, and SchemaError for a column or a value that does not fit.
+        """
+        if data is not None:
+            self._check_no_condition("update", where=where, set=set)
+            return self._write("update", data, options)
+        if where is None or not set:
+            raise OptionError(
+                f"table {self._store.name!r}: update takes rows, or where=… together with"
+                " set={column: value, …}"
+            )
+        return self._write_where("update", where, set, options)
 
     @_with_write_options
     def update_ignore(self, data: Rows, **options: Unpack[WriteOptions]) -> WriteResult:
         """Set the given columns; rows whose key is absent are ignored."""
         return self._write("update_ignore", data, options)
 
+    @overload
+    def delete(self, data: Rows, **options: Unpack[WriteOptions]) -> WriteResult: ...
+
+    @overload
+    def delete(
+        self,
+        *,
+        where: Where,
+        application_id: str | None = None,
+        application_version: int | None = None,
+    ) -> WriteResult: ...
+
     @_with_write_options
-    def delete(self, data: Rows, **options: Unpack[WriteOptions]) -> WriteResult:
-        """Delete by the key columns of `data`; RowError if any key is absent."""
-        return self._write("delete", data, options)
+    def delete(
+        self,
+        data: Rows | None = None,
+        *,
+        where: Where | None = None,
+        **options: Unpack[WriteOptions],
+    ) -> WriteResult:
+        """Delete rows by the key columns of `data`, or all rows that match a condition.
+
+        RowError if a key of `data` is absent. `where`, its options and its errors are those of
+        `update`; `table.delete(where=table["v"] > 9)`.
+        """
+        if data is not None:
+            self._check_no_condition("delete", where=where)
+            return self._write("delete", data, options)
+        if where is None:
+            raise OptionError(f"table {self._store.name!r}: delete takes rows, or where=…")
+        return self._write_where("delete", where, {}, options)
 
     @_with_write_options
     def delete_ignore(self, data: Rows, **options: Unpack[WriteOptions]) -> WriteResult:
@@ -187,6 +266,61 @@ class BatchOperations:
                 return result
         return self._run(self.new_bulk_write(operation, columns=names, **options), batches)
 
+    def _check_no_condition(self, operation: str, **given: object) -> None:
+        for name, value in given.items():
+            if value is not None:
+                raise OptionError(
+                    f"table {self._store.name!r}: {operation} takes rows or {name}=…, not both"
+                )
+
+    def _write_where(
+        self, operation: str, where: Where, cells: Mapping[str, Any], options: WriteOptions
+    ) -> WriteResult:
+        """Update (set `cells`) or delete the rows that match a condition, in one version."""
+        _check_options(self._store.name, options)
+        for name in options:
+            if name not in CONDITION_OPTIONS:
+                raise OptionError(
+                    f"table {self._store.name!r}: option {name!r} is for writes of rows; with"
+                    f" where=… there are {', '.join(CONDITION_OPTIONS)}"
+                )
+
+        def attempt() -> WriteResult:
+            schema = self._store.newest().schema
+            constants = _constants(self._store.name, schema, cells)
+            scan = RowScan(self._store, ReadRequest.of(schema.key_names, where))
+            batches = scan.to_batches()
+            first = next(batches, None)
+            if first is None and options.get("application_id") is None:
+                return self._unchanged(scan.timestamp)
+            found = itertools.chain(() if first is None else (first,), batches)
+            given: WriteOptions = {**options, "read_at": scan.timestamp}
+            names = [*schema.key_names, *constants]
+            write = self.new_bulk_write(operation, columns=names, **given)
+            return self._run(write, with_constants(found, constants))
+
+        return self._until_unchanged(operation, attempt)
+
+    def _unchanged(self, timestamp: int) -> WriteResult:
+        """Return the result of a write that has nothing to change at a moment."""
+        return WriteResult(timestamp=timestamp, version=self._store.newest().version)
+
+    def _until_unchanged(self, what: str, attempt: Callable[[], WriteResult]) -> WriteResult:
+        """Return the first result of `attempt` that no other writer was in the way of."""
+        for number in range(1, ATTEMPTS_MAX):
+            try:
+                return attempt()
+            except ConflictError:
+                time.sleep(number * _PAUSE_SECONDS)
+        try:
+            return attempt()
+        except ConflictError as error:
+            raise ConflictError(
+                f"table {self._store.name!r}: {what} was tried {ATTEMPTS_MAX} times, and other"
+                " writers changed its rows each time; try again when they are done, or change"
+                f" fewer rows at once; the last time: {error}"
+            ) from error
+
     def _run(self, write: BulkWrite, batches: Batches) -> WriteResult:
         try:
             return write.commit([write.stage(batches)])
@@ -203,3 +337,38 @@ def _check_options(table: str, options: Mapping[str, object]) -> None:
                 f"table {table!r}: unknown option {name!r} of a write; known:"
                 f" {', '.join(WRITE_OPTIONS)}"
             )
+
+
+def _constants(table: str, schema: Schema, cells: Mapping[str, Any]) -> dict[str, pa.Scalar]:
+    """Return checked cells by column as Arrow scalars of the columns' types.
+
+    Raises OptionError for a key column, ColumnNotFoundError, and SchemaError for a value.
+    """
+    if not isinstance(cells, Mapping):
+        raise OptionError(
+            f"table {table!r}: set is a dict of values by column, not {type(cells).__name__}"
+        )
+    values = RowLayout(table, schema).convert(cells)
+    keys = [name for name in values if name in schema.key_names]
+    if keys:
+        raise OptionError(
+            f"table {table!r}: column {keys[0]!r} is part of the primary key, which never changes;"
+            " insert rows with the new keys and delete the old ones"
+        )
+    return {
+        name: pa.scalar(value, schema.column(name).type.arrow) for name, value in values.items()
+    }
+
+
+def with_constants(
+    batches: Iterable[pa.RecordBatch], constants: Mapping[str, pa.Scalar]
+) -> Iterator[pa.RecordBatch]:
+    """Yield batches with a column of each constant; cut where the constants are large."""
+    size = sum(pa.repeat(scalar, 1).nbytes for scalar in constants.values())
+    step = max(1, _CONSTANT_BYTES_MAX // max(1, size))
+    for batch in batches:
+        for start in range(0, batch.num_rows, step):
+            part = batch.slice(start, step)
+            for name, scalar in constants.items():
+                part = part.append_column(name, pa.repeat(scalar, part.num_rows))
+            yield part
