@@ -66,7 +66,8 @@ def is_full_tier(config: pytest.Config) -> bool:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose the number of examples of property tests."""
+    """Choose the number of examples of property tests; no garbage arises until all is collected."""
+    gc.disable()
     hypothesis.settings.load_profile("full" if is_full_tier(config) else "quick")
 
 
@@ -76,7 +77,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         is_property = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
         if is_full_tier(config) and (is_property or item.get_closest_marker("both")):
             item.add_marker(pytest.mark.full)
-        in_folder = item.path.is_relative_to(ROOT / "tests" / "spark")
+        in_folder = item.nodeid.startswith("tests/spark/")
         if in_folder or "spark" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.spark)
         if in_folder and not item.get_closest_marker("quick"):
@@ -88,6 +89,7 @@ def pytest_collection_finish() -> None:
     """Take modules and collected tests out of garbage collection, which would walk all of them."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_unconfigure() -> None:

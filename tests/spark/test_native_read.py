@@ -51,7 +51,7 @@ def test_rows_are_those_of_the_source_and_of_a_scan(spark, made, limits, monkeyp
     """At several moments, with all types, NULL, NaN, -0.0 and days of an older calendar."""
     monkeypatch.setattr(native_read, "LIMITS", limits)
     schema = made.table.arrow_schema
-    every = by_tier(6, 3)
+    every = by_tier(12, 3)
     for moment in made.moments[1::every] if limits is NATIVE else made.moments[-1:]:
         expected = content(made.table.scan(at=moment).to_arrow(), schema)
         frame = kudulite_spark.read_table(spark, made.path, snapshot=moment)

@@ -26,6 +26,7 @@ from tests.support.doubles.simulated_upkeep import (
     rowset,
     tablet,
 )
+from tests.support.tiers import by_tier
 
 MARK = 1000
 MEGABYTE = 1 << 20
@@ -262,6 +263,7 @@ def test_a_full_compaction_leaves_nothing_to_do(seed):
     assert not any(delta.update_counts for meta in current for delta in meta.redo)
 
 
+@pytest.mark.both
 def test_upkeep_of_many_small_writes_costs_a_bounded_multiple():
     """A commit of 20 KB, half new rows, half updates, 400 times into 40 MB, upkeep after each.
 
@@ -270,7 +272,8 @@ def test_upkeep_of_many_small_writes_costs_a_bounded_multiple():
     rng = random.Random(3)
     superblock = tablet(rowset(0, 10**6, 40 * MEGABYTE, 1_000_000))
     rewritten = operation_count = file_count_max = 0
-    for commit in range(400):
+    count = by_tier(100, 400)
+    for commit in range(count):
         (first, *_) = sorted(superblock.rowsets, key=lambda m: -m.row_count)
         moment = MARK + 1 + commit
         redo = delta_file(10_000, updates={2: 500, 3: 500}, first=moment, last=moment)
@@ -282,8 +285,8 @@ def test_upkeep_of_many_small_writes_costs_a_bounded_multiple():
             superblock = performed(superblock, found[0].operation, MARK)
         files = sum(3 + len(m.redo) + len(m.undo) for m in superblock.rowsets)
         file_count_max = max(file_count_max, files)
-    factor = rewritten / (400 * 20_000)
+    factor = rewritten / (count * 20_000)
     found = f"{operation_count} operations, factor {factor:.1f}, {file_count_max} files at most"
     assert factor < 30, found
-    assert operation_count < 400, found
+    assert operation_count < count, found
     assert file_count_max <= 25, found
