@@ -79,7 +79,7 @@ from kudulite.errors import (
     KuduNotSupported,
 )
 from kudulite.model.aliases import Columns, Key, Keys, Moment, Row, Rows, Where, WriteOptions
-from kudulite.model.hybrid_time import parse_timestamp
+from kudulite.model.hybrid_time import Timestamp, parse_timestamp
 from kudulite.model.predicate import ColumnExpression, Predicate
 from kudulite.model.schema import Column, PartialRow, Schema, schema_from_arrow
 from kudulite.model.types import (
@@ -195,6 +195,7 @@ __all__ = [
     "Table",
     "TableAlterer",
     "TableStatistics",
+    "Timestamp",
     "Token",
     "Update",
     "UpdateIgnore",

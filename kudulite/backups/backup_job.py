@@ -56,6 +56,7 @@ from kudulite.client.table import Table, store_of
 from kudulite.client.tokens import ChangeToken, ScanToken
 from kudulite.errors import ConflictError, CorruptionError, StorageError
 from kudulite.fs.file_system import FileSystem, check_length, read_file
+from kudulite.model.hybrid_time import Timestamp
 from kudulite.table.read_request import ChangePlan, ReadRequest, RowPlan
 from kudulite.table.scan_plan import planned_columns
 from kudulite.table.stage import in_threads
@@ -121,7 +122,7 @@ class BackupJob(LockedJob):
         return self._plan.head.kind
 
     @property
-    def moment(self) -> int:
+    def moment(self) -> Timestamp:
         """Return the HybridTime of the rows in the backup."""
         return self._plan.head.moment
 

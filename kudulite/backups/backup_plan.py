@@ -29,6 +29,7 @@ from kudulite.errors import (
     UsageError,
 )
 from kudulite.fs.file_system import read_file
+from kudulite.model.hybrid_time import Timestamp
 from kudulite.table.history import check_not_ancient
 from kudulite.table.manifest import Manifest
 from kudulite.table.scan_plan import check_still_there, planned_columns
@@ -158,7 +159,7 @@ def new_plan(table: Table, parent: Backup | None, content_hash: bool) -> BackupP
     raise ConflictError(f"table {table.name!r} was altered again and again; back it up later")
 
 
-def _head(table: Table, manifest: Manifest, moment: int, parent: Backup | None) -> BackupHead:
+def _head(table: Table, manifest: Manifest, moment: Timestamp, parent: Backup | None) -> BackupHead:
     return BackupHead(
         id=backup_id(moment),
         table_name=table.name,
@@ -168,7 +169,7 @@ def _head(table: Table, manifest: Manifest, moment: int, parent: Backup | None) 
         tablet_ids=tuple(entry.id for entry in manifest.tablets),
         history_seconds=manifest.history_seconds,
         tags=dict(manifest.tags),
-        start=0 if parent is None else parent.moment,
+        start=Timestamp(0) if parent is None else parent.moment,
         moment=moment,
         row_count=table.scan(at=moment).count(),
         parent=None if parent is None else parent.id,

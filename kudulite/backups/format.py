@@ -48,7 +48,12 @@ import pyarrow.compute as pc
 from kudulite.errors import FormatVersionError
 from kudulite.fs.file_system import FileRef, decode_checked_json, encode_checked_json
 from kudulite.fs.json_form import JsonForm, Stored, readable
-from kudulite.model.hybrid_time import LOGICAL_BITS, LOGICAL_MASK, physical_microseconds
+from kudulite.model.hybrid_time import (
+    LOGICAL_BITS,
+    LOGICAL_MASK,
+    Timestamp,
+    physical_microseconds,
+)
 from kudulite.model.key_hash import RaggedBytes
 from kudulite.model.schema import Schema
 from kudulite.table.partition import PartitionSchema, placed_schema
@@ -134,8 +139,8 @@ class BackupHead(JsonForm):
     tablet_ids: tuple[str, ...]
     history_seconds: int
     tags: Mapping[str, int]
-    start: int
-    moment: int
+    start: Timestamp
+    moment: Timestamp
     row_count: int
     parent: Annotated[str | None, Stored(name="parent's backup id")] = None
     parent_crc32: int | None = None

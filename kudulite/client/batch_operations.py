@@ -28,6 +28,7 @@ from kudulite.client.row_operations import RowLayout
 from kudulite.client.scan import RowScan
 from kudulite.errors import ConflictError, OptionError
 from kudulite.model.aliases import Moment, Rows, Where, WriteOptions
+from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.schema import Schema
 from kudulite.table.garbage_collection import collect_staging_garbage
 from kudulite.table.history import choose_snapshot
@@ -301,7 +302,7 @@ class BatchOperations:
 
         return self._until_unchanged(operation, attempt)
 
-    def _unchanged(self, timestamp: int) -> WriteResult:
+    def _unchanged(self, timestamp: Timestamp) -> WriteResult:
         """Return the result of a write that has nothing to change at a moment."""
         return WriteResult(timestamp=timestamp, version=self._store.newest().version)
 

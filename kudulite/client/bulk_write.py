@@ -30,6 +30,7 @@ import pyarrow as pa
 
 from kudulite.client.lookup import joined_batches
 from kudulite.errors import RowError, StorageError
+from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.schema import Schema
 from kudulite.table.commit import Commit
 from kudulite.table.maintenance import maintain_soon
@@ -54,12 +55,12 @@ _KEY_REASONS = (RowError.REASON_ALREADY_PRESENT, RowError.REASON_NOT_FOUND)
 
 @dataclass(frozen=True, kw_only=True)
 class WriteResult(WriteCounts):
-    """The outcome of a write: its row counts, and the HybridTime `timestamp` to read it at.
+    """The outcome of a write: its row counts, and the `timestamp` to read it at.
 
     `skipped` is true for a write whose application version was committed before.
     """
 
-    timestamp: int
+    timestamp: Timestamp
     version: int
     skipped: bool = False
 
@@ -117,7 +118,7 @@ class BulkWrite:
         maintain_soon(self._store, {tablet_id for task in tasks for tablet_id in task.tablet_ids})
         return WriteResult(
             **vars(result.counts),
-            timestamp=result.timestamp,
+            timestamp=Timestamp(result.timestamp),
             version=result.version,
             skipped=result.is_skipped,
         )
@@ -172,7 +173,8 @@ class SmallWrite:
         if result.failures:
             return None, [rows]
         version = self.store.newest().version
-        return WriteResult(**vars(result.counts), timestamp=result.timestamp, version=version), []
+        moment = Timestamp(result.timestamp)
+        return WriteResult(**vars(result.counts), timestamp=moment, version=version), []
 
     def _collect(self, batches: Batches) -> tuple[pa.Table | None, Batches]:
         """Return all rows and no batches, or None and all batches when they exceed the limit."""

@@ -30,6 +30,7 @@ from kudulite.client.scan import read_ahead
 from kudulite.client.tokens import RowSetToken
 from kudulite.delta.delta_applier import DeltaApplier
 from kudulite.errors import StorageError
+from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.predicate_constraint import domain_value
 from kudulite.model.schema import Column, Schema
 from kudulite.rowset.disk_rowset import DiskRowSet
@@ -123,7 +124,7 @@ class NativePlan:
     The reader of the files must apply `conditions`. `rows` and the rows of `tokens` meet them.
     """
 
-    timestamp: int
+    timestamp: Timestamp
     conditions: tuple[NativeCondition, ...]
     schema: Schema  # of the table, when it was planned
     columns: tuple[Column, ...]
@@ -152,7 +153,7 @@ def plan_native(
     planner.limit_excluded()
     rows, left = planner.handed_over(read.schema)
     return NativePlan(
-        timestamp=read.plan.timestamp,
+        timestamp=Timestamp(read.plan.timestamp),
         conditions=tuple(_condition(spec, name) for name in spec.predicates.columns),
         schema=spec.schema,
         columns=tuple(spec.schema.column(name) for name in spec.names),

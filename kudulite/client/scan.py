@@ -35,6 +35,7 @@ from typing import Any, Generic
 
 import pyarrow as pa
 
+from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.schema import Column
 from kudulite.rowset.merge import merge_ordered
 from kudulite.rowset.rowset import DiffSpec, ScanSpec
@@ -105,9 +106,9 @@ class RowScan(ArrowResult[ScanSpec]):
         super().__init__(plan_rows(store, request))
 
     @property
-    def timestamp(self) -> int:
+    def timestamp(self) -> Timestamp:
         """The HybridTime of the snapshot, inclusive."""
-        return self._read.plan.timestamp
+        return Timestamp(self._read.plan.timestamp)
 
     @property
     def columns(self) -> list[Column]:
@@ -191,14 +192,14 @@ class Changes(ArrowResult[DiffSpec]):
         super().__init__(plan_changes(store, request))
 
     @property
-    def start(self) -> int:
+    def start(self) -> Timestamp:
         """The HybridTime after which the window begins."""
-        return self._read.spec.start
+        return Timestamp(self._read.spec.start)
 
     @property
-    def end(self) -> int:
+    def end(self) -> Timestamp:
         """The HybridTime of the window's end, inclusive; the start of the next window."""
-        return self._read.spec.end
+        return Timestamp(self._read.spec.end)
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Yield record batches, none empty; each tablet's in key order."""

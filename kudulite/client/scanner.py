@@ -38,6 +38,7 @@ import pyarrow as pa
 from kudulite.client.scan import RowScan
 from kudulite.errors import OptionError, SchemaError, TimestampError, UsageError
 from kudulite.model.aliases import Moment
+from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.predicate import Predicate, bind_predicates
 from kudulite.model.schema import Column, PartialRow, Schema, column_at
 from kudulite.model.values import timestamp_from_micros
@@ -410,7 +411,7 @@ class Scanner(ScanSettings, RowReader):
         return self._with(limit=limit)
 
     @property
-    def timestamp(self) -> int | None:
+    def timestamp(self) -> Timestamp | None:
         """The HybridTime of the snapshot that is read, inclusive; None until `open`."""
         return None if self._scan is None else self._scan.timestamp
 

@@ -50,6 +50,7 @@ from kudulite.client.mutation_buffer import (
 )
 from kudulite.client.row_operations import WriteOperation
 from kudulite.errors import KuduliteError, OptionError, UsageError
+from kudulite.model.hybrid_time import Timestamp
 from kudulite.tablet.row_effects import NO_COUNTS, WriteCounts
 
 FLUSH_MODES = {
@@ -257,12 +258,12 @@ class Session:
             )
 
     @property
-    def last_timestamp(self) -> int | None:
+    def last_timestamp(self) -> Timestamp | None:
         """The highest timestamp of this session's writes; None before the first.
 
         A scan at this time shows all flushed operations.
         """
-        return self._last_timestamp
+        return None if self._last_timestamp is None else Timestamp(self._last_timestamp)
 
     def has_pending_operations(self) -> bool:
         """Whether operations were applied that are not written yet."""

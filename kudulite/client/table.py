@@ -39,6 +39,7 @@ from kudulite.client.tokens import (
 )
 from kudulite.errors import ColumnNotFoundError
 from kudulite.model.aliases import Columns, Key, Keys, Moment, Row, Where
+from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.predicate import ColumnExpression
 from kudulite.model.schema import Schema
 from kudulite.table.check import CheckReport, check_table
@@ -239,18 +240,18 @@ class Table(BatchOperations, RowOperations):
 
     # -- the past
 
-    def current_timestamp(self) -> int:
+    def current_timestamp(self) -> Timestamp:
         """Return the present, a settled HybridTime: it shows all commits so far, no later one."""
-        return choose_snapshot(self._store, None)
+        return Timestamp(choose_snapshot(self._store, None))
 
-    def newest_change(self) -> int:
+    def newest_change(self) -> Timestamp:
         """Return when the table last changed, or was created, as a settled HybridTime.
 
         All changes up to this time are visible, and no write can add one later. Unlike
         `current_timestamp`, the result stays the same until somebody writes, and no lock is taken
         if nothing has changed.
         """
-        return choose_snapshot(self._store, newest_change(self._store))
+        return Timestamp(choose_snapshot(self._store, newest_change(self._store)))
 
     def changes(
         self,
@@ -266,7 +267,7 @@ class Table(BatchOperations, RowOperations):
         delete) and `_commit_timestamp`, the time of its newest change in the window. With
         images="both" it also has `_before`, the row at `start`. Rows both inserted and deleted
         inside the window are not returned. A row is returned if it meets `where` at the start or at
-        the end of the window.
+        the end of the window. `Timestamp.array` turns `_commit_timestamp` into times.
 
         Raises TimestampError, ColumnNotFoundError, SchemaError and OptionError.
         """
@@ -291,22 +292,24 @@ class Table(BatchOperations, RowOperations):
 
         Each version has `_change_type` and `_commit_timestamp` as in `changes`; a delete shows the
         row that was deleted. Both columns of the oldest version are null if its time is no longer
-        known. The result is empty if there was no such row.
+        known. The result is empty if there was no such row. `Timestamp.array` turns
+        `_commit_timestamp` into times.
         """
         return row_history(self._store, key)
 
     @property
-    def tags(self) -> dict[str, int]:
+    def tags(self) -> dict[str, Timestamp]:
         """The HybridTime of each tag, oldest first; use it as `at=table.tags["name"]`."""
-        return dict(sorted(self._store.newest().tags.items(), key=lambda item: item[1]))
+        tags = sorted(self._store.newest().tags.items(), key=lambda item: item[1])
+        return {name: Timestamp(moment) for name, moment in tags}
 
-    def tag(self, name: str, at: Moment | None = None) -> int:
+    def tag(self, name: str, at: Moment | None = None) -> Timestamp:
         """Tag a moment, now or `at`; it and all later ones stay readable until `delete_tag`.
 
         Returns the HybridTime of the tag. Raises UsageError if the name is already used for another
         moment, TimestampError if the moment is before the ancient history mark or in the future.
         """
-        return make_tag(self._store, name, at)
+        return Timestamp(make_tag(self._store, name, at))
 
     def delete_tag(self, name: str) -> None:
         """Delete a tag, so that history older than the retention may be removed.
@@ -384,7 +387,7 @@ class Table(BatchOperations, RowOperations):
         """
         return purge_keys(self._store, KeyLookup(self._store).keys_by_tablet(keys))
 
-    def copy_to(self, path: str | os.PathLike[str], *, with_past: bool = True) -> int:
+    def copy_to(self, path: str | os.PathLike[str], *, with_past: bool = True) -> Timestamp:
         """Copy the table, as it is at one moment, to another folder; return the moment.
 
         The copy is an independent table. With its past, it can be read at every moment at which
@@ -392,12 +395,12 @@ class Table(BatchOperations, RowOperations):
         to copy is made. Raises TableExistsError, CorruptionError and StorageError.
         """
         if with_past:
-            return copy_with_past(self._store, Path(path))
+            return Timestamp(copy_with_past(self._store, Path(path)))
         hidden, target, moment = empty_copy(self._store, Path(path))
         write = Table(hidden).new_bulk_write("insert")
         write.commit([write.stage(self.scan(at=moment).to_batches())])
         move_table(hidden, target)
-        return moment
+        return Timestamp(moment)
 
 
 def store_of(table: Table) -> TableStore:

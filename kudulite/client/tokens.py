@@ -35,6 +35,7 @@ from kudulite.client.scan import change_batches, read_ahead, row_batches
 from kudulite.client.scanner import RowReader, ScanSettings
 from kudulite.errors import ConflictError, OptionError, StorageError
 from kudulite.fs.json_form import JsonForm, Stored
+from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.predicate import Predicate
 from kudulite.model.schema import Column
 from kudulite.model.types import parse_type
@@ -80,9 +81,9 @@ class Token(ABC, Generic[Spec]):
         return self.plan.request.columns or ()
 
     @property
-    def timestamp(self) -> int:
+    def timestamp(self) -> Timestamp:
         """The HybridTime of the snapshot, or of the end of the window; inclusive."""
-        return self.plan.timestamp
+        return Timestamp(self.plan.timestamp)
 
     def of_columns(self, columns: Sequence[str], where: Sequence[Predicate] = ()) -> Self:
         """Return a token of other columns of the plan, and of the rows that match `where`."""
@@ -187,7 +188,7 @@ class ScanToken(KeyRangeToken[ScanSpec]):
         """
         read = self.of_columns((), self.plan.request.where)._read()
         (entry,) = self._entries(read.manifest)
-        tablet = tablet_at(read.store, entry, self.timestamp)
+        tablet = tablet_at(read.store, entry, self.plan.timestamp)
         passed = 0
         for rows in scan_ordered(tablet, read.spec).open():
             assert rows.keys is not None, "an ordered scan has keys"
@@ -259,7 +260,9 @@ class RowSetToken(Token[ScanSpec], JsonForm):
         for chosen in self.rows:
             rowset = tablet.rowset(chosen.rowset_id)
             assert rowset is not None, "the superblock that was planned with lists its rowsets"
-            yield from chosen_reads(rowset, chosen.positions(rowset, self.timestamp), read.spec)
+            yield from chosen_reads(
+                rowset, chosen.positions(rowset, self.plan.timestamp), read.spec
+            )
 
     def _expired(self, store: TableStore, reason: str) -> ConflictError:
         return ConflictError(
@@ -273,7 +276,7 @@ class RowSetToken(Token[ScanSpec], JsonForm):
             "table_id": self.plan.table_id,
             "columns": list(self.columns),
             "column_ids": [[c.name, c.id, str(c.type)] for c in self.plan.column_ids],
-            "timestamp": self.timestamp,
+            "timestamp": self.plan.timestamp,
             **super().to_json(),
         }
 

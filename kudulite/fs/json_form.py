@@ -186,8 +186,8 @@ def _converters(hint: Any, name: str | None) -> tuple[Converter | None, Converte
         return None, lambda value: checked_name(value, name)
     if hint in (str, bool):
         return None, None
-    if hint is int:
-        return None, index
+    if isinstance(hint, type) and issubclass(hint, int):
+        return None, index if hint is int else lambda value: hint(index(value))
     if hint is bytes:
         return bytes.hex, bytes.fromhex
     if isinstance(hint, type) and issubclass(hint, JsonForm):

@@ -40,6 +40,7 @@ from pathlib import Path
 from kudulite.delta.delta_file import DeltaFileMeta
 from kudulite.errors import KuduliteError, LockTimeoutError, UsageError
 from kudulite.fs.lock import TabletLock, create_lock_file
+from kudulite.model.hybrid_time import Timestamp
 from kudulite.rowset.rowset import RowSetMeta
 from kudulite.table.alter import forget_dropped_ranges
 from kudulite.table.background import RETRY_SECONDS
@@ -389,7 +390,7 @@ class TableStatistics:
     dead_row_count: int
     bytes_on_disk: int
     superseded_bytes: int
-    ancient_history_mark: int
+    ancient_history_mark: Timestamp
 
 
 def live_row_count(store: TableStore) -> int:
@@ -422,7 +423,7 @@ def table_statistics(store: TableStore) -> TableStatistics:
         dead_row_count=sum(dead_row_count(meta) for meta in everything),
         bytes_on_disk=sum(entry.bytes_on_disk for entry in manifest.tablets),
         superseded_bytes=superseded_bytes(store),
-        ancient_history_mark=mark,
+        ancient_history_mark=Timestamp(mark),
     )
 
 

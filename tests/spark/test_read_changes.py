@@ -139,7 +139,7 @@ def test_changes_written_to_a_copy_make_the_source(spark, changed, tmp_path):
 @pytest.mark.quick
 def test_wrong_windows_are_refused_at_load(spark, changed):
     """The error names both moments, or what the option needs."""
-    path, start, end = changed
+    path, start, end = changed[0], *map(int, changed[1:])
     with pytest.raises(Exception, match=f"(?s)changes after .*{end}.*{start}.*older moment first"):
         load(spark, path, startTimestamp=end, endTimestamp=start)
     with pytest.raises(Exception, match="ancient history mark"):

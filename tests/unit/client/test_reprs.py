@@ -46,6 +46,7 @@ def public_objects(folder: Path) -> list[Any]:
     objects = [client, builder, key, partitioning, table, table.schema, *table.schema.columns]
     objects += [
         result,
+        result.timestamp,
         session,
         *operations,
         table.schema.new_row(),

@@ -1,8 +1,13 @@
 """HybridTime: what a person may give as a moment, and what is refused."""
 
+import copy
 import datetime
+import json
 import pickle
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +16,9 @@ from kudulite.errors import TimestampError
 from kudulite.model.hybrid_time import (
     LOGICAL_MASK,
     MICROSECONDS_BOUND,
+    TIMESTAMP_MAX,
     Clock,
+    Timestamp,
     format_timestamp,
     parse_timestamp,
     physical_microseconds,
@@ -75,3 +82,78 @@ def test_the_clock_gives_hybrid_times_of_now():
     assert first <= second
     assert first & LOGICAL_MASK == 0
     assert format_timestamp(first).startswith(f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT}")
+
+
+@given(st.integers(0, TIMESTAMP_MAX))
+def test_the_text_of_a_timestamp_is_exact(hybrid_time):
+    """`Timestamp`, `parse_timestamp` and Python itself read from it the integer that printed it."""
+    stamp = Timestamp(hybrid_time)
+    assert parse_timestamp(str(stamp)) == Timestamp(str(stamp)) == hybrid_time
+    again = eval(repr(stamp))
+    assert (again, type(again)) == (hybrid_time, Timestamp)
+    assert type(parse_timestamp(stamp)) is int and parse_timestamp(stamp) == hybrid_time
+
+
+def test_a_timestamp_prints_as_a_time():
+    """A whole microsecond as ISO 8601 alone; also in text, and with a zone before the part."""
+    assert repr(Timestamp.from_datetime(MOMENT)) == "Timestamp('2026-11-21T10:00:00.123456Z')"
+    stamp = Timestamp(MICROSECONDS << 12 | 3)
+    assert f"{stamp}" == str(stamp) == "2026-11-21T10:00:00.123456Z+3"
+    assert f"{stamp:d}" == str(int(stamp))
+    assert parse_timestamp("2026-11-21T11:00:00.123456+01:00+3") == stamp
+    assert format_timestamp(stamp) == f"2026-11-21T10:00:00.123456Z (HybridTime {int(stamp)})"
+
+
+@pytest.mark.parametrize("text", ["2026-11-21T10:00:00Z+4096", "2026-11-21+3", "+3", "Z+3", "5+3"])
+def test_a_wrong_logical_part_is_refused(text):
+    """It has 12 bits and follows a time with its zone."""
+    with pytest.raises(TimestampError, match="is not a moment"):
+        Timestamp(text)
+
+
+def test_a_timestamp_is_an_integer_everywhere():
+    """In arithmetic, hashes, pickles, copies, JSON, numpy and Arrow, exactly."""
+    stamp, number = Timestamp(WHOLE - 5), WHOLE - 5
+    assert type(stamp + 1) is type(int(stamp)) is int and hash(stamp) == hash(number)
+    for same in (pickle.loads(pickle.dumps(stamp)), copy.deepcopy(stamp)):
+        assert (same, type(same)) == (number, Timestamp)
+    assert json.dumps([stamp]) == f"[{number}]"
+    for kind in (np.uint64, np.int64):
+        column = np.array([number, number + 1], kind)
+        assert (column <= stamp).tolist() == (column == stamp).tolist() == [True, False]
+    assert pa.array([stamp], pa.uint64()).to_pylist() == [number]
+    assert pc.equal(pa.array([number, 1], pa.uint64()), stamp).to_pylist() == [True, False]
+
+
+@pytest.mark.parametrize("out_of_range", [-1, 1 << 64])
+def test_a_timestamp_has_64_bits(out_of_range):
+    """As everything that is stored."""
+    with pytest.raises(TimestampError, match="outside the HybridTime range"):
+        Timestamp(out_of_range)
+
+
+def test_a_timestamp_is_compared_with_a_datetime_by_microseconds():
+    """In any zone, from both sides; a datetime without a zone is never equal and has no order."""
+    stamp = Timestamp(WHOLE - 5)
+    same = MOMENT.astimezone(datetime.timezone(datetime.timedelta(hours=2)))
+    assert stamp.to_datetime() == MOMENT and stamp.to_datetime().tzinfo == datetime.UTC
+    assert stamp == same and same == stamp and not stamp != same
+    assert stamp <= same <= stamp and not stamp < same and not stamp > same
+    later = same + datetime.timedelta(microseconds=1)
+    assert stamp < later and later > stamp and stamp != later and not stamp >= later
+    naive = MOMENT.replace(tzinfo=None)
+    assert stamp != naive and not stamp == naive
+    with pytest.raises(TypeError, match="offset-naive"):
+        assert stamp < naive
+    with pytest.raises(TimestampError, match="has no time zone; give"):
+        Timestamp.from_datetime(naive)
+
+
+def test_a_column_of_hybrid_times_becomes_times():
+    """Arrays and chunked arrays, nulls stay; the type is the one of a column of moments."""
+    numbers = pa.array([WHOLE, None, WHOLE - 4095], pa.uint64())
+    expected = pa.array([MOMENT, None, MOMENT], pa.timestamp("us", "UTC"))
+    assert Timestamp.array(numbers).equals(expected)
+    chunked = Timestamp.array(pa.chunked_array([numbers, numbers.slice(0, 1)]))
+    assert chunked.type == expected.type and chunked.to_pylist() == [MOMENT, None, MOMENT, MOMENT]
+    assert Timestamp.array(pa.chunked_array([], pa.uint64())).type == expected.type

@@ -118,7 +118,7 @@ def test_what_was_collected_after_the_plan_is_refused(name: str, table: Table, c
 
 def test_a_collection_between_plan_and_opening_is_seen(table: Table, monkeypatch):
     """The check comes after the tablet was opened, and looks for the newest version."""
-    moment = table.current_timestamp()
+    moment = int(table.current_timestamp())
     entry = table._store.newest().tablets[0]
     other = TableStore(table.path, environment())
     opened = tablet_at.__globals__["read_tablet"]
