@@ -27,14 +27,19 @@ from __future__ import annotations
 
 import itertools
 import os
+import uuid
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, Generic
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
+from kudulite.errors import OptionError
+from kudulite.model.html import ROWS_SHOWN, html_rows
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.schema import Column
 from kudulite.rowset.merge import merge_ordered
@@ -43,8 +48,9 @@ from kudulite.table.history import tablet_at
 from kudulite.table.manifest import TabletEntry
 from kudulite.table.read_request import Read, ReadRequest, plan_changes, plan_rows
 from kudulite.table.scan_plan import Spec, entries_to_diff, entries_to_scan, in_schema, open_tablets
-from kudulite.table.table_store import TableStore
+from kudulite.table.table_store import MANIFEST_FOLDER, TABLET_FOLDER, TableStore
 from kudulite.tablet.tablet_scan import (
+    COMMIT_TIMESTAMP,
     BlockRead,
     DiffRead,
     block_reads,
@@ -55,6 +61,9 @@ from kudulite.tablet.tablet_scan import (
 
 READ_THREADS = min(8, os.cpu_count() or 1)
 BLOCKS_AHEAD = READ_THREADS + 2
+# A row group of `to_parquet` has at least as many rows; an iteration makes so many dicts at once.
+PARQUET_GROUP_ROWS = 1 << 17
+_DICTS_AT_ONCE = 1 << 10
 # A scan with a limit reads so many blocks without reading ahead.
 LIMITED_BLOCKS = 4
 
@@ -68,6 +77,19 @@ class ArrowResult(ABC, Generic[Spec]):
     def __repr__(self) -> str:
         columns = ", ".join(f"{field.name} {field.type}" for field in self.schema)
         return f"<kudulite {type(self).__name__}: {columns or 'no columns'}>"
+
+    def _repr_html_(self) -> str:
+        """Return the columns and the first rows as an HTML table, for notebooks."""
+        return html_rows(self._first_rows())
+
+    def _first_rows(self) -> pa.Table:
+        rows, left = [], ROWS_SHOWN
+        for batch in self.to_batches():
+            rows.append(batch.slice(0, left))
+            left -= rows[-1].num_rows
+            if not left:
+                break
+        return pa.Table.from_batches(rows, self.schema)
 
     @property
     def schema(self) -> pa.Schema:
@@ -94,9 +116,63 @@ class ArrowResult(ABC, Generic[Spec]):
         """Return all rows as dicts."""
         return list(self.to_arrow().to_pylist())
 
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Yield the rows as dicts, as `to_pylist` gives them, while they are read."""
+        for batch in self.to_batches():
+            for start in range(0, batch.num_rows, _DICTS_AT_ONCE):
+                yield from batch.slice(start, _DICTS_AT_ONCE).to_pylist()
+
+    def to_parquet(self, path: str | os.PathLike[str]) -> int:
+        """Write the rows to a Parquet file while they are read; return their number.
+
+        The file gets its name, and replaces one of that name, when it is complete and durable.
+        Raises OptionError for a folder, for a place inside a table, and for a scan without columns;
+        StorageError.
+        """
+        if not len(self.schema):
+            raise OptionError("a scan without columns has no Parquet file; use count()")
+        target = Path(os.path.abspath(path))
+        _check_export(target)
+        file_system = self._read.store.file_system
+        hidden = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+        count = 0
+        with file_system.open_sink(hidden) as sink:
+            with pq.ParquetWriter(sink, self.schema) as writer:
+                for rows in _row_groups(self.to_batches()):
+                    writer.write_table(rows)
+                    count += rows.num_rows
+            sink.finish()
+        file_system.rename(hidden, target)
+        file_system.sync_directory(target.parent)
+        return count
+
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Return the rows as an Arrow C stream, for DuckDB, Polars and others."""
         return self.to_reader().__arrow_c_stream__(requested_schema)
+
+
+def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Yield the rows in tables of at least PARQUET_GROUP_ROWS, but for the last."""
+    waiting: list[pa.RecordBatch] = []
+    for batch in batches:
+        waiting.append(batch)
+        if sum(part.num_rows for part in waiting) >= PARQUET_GROUP_ROWS:
+            yield pa.Table.from_batches(waiting)
+            waiting = []
+    if waiting:
+        yield pa.Table.from_batches(waiting)
+
+
+def _check_export(target: Path) -> None:
+    """Raise OptionError unless a file may be written at `target`."""
+    for folder in (target, *target.parents):
+        if all((folder / name).is_dir() for name in (MANIFEST_FOLDER, TABLET_FOLDER)):
+            raise OptionError(
+                f"{target} is a place inside the table {folder}, which has files of its own only;"
+                " give a path outside it"
+            )
+    if target.is_dir():
+        raise OptionError(f"{target} is a folder; give the path of a file")
 
 
 class RowScan(ArrowResult[ScanSpec]):
@@ -207,6 +283,11 @@ class Changes(ArrowResult[DiffSpec]):
         schema = self.schema
         for batch in change_batches(read, entries_to_diff(read.store, read.manifest, read.spec)):
             yield in_schema(batch, schema)
+
+    def _first_rows(self) -> pa.Table:
+        rows = super()._first_rows()
+        place = rows.schema.get_field_index(COMMIT_TIMESTAMP)
+        return rows.set_column(place, COMMIT_TIMESTAMP, Timestamp.array(rows.column(place)))
 
     def count(self) -> int:
         """Return the number of changes."""

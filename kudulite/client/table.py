@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -39,6 +39,7 @@ from kudulite.client.tokens import (
 )
 from kudulite.errors import ColumnNotFoundError
 from kudulite.model.aliases import Columns, Key, Keys, Moment, Row, Where
+from kudulite.model.html import ROWS_SHOWN, html_fields, html_rows, html_title
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.predicate import ColumnExpression
 from kudulite.model.schema import Schema
@@ -60,7 +61,7 @@ from kudulite.table.maintenance import (
 from kudulite.table.partition import PartitionSchema
 from kudulite.table.purge import PurgeReport, purge_keys
 from kudulite.table.read_request import ReadRequest, plan_rows
-from kudulite.table.table_store import TableStore
+from kudulite.table.table_store import TableStore, default_environment
 from kudulite.table.tablet_memory import flush_table
 
 if TYPE_CHECKING:
@@ -76,6 +77,31 @@ class Table(BatchOperations, RowOperations):
 
     def __repr__(self) -> str:
         return f"<kudulite table {self.name!r} at {self.path}>"
+
+    def _repr_html_(self) -> str:
+        """Return the table's columns, partitions and first rows as HTML, for notebooks."""
+        fields = [
+            ("path", self.path),
+            ("rows", self.live_row_count),
+            ("version", self.version),
+            ("tablets", self.tablet_count),
+            ("partitions", "; ".join(self.partition_schema.describe_all()) or "one tablet"),
+        ]
+        title = html_title(f"kudulite table {self.name}")
+        parts = (title, html_fields(fields), self.schema._repr_html_(), html_rows(self.head()))
+        return "".join(parts)
+
+    def __len__(self) -> int:
+        """Return the number of rows now, from metadata; the same as `live_row_count`."""
+        return self.live_row_count
+
+    def __bool__(self) -> bool:
+        """Return True, also for a table without rows."""
+        return True
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the path: unpickling opens the table again, as `open_table` does."""
+        return _reopened, (self.path,)
 
     # -- what it is
 
@@ -167,6 +193,10 @@ class Table(BatchOperations, RowOperations):
         """
         request = ReadRequest.of(columns, where, at=at, ordered=ordered, limit=limit)
         return Scan(self._store, request)
+
+    def head(self, n: int = ROWS_SHOWN) -> pa.Table:
+        """Return `n` rows, or all if the table has fewer; which ones is not defined."""
+        return self.scan(limit=n).to_arrow()
 
     def scan_tokens(
         self,
@@ -401,6 +431,13 @@ class Table(BatchOperations, RowOperations):
         write.commit([write.stage(self.scan(at=moment).to_batches())])
         move_table(hidden, target)
         return Timestamp(moment)
+
+
+def _reopened(path: Path) -> Table:
+    """Return the table of a pickle. Raises TableNotFoundError that says what is there."""
+    store = TableStore(path, default_environment())
+    store.newest()
+    return Table(store)
 
 
 def store_of(table: Table) -> TableStore:

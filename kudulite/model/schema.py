@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from kudulite.errors import ColumnNotFoundError, CorruptionError, NotSupportedError, SchemaError
 from kudulite.model.encoded_key import KeyEncoder, key_width
+from kudulite.model.html import html_table
 from kudulite.model.types import ColumnType, parse_type, type_from_arrow
 from kudulite.model.values import canonical_value, value_from_json, value_to_json
 
@@ -195,6 +196,26 @@ class Schema:
     def __repr__(self) -> str:
         columns = ", ".join(map(repr, self.columns))
         return f"Schema({columns}, PRIMARY KEY ({', '.join(self.key_names)}))"
+
+    def _repr_html_(self) -> str:
+        """Return the columns as an HTML table, for notebooks."""
+        names = ("column", "type", "key", "nullable", "default", "comment")
+        rows = [
+            (
+                column.name,
+                column.type,
+                "key" if column.name in self.key_names else "",
+                "nullable" if column.nullable else "NOT NULL",
+                "" if column.write_default is None else repr(column.write_default),
+                column.comment,
+            )
+            for column in self.columns
+        ]
+        return html_table(names, rows)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the columns only: an encoder of keys cannot be pickled, and is made again."""
+        return Schema, (self.columns, self.key_count, self.next_column_id)
 
     @classmethod
     def build(cls, columns: Sequence[Column], primary_key: Sequence[str]) -> Schema:

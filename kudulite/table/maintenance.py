@@ -40,6 +40,7 @@ from pathlib import Path
 from kudulite.delta.delta_file import DeltaFileMeta
 from kudulite.errors import KuduliteError, LockTimeoutError, UsageError
 from kudulite.fs.lock import TabletLock, create_lock_file
+from kudulite.model.html import html_fields
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.rowset.rowset import RowSetMeta
 from kudulite.table.alter import forget_dropped_ranges
@@ -391,6 +392,10 @@ class TableStatistics:
     bytes_on_disk: int
     superseded_bytes: int
     ancient_history_mark: Timestamp
+
+    def _repr_html_(self) -> str:
+        """Return the figures as an HTML table, for notebooks."""
+        return html_fields(vars(self).items())
 
 
 def live_row_count(store: TableStore) -> int:

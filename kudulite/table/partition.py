@@ -245,6 +245,12 @@ class PartitionSchema:
         names = ", ".join(self.range_columns)
         return f"{names}: [{_show(bounds.lower, '-∞')}, {_show(bounds.upper, '+∞')})"
 
+    def describe_all(self) -> list[str]:
+        """Return the hash dimensions and the ranges as people read them; empty for one tablet."""
+        hashed = [f"hash({', '.join(d.columns)}) × {d.bucket_count}" for d in self.hash_dimensions]
+        range_count = len(self.ranges) if self.range_columns else 0
+        return hashed + [self.describe_range(number) for number in range(range_count)]
+
     def describe(self, tablet: TabletPartition) -> str:
         """Return a tablet's place as people read it."""
         parts = [
