@@ -8,11 +8,13 @@ problems found by `check` or `doctor`. Wrong usage of the command line ends it w
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
+import kudulite
 from kudulite.errors import KuduliteError
-from kudulite.tools import commands_look, commands_upkeep, commands_write
+from kudulite.tools import commands_look, commands_table, commands_upkeep, commands_write
 
 app = typer.Typer(
     help="Inspect kudulite tables, write to them, maintain them, and back them up.",
@@ -21,17 +23,44 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+
+def print_version(is_asked: bool) -> None:
+    """Print the version and end, before a command is looked for."""
+    if is_asked:
+        print(f"kudulite {kudulite.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=print_version, help="Print the version.")
+    ] = False,
+) -> None:
+    """Take the options that stand before a command."""
+
+
 app.command("list")(commands_look.list_tables)
 for command in (
     commands_look.describe,
     commands_look.partitions,
     commands_look.layout,
+    commands_table.create,
+    commands_table.alter,
+    commands_table.rename,
+    commands_table.drop,
+    commands_look.get,
     commands_look.scan,
     commands_look.changes,
     commands_look.history,
     commands_write.load,
     commands_write.upsert,
     commands_write.delete,
+    commands_table.tag,
+    commands_table.untag,
+    commands_table.tags,
+    commands_table.retention,
+    commands_look.watch,
     commands_upkeep.flush,
     commands_upkeep.compact,
     commands_upkeep.maintain,

@@ -1,4 +1,5 @@
-"""Commands that read: list, describe, partitions, layout, check, dump, scan, changes, history.
+"""Commands that read: list, describe, partitions, layout, check, dump, watch, get, scan, changes,
+history.
 
 `layout` draws the rowsets of each tablet over the key space:
 
@@ -23,9 +24,13 @@ With `--png` the drawing is an image of 8-bit colours, encoded with the standard
 
 from __future__ import annotations
 
+import contextlib
+import datetime
+import itertools
 import os
 import shutil
 import struct
+import time
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -34,9 +39,13 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
 
 import kudulite
-from kudulite.model.hybrid_time import format_timestamp
+from kudulite.errors import NotFoundError
+from kudulite.model.hybrid_time import Timestamp
 from kudulite.rowset.rowset import RowSetMeta
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.compaction_policy import average_height, key_positions
@@ -52,6 +61,8 @@ from kudulite.tools.output import (
     RowFormat,
     TablePath,
     byte_text,
+    fields_text,
+    is_table,
     json_text,
     key_of_text,
     names_of,
@@ -69,6 +80,10 @@ _BAR_PIXELS, _GAP_PIXELS, _MARGIN_PIXELS = 8, 2, 10
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
+KeyTexts = Annotated[list[str], typer.Argument(help="The primary key, column by column.")]
+AtMoment = Annotated[str | None, typer.Option(help="A moment: ISO 8601 or a HybridTime.")]
+
+
 def list_tables(
     root: Annotated[str, typer.Argument(metavar="ROOT", help="A directory of tables.")],
     as_json: AsJson = False,
@@ -76,6 +91,11 @@ def list_tables(
     """List the tables of a directory."""
     if not Path(root).is_dir():
         raise typer.BadParameter(f"{root} is not a directory")
+    if is_table(Path(root)):
+        raise typer.BadParameter(
+            f"{root} is a table, not a directory of tables; see `kudulite describe {root}`, or list"
+            f" {Path(root).absolute().parent}"
+        )
     client = kudulite.connect(root, background_maintenance=False)
     found = [_summary(client.table(name)) for name in client.list_tables()]
     if as_json:
@@ -100,9 +120,9 @@ def describe(path: TablePath, as_json: AsJson = False) -> None:
         for index, column in enumerate(table.schema.columns)
     ]
     partition, statistics = table.partition_schema, table.statistics
-    hashed = [f"hash({', '.join(d.columns)}) × {d.bucket_count}" for d in partition.hash_dimensions]
-    range_count = len(partition.ranges) if partition.range_columns else 0
-    ranges = [partition.describe_range(number) for number in range(range_count)]
+    described = partition.describe_all()
+    hashed = described[: len(partition.hash_dimensions)]
+    ranges = described[len(hashed) :]
     if as_json:
         parts = {"hash": hashed, "ranges": ranges}
         about = {"name": table.name, "path": str(table.path), "primary_key": table.schema.key_names}
@@ -110,7 +130,7 @@ def describe(path: TablePath, as_json: AsJson = False) -> None:
         return
     print(f"table {table.name} at {table.path}\n")
     print_rows(list(columns[0]), [[*column.values()] for column in columns])
-    print(f"\npartitions  {'; '.join([*hashed, *ranges]) or 'one tablet'}\n")
+    print(f"\npartitions  {'; '.join(described) or 'one tablet'}\n")
     print_fields({name: _statistic(name, value) for name, value in vars(statistics).items()})
 
 
@@ -162,10 +182,41 @@ def _summary(table: kudulite.Table) -> dict[str, Any]:
 
 def _statistic(name: str, value: float) -> str:
     if name.endswith("_mark"):
-        return format_timestamp(int(value)) if value else "none yet"
+        return str(Timestamp(int(value))) if value else "none yet"
     if "bytes" in name:
         return byte_text(int(value))
     return f"{value:.2f}" if isinstance(value, float) else f"{value:,}"
+
+
+def watch(
+    path: TablePath,
+    interval: Annotated[float, typer.Option(help="Seconds between two looks.", min=0)] = 2.0,
+    count: Annotated[int | None, typer.Option(help="End after so many looks.", min=1)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the statistics of a table again and again, until Ctrl-C.
+
+    In a pipe every look is printed, with --json as one object per line.
+    """
+    table = kudulite.open_table(path)
+    is_live = Console().is_terminal and not as_json
+    numbers = itertools.count() if count is None else range(count)
+    with contextlib.suppress(KeyboardInterrupt), contextlib.ExitStack() as stack:
+        live = stack.enter_context(Live()) if is_live else None
+        for number in numbers:
+            if number:
+                time.sleep(interval)
+            figures = table.statistics
+            now = datetime.datetime.now(datetime.UTC)
+            if as_json:
+                print_json({"now": now, "statistics": figures})
+                continue
+            fields = {name: _statistic(name, value) for name, value in vars(figures).items()}
+            text = fields_text({"now": f"{now:%Y-%m-%dT%H:%M:%SZ}", **fields})
+            if live is None:
+                print(text, end="\n\n", flush=True)
+            else:
+                live.update(Text(text), refresh=True)
 
 
 def partitions(path: TablePath, as_json: AsJson = False) -> None:
@@ -189,7 +240,7 @@ def partitions(path: TablePath, as_json: AsJson = False) -> None:
     print_rows(list(found[0]), [[*tablet.values()] for tablet in found], thousands=True)
     for dropped in manifest.dropped:
         alone = manifest.partition.of_range(dropped.range)
-        print(f"dropped {alone.describe_range(0)} at {format_timestamp(dropped.timestamp)}")
+        print(f"dropped {alone.describe_range(0)} at {Timestamp(dropped.timestamp)}")
 
 
 def dump(
@@ -219,18 +270,42 @@ def _short(value: Any) -> str:
 def scan(
     path: TablePath,
     columns: ColumnNames = None,
-    at: Annotated[str | None, typer.Option(help="A moment: ISO 8601 or a HybridTime.")] = None,
+    where: Annotated[
+        str | None, typer.Option(help="A condition, as in \"city = 'Rome' AND load > 0.5\".")
+    ] = None,
+    at: AtMoment = None,
     limit: Annotated[int | None, typer.Option(help="The most rows to print.", min=0)] = None,
     ordered: Annotated[bool, typer.Option(help="In the order of the key.")] = False,
     row_format: Format = RowFormat.TABLE,
     output: OutputFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the rows of a table, at a moment."""
+    """Print the rows of a table that meet a condition, at a moment."""
     table = kudulite.open_table(path)
-    found = table.scan(columns=names_of(columns), at=at, limit=limit, ordered=ordered)
+    condition: Any = () if where is None else where
+    found = table.scan(names_of(columns), condition, at=at, limit=limit, ordered=ordered)
     with Progress(f"scanning {table.name}"):
         write_rows(found.to_reader(), RowFormat.JSON if as_json else row_format, output)
+
+
+def get(
+    path: TablePath,
+    key: KeyTexts,
+    at: AtMoment = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print one row by its primary key; status 1 if there is none."""
+    table = kudulite.open_table(path)
+    found = table.get(key_of_text(table.schema.key_columns, key), at)
+    if found is None:
+        named = zip(table.schema.key_names, key, strict=True)
+        raise NotFoundError(
+            f"table {table.name!r} has no row with {', '.join(f'{n} = {v}' for n, v in named)}"
+        )
+    if as_json:
+        print_json(found)
+    else:
+        print_fields(found)
 
 
 def changes(
@@ -253,7 +328,7 @@ def changes(
 
 def history(
     path: TablePath,
-    key: Annotated[list[str], typer.Argument(help="The primary key, column by column.")],
+    key: KeyTexts,
     row_format: Format = RowFormat.TABLE,
     output: OutputFile = None,
     as_json: AsJson = False,

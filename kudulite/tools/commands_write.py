@@ -165,10 +165,17 @@ GivenFormat = Annotated[
 PrimaryKey = Annotated[
     str | None, typer.Option(help="Make the table with this key: names, separated by commas.")
 ]
-HashPartitions = Annotated[str | None, typer.Option(help="Of the new table: `a:4; b,c:8`.")]
+HashPartitions = Annotated[
+    str | None,
+    typer.Option("--hash-partitions", "--hash", help="Of the new table: `a:4; b,c:8`."),
+]
 RangePartitions = Annotated[
     str | None,
-    typer.Option(help='Of the new table: {"columns": […], "bounds": [[low, high], …]}.'),
+    typer.Option(
+        "--range-partitions",
+        "--range",
+        help='Of the new table: {"columns": […], "bounds": [[low, high], …]}.',
+    ),
 ]
 
 
@@ -196,8 +203,8 @@ def load(
         place.name,
         schema_of_files(files, file_format),
         primary_key=names_of(primary_key),
-        hash_partitions=_hash_partitions(hash_partitions),
-        range_partitions=_range_partitions(range_partitions),
+        hash_partitions=hash_partitions_of(hash_partitions),
+        range_partitions=range_partitions_of(range_partitions),
     )
     try:
         _write(table, "insert", files, file_format, as_json)
@@ -271,7 +278,7 @@ def loadgen(
         print_fields({n: f"{v:,.6g}" if isinstance(v, float) else v for n, v in found.items()})
 
 
-def _range_partitions(text: str | None) -> dict[str, Any] | None:
+def range_partitions_of(text: str | None) -> dict[str, Any] | None:
     """Return the range partitions in a JSON text. Raises OptionError."""
     try:
         found: dict[str, Any] | None = None if text is None else json.loads(text)
@@ -280,7 +287,7 @@ def _range_partitions(text: str | None) -> dict[str, Any] | None:
     return found
 
 
-def _hash_partitions(text: str | None) -> list[tuple[list[str], int]] | None:
+def hash_partitions_of(text: str | None) -> list[tuple[list[str], int]] | None:
     """Return `a:4; b,c:8` as a list of columns and bucket counts. Raises OptionError."""
     if text is None:
         return None

@@ -32,10 +32,14 @@ from rich.status import Status
 from rich.table import Table
 
 from kudulite.errors import OptionError
+from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.schema import Column
+from kudulite.model.types import ColumnType
 from kudulite.table.table_store import TableStore, default_environment
+from kudulite.tablet.tablet_scan import COMMIT_TIMESTAMP
 
 PROGRESS_AFTER_SECONDS = 2.0
+PIPE_WIDTH = 100_000
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 TablePath = Annotated[str, typer.Argument(metavar="PATH", help="The table's folder.")]
@@ -47,13 +51,30 @@ ColumnNames = Annotated[str | None, typer.Option("--columns", help="Names, separ
 
 
 def print_json(value: Any) -> None:
-    """Print one value as a line of JSON; see `json_text`."""
-    print(json_text(value))
+    """Print one value as a line of JSON; see `json_text`.
+
+    A member that is a HybridTime is followed by one with its text: `timestamp` by `time`, any other
+    one by its name with `_time`.
+    """
+    print(json_text(_with_times(value)))
 
 
 def json_text(value: Any) -> str:
     """Return a value as JSON; dates as ISO 8601, bytes as base64, decimals as their digits."""
     return json.dumps(value, default=_json_value, ensure_ascii=False)
+
+
+def _with_times(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = dataclasses.asdict(value)
+    if isinstance(value, dict):
+        found = {}
+        for name, member in value.items():
+            found[name] = _with_times(member)
+            if isinstance(member, Timestamp):
+                found["time" if name == "timestamp" else f"{name}_time"] = str(member)
+        return found
+    return [_with_times(member) for member in value] if isinstance(value, list | tuple) else value
 
 
 def _json_value(value: Any) -> Any:
@@ -70,9 +91,13 @@ def _json_value(value: Any) -> Any:
 
 def print_fields(fields: Mapping[str, Any]) -> None:
     """Print names and values, one pair per line."""
+    print(fields_text(fields))
+
+
+def fields_text(fields: Mapping[str, Any]) -> str:
+    """Return names and values, one pair per line."""
     width = max(map(len, fields))
-    for name, value in fields.items():
-        print(f"{name:<{width}}  {value}")
+    return "\n".join(f"{name:<{width}}  {value}" for name, value in fields.items())
 
 
 def print_rows(
@@ -82,13 +107,16 @@ def print_rows(
     cells = [list(row) for row in rows]
     table = Table(box=None, pad_edge=False, header_style="bold")
     for index, name in enumerate(names):
-        is_number = all(isinstance(row[index], int | float) for row in cells)
+        is_number = all(
+            isinstance(row[index], int | float) and not isinstance(row[index], Timestamp)
+            for row in cells
+        )
         table.add_column(name, justify="right" if is_number and cells else "left", no_wrap=True)
     for row in cells:
         table.add_row(*(f"{v:,}" if thousands and type(v) is int else str(v) for v in row))
-    console = Console(markup=False, highlight=False)
-    # Piped text is not cut to the width of a terminal.
-    console.print(table, width=None if console.is_terminal else 100_000)
+    # A table that is piped is not cut to the width of a terminal; the width must be the console's.
+    width = None if Console().is_terminal else PIPE_WIDTH
+    Console(markup=False, highlight=False, width=width).print(table)
 
 
 def byte_text(count: int) -> str:
@@ -141,8 +169,8 @@ def write_rows(reader: pa.RecordBatchReader, row_format: RowFormat, output: Path
     if row_format == RowFormat.TABLE:
         if output is not None:
             raise OptionError("--output needs --format csv, json or parquet")
-        rows = reader.read_all()
-        print_rows(rows.schema.names, zip(*(c.to_pylist() for c in rows.columns), strict=True))
+        rows = reader.read_all().to_pylist()
+        print_rows(reader.schema.names, [[*_with_moment(row).values()] for row in rows])
         return
     nested = [field.name for field in reader.schema if pa.types.is_nested(field.type)]
     if row_format == RowFormat.CSV and nested:
@@ -161,7 +189,15 @@ def write_rows(reader: pa.RecordBatchReader, row_format: RowFormat, output: Path
             _write_csv(reader, sink)
         else:
             for batch in reader:
-                sink.writelines(f"{json_text(row)}\n".encode() for row in batch.to_pylist())
+                for row in map(_with_moment, batch.to_pylist()):
+                    row = _with_times(row) if COMMIT_TIMESTAMP in row else row
+                    sink.write(f"{json_text(row)}\n".encode())
+
+
+def _with_moment(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row whose commit timestamp, if it is a row of changes, prints as a time."""
+    moment = row.get(COMMIT_TIMESTAMP)
+    return {**row, COMMIT_TIMESTAMP: Timestamp(moment)} if isinstance(moment, int) else row
 
 
 def _write_csv(reader: pa.RecordBatchReader, sink: BinaryIO) -> None:
@@ -183,13 +219,17 @@ def key_of_text(columns: Sequence[Column], texts: Sequence[str]) -> tuple[object
     names = ", ".join(column.name for column in columns)
     if len(texts) != len(columns):
         raise OptionError(f"the primary key is ({names}); {len(texts)} values were given")
-    values = []
-    for column, text in zip(columns, texts, strict=True):
-        try:
-            values.append(pa.scalar(text).cast(column.type.arrow).as_py())
-        except pa.ArrowInvalid as error:
-            raise OptionError(f"key column {column.name!r}: {error}") from error
-    return tuple(values)
+    pairs = zip(columns, texts, strict=True)
+    return tuple(value_of_text(column.name, column.type, text, "key ") for column, text in pairs)
+
+
+def value_of_text(name: str, column_type: ColumnType, text: str, kind: str = "") -> object:
+    """Return the cell that a text stands for. Raises OptionError that names the column."""
+    try:
+        value: object = pa.scalar(text).cast(column_type.arrow).as_py()
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise OptionError(f"{kind}column {name!r}: {error}") from error
+    return value
 
 
 @contextlib.contextmanager
@@ -212,6 +252,11 @@ OutputFile = Annotated[
 def names_of(text: str | None) -> list[str] | None:
     """Return the names in a text, which are separated by commas."""
     return None if text is None else [name.strip() for name in text.split(",")]
+
+
+def is_table(folder: Path) -> bool:
+    """Whether a folder is a table's own, whose tables nobody can list."""
+    return TableStore(folder, default_environment()).exists()
 
 
 def open_store(path: str) -> TableStore:

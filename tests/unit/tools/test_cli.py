@@ -18,7 +18,7 @@ import kudulite
 from kudulite.errors import OptionError
 from kudulite.tools.cli import app, run
 from kudulite.tools.output import Progress, byte_text, json_text
-from tests.support.command_line import output, value
+from tests.support.command_line import error, output, value
 
 SCHEMA = pa.schema(
     [("k", pa.int64()), ("s", pa.string()), ("v", pa.float64()), ("d", pa.decimal128(9, 2))]
@@ -245,3 +245,88 @@ def test_the_documents_list_every_command():
     document = (Path(__file__).parents[3] / "docs" / "command_line.md").read_text()
     names = {command.name or command.callback.__name__ for command in app.registered_commands}
     assert names == set(re.findall(r"^\| `(\w+)[^`]*` \|", document, re.MULTILINE))
+
+
+def test_the_version_is_printed_without_a_command():
+    """Of the package."""
+    assert output("--version") == f"kudulite {kudulite.__version__}\n"
+
+
+def test_get_prints_one_row(table):
+    """By its key as it is typed, at a moment; an absent key ends with status 1."""
+    before = table.current_timestamp()
+    table.delete([{"k": 3}])
+    assert value("get", table.path, 6) == {"k": 6, "s": "s6", "v": 0.75, "d": "1.50"}
+    assert output("get", table.path, 3, "--at", before).splitlines()[1] == "s  s3"
+    assert "table 'metrics' has no row with k = 3" in error("get", table.path, 3)
+    assert "2 values were given" in error("get", table.path, 3, 4)
+
+
+def test_scan_passes_its_condition_on(table, monkeypatch):
+    """As the text that `Table.scan` reads."""
+    given = []
+    scan = kudulite.Table.scan
+    monkeypatch.setattr(
+        kudulite.Table,
+        "scan",
+        lambda self, columns, where, **rest: given.append(where) or scan(self, columns, **rest),
+    )
+    output("scan", table.path, "--where", "k > 2 AND s != 'a'", "--limit", 1)
+    output("scan", table.path, "--limit", 1)
+    assert given == ["k > 2 AND s != 'a'", ()]
+
+
+def test_a_wide_table_is_not_cut_in_a_pipe(tmp_path):
+    """Every cell and every name is there as a whole."""
+    names = [f"a_long_column_name_{number}" for number in range(12)]
+    made = kudulite.connect(tmp_path).create_table(
+        "t", pa.schema([(name, pa.string()) for name in names]), primary_key=names[0]
+    )
+    made.insert([dict.fromkeys(names, "x" * 60)])
+    header, row = output("scan", made.path).splitlines()
+    assert header.split() == names and row.split() == ["x" * 60] * 12
+
+
+def test_times_are_readable_and_exact(table):
+    """As ISO 8601 in a table, beside the HybridTime in JSON; the text reads the same moment."""
+    stamp = table.delete([{"k": 1}]).timestamp
+    for arguments in (("history", table.path, 1), ("changes", table.path, stamp - 1)):
+        assert output(*arguments).splitlines()[-1].split()[-1] == str(stamp)
+        row = json.loads(output(*arguments, "--json").splitlines()[-1])
+        times = (row["_commit_timestamp"], row["_commit_timestamp_time"])
+        assert times == (int(stamp), str(stamp))
+    for moment, count in ((stamp, 2999), (stamp - 1, 3000)):
+        at = kudulite.Timestamp(moment)
+        assert len(output("scan", table.path, "--at", at, "--json").splitlines()) == count
+    figures = value("describe", table.path)["statistics"]
+    mark = kudulite.Timestamp(figures["ancient_history_mark"])
+    assert figures["ancient_history_mark_time"] == str(mark)
+
+
+def test_watch_prints_the_statistics_again_and_again(table):
+    """In a pipe one look after the other; as JSON one line each."""
+    text = output("watch", table.path, "--interval", 0, "--count", 2)
+    assert text.count("live_row_count        3,000\n") == 2 and text.count("\n\n") == 2
+    lines = output("watch", table.path, "--interval", 0, "--count", 3, "--json").splitlines()
+    assert [json.loads(line)["statistics"]["live_row_count"] for line in lines] == [3000] * 3
+
+
+def test_watch_redraws_on_a_terminal_and_ends_with_ctrl_c(table, monkeypatch):
+    """The second look replaces the first; an interrupt is its normal end."""
+    looks = []
+
+    def sleep(seconds):
+        looks.append(seconds)
+        if len(looks) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr("kudulite.tools.commands_look.time.sleep", sleep)
+    text = output("watch", table.path, "--interval", 7)
+    assert looks == [7, 7, 7] and text.count("live_row_count") >= 3 and "\x1b[" in text
+
+
+def test_list_refuses_a_table(table):
+    """A person who typed the folder of a table hears what it is."""
+    words = " ".join(output("list", table.path, status=2).replace("│", "").split())
+    assert "is a table, not a directory of tables" in words

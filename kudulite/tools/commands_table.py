@@ -1,0 +1,270 @@
+"""Commands that make, alter and remove a table, and those that name its moments.
+
+    create  alter  rename  drop  retention      tag  untag  tags
+
+A column is typed as `name:type`, with `!` at the end if it is NOT NULL: `host:string! load:double`.
+The steps of one `alter` are one new version. They apply in this order: columns are dropped,
+renamed, added, then get their defaults, so a default names a column as it is called afterwards.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import kudulite
+from kudulite.errors import OptionError
+from kudulite.model.hybrid_time import Timestamp
+from kudulite.tools.commands_write import (
+    HashPartitions,
+    RangePartitions,
+    hash_partitions_of,
+    range_partitions_of,
+    schema_of_files,
+)
+from kudulite.tools.output import (
+    AsJson,
+    TablePath,
+    names_of,
+    open_store,
+    print_json,
+    print_rows,
+    value_of_text,
+)
+
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+
+Names = Annotated[list[str] | None, typer.Option(metavar="NAME")]
+TagName = Annotated[str, typer.Argument(metavar="NAME", help="The name of the tag.")]
+
+
+def create(
+    path: TablePath,
+    columns: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME:TYPE…", help="`!` after a type: NOT NULL.")
+    ] = None,
+    primary_key: Annotated[
+        str, typer.Option(help="The key columns in their order, separated by commas.")
+    ] = "",
+    like: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", exists=True, dir_okay=False, help="Take the columns of a data file."
+        ),
+    ] = None,
+    hash_partitions: HashPartitions = None,
+    range_partitions: RangePartitions = None,
+    as_json: AsJson = False,
+) -> None:
+    """Create an empty table with the columns given, or those of a CSV, JSON or Parquet file."""
+    key = names_of(primary_key or None) or []
+    if not key or bool(columns) == (like is not None):
+        raise OptionError(
+            "create needs --primary-key, and either columns as NAME:TYPE or --like FILE"
+        )
+    schema = _schema(columns or [], key) if like is None else schema_of_files([like], None)
+    place = Path(path).absolute()
+    made = kudulite.connect(place.parent, background_maintenance=False).create_table(
+        place.name,
+        schema,
+        primary_key=None if like is None else key,
+        hash_partitions=hash_partitions_of(hash_partitions),
+        range_partitions=range_partitions_of(range_partitions),
+    )
+    if as_json:
+        print_json({"path": str(made.path), "id": made.id, "tablets": made.tablet_count})
+    else:
+        names = ", ".join(made.schema.names)
+        print(f"created {made.path}: {names}; {_counted(made.tablet_count, 'tablet')}")
+
+
+def alter(
+    path: TablePath,
+    drop_column: Names = None,
+    rename_column: Annotated[list[str] | None, typer.Option(metavar="OLD:NEW")] = None,
+    add_column: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME:TYPE", help="`!` after a type: NOT NULL, needs --set-default."),
+    ] = None,
+    set_default: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="The value of cells that an insert does not set."),
+    ] = None,
+    remove_default: Names = None,
+    as_json: AsJson = False,
+) -> None:
+    """Drop, rename and add columns, and change defaults, in one new version.
+
+    Each option may be given several times.
+    """
+    table = kudulite.open_table(path)
+    alterer = _client_of(table).new_table_alterer(table)
+    names = {name: table.schema.column(name).type for name in table.schema.names}
+    for name in drop_column or []:
+        alterer.drop_column(name)
+        names.pop(name, None)
+    for text in rename_column or []:
+        old, new = _parts(text, ":", "--rename-column", "OLD:NEW")
+        alterer.alter_column(old, rename_to=new)
+        if old in names:
+            names[new] = names.pop(old)
+    added = {}
+    for text in add_column or []:
+        name, column_type, is_nullable = _column(text)
+        added[name] = alterer.add_column(name, column_type, nullable=is_nullable)
+        names[name] = column_type
+    for text in set_default or []:
+        name, value = _parts(text, "=", "--set-default", "NAME=VALUE")
+        if name not in names:
+            raise OptionError(f"--set-default: no column {name!r}; columns: {', '.join(names)}")
+        default = value_of_text(name, names[name], value)
+        (added.get(name) or alterer.alter_column(name)).default(default)
+    for name in remove_default or []:
+        alterer.alter_column(name).remove_default()
+    altered = alterer.alter()
+    if as_json:
+        print_json({"path": str(altered.path), "version": altered.version})
+    else:
+        print(f"version {altered.version}: {', '.join(map(repr, altered.schema.columns))}")
+
+
+def rename(
+    path: TablePath,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The new name, without a folder.")],
+    as_json: AsJson = False,
+) -> None:
+    """Rename a table in its directory, with its folder."""
+    table = kudulite.open_table(path)
+    renamed = _client_of(table).rename_table(table.name, name)
+    if as_json:
+        print_json({"path": str(renamed.path), "name": renamed.name})
+    else:
+        print(f"{table.path} is now {renamed.path}")
+
+
+def drop(
+    path: TablePath,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Delete a table with all its history; asks first."""
+    table = kudulite.open_table(path)
+    count, version = len(table), table.version
+    if not yes:
+        if not is_terminal():
+            raise OptionError("drop asks on a terminal only; give --yes to delete without asking")
+        question = f"delete {table.path} with {_counted(count, 'row')} and all its history?"
+        typer.confirm(question, abort=True)
+    # A write that was committed while the question stood keeps the table.
+    _client_of(table).delete_table(table.name, if_version=None if yes else version)
+    if as_json:
+        print_json({"path": str(table.path), "rows": count})
+    else:
+        print(f"deleted {table.path} with {_counted(count, 'row')}")
+
+
+def is_terminal() -> bool:
+    """Whether a person can answer a question."""
+    return sys.stdin.isatty()
+
+
+def retention(
+    path: TablePath,
+    duration: Annotated[
+        str | None, typer.Argument(metavar="DURATION", help="Seconds, or as in 12h, 7d, 4w.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show for how long the past of a table stays readable, or set it."""
+    store = open_store(path)
+    if duration is not None:
+        table = kudulite.open_table(path)
+        alterer = _client_of(table).new_table_alterer(table)
+        alterer.set_history_retention(_seconds(duration)).alter()
+    seconds = store.newest().history_seconds
+    mark = kudulite.open_table(path).statistics.ancient_history_mark
+    if as_json:
+        print_json({"history_seconds": seconds, "ancient_history_mark": mark})
+    else:
+        print(f"history is kept for {_duration(seconds)}; it is readable since {mark}")
+
+
+def tag(
+    path: TablePath,
+    name: TagName,
+    at: Annotated[str | None, typer.Option(help="A moment; now by default.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Name a moment; it stays readable past the retention until `untag`."""
+    _print_tags({name: kudulite.open_table(path).tag(name, at)}, as_json)
+
+
+def untag(path: TablePath, name: TagName, as_json: AsJson = False) -> None:
+    """Delete a tag, so that history older than the retention may be removed."""
+    table = kudulite.open_table(path)
+    moment = table.tags.get(name)
+    table.delete_tag(name)
+    if as_json:
+        print_json([{"tag": name, "timestamp": moment}])
+    else:
+        print(f"tag {name} at {moment} is deleted")
+
+
+def tags(path: TablePath, as_json: AsJson = False) -> None:
+    """List the tags of a table, the oldest moment first."""
+    _print_tags(kudulite.open_table(path).tags, as_json)
+
+
+def _print_tags(found: dict[str, Timestamp], as_json: bool) -> None:
+    if as_json:
+        print_json([{"tag": name, "timestamp": moment} for name, moment in found.items()])
+    elif found:
+        print_rows(("tag", "moment"), list(found.items()))
+
+
+def _client_of(table: kudulite.Table) -> kudulite.Client:
+    return kudulite.connect(table.path.parent, background_maintenance=False)
+
+
+def _schema(texts: list[str], key: list[str]) -> kudulite.Schema:
+    builder = kudulite.schema_builder()
+    for text in texts:
+        name, column_type, is_nullable = _column(text)
+        builder.add_column(name, column_type, nullable=is_nullable and name not in key)
+    return builder.set_primary_keys(key).build()
+
+
+def _column(text: str) -> tuple[str, kudulite.ColumnType, bool]:
+    """Return the name and type in `name:type!`, and whether NULL is allowed."""
+    name, type_text = _parts(text, ":", "column", "NAME:TYPE")
+    return name, kudulite.parse_type(type_text.removesuffix("!")), not type_text.endswith("!")
+
+
+def _parts(text: str, mark: str, what: str, form: str) -> tuple[str, str]:
+    """Return both sides of the first `=` or the last `:`. Raises OptionError."""
+    name, found, rest = text.partition(mark) if mark == "=" else text.rpartition(mark)
+    if not found or not name or (not rest and mark == ":"):
+        raise OptionError(f"{what} {text!r}: expected {form}")
+    return name, rest
+
+
+def _seconds(text: str) -> int:
+    found = re.fullmatch(r"(\d+)([smhdw]?)", text.strip())
+    if found is None:
+        raise OptionError(f"{text!r} is no duration; give seconds, or a number with s, m, h, d, w")
+    return int(found[1]) * _SECONDS[found[2]]
+
+
+def _duration(seconds: int) -> str:
+    for unit in "wdhm":
+        if seconds and seconds % _SECONDS[unit] == 0:
+            return f"{seconds // _SECONDS[unit]}{unit}"
+    return f"{seconds}s"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
