@@ -8,7 +8,7 @@
 
 from kudulite import errors
 from kudulite.backups.backup_job import BackupJob, BackupPiece, backup, begin_backup
-from kudulite.backups.backup_set import Backup, list_backups
+from kudulite.backups.backup_set import Backup, list_backups, verify_backups
 from kudulite.backups.restore_job import RestoreJob, RestoreStep, begin_restore, restore
 from kudulite.client.bulk_write import BulkWrite, WriteResult
 from kudulite.client.client import Client, connect, open_table
@@ -236,4 +236,5 @@ __all__ = [
     "timestamp_ntz",
     "unixtime_micros",
     "varchar",
+    "verify_backups",
 ]

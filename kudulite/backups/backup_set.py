@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import zlib
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +30,7 @@ from kudulite.backups.format import (
     moment_of_id,
     readable_body,
 )
-from kudulite.errors import CorruptionError, NotFoundError, StorageError
+from kudulite.errors import CorruptionError, FormatVersionError, NotFoundError, StorageError
 from kudulite.fs.file_system import FileSystem, read_file, verify_file
 from kudulite.fs.json_form import Stored
 from kudulite.fs.lock import TabletLock, create_lock_file
@@ -37,6 +38,8 @@ from kudulite.model.aliases import Moment
 from kudulite.model.hybrid_time import format_timestamp, parse_timestamp
 from kudulite.table.partition import placed_schema
 from kudulite.table.table_store import default_environment
+
+_DAMAGE = (CorruptionError, FormatVersionError, StorageError)
 
 
 @dataclass(frozen=True)
@@ -151,24 +154,46 @@ class BackupSet:
         the newest. Raises NotFoundError listing the backups, CorruptionError for a broken chain.
         """
         chain = [self.read(self._id_at(at))]
-        while (parent := chain[0].parent) is not None:
-            child = chain[0]
-            try:
-                older = self.read(parent)
-            except NotFoundError as error:
-                raise StorageError(
-                    0, f"backup {child.id} in {self.folder} needs backup {parent}: {error}"
-                ) from error
-            if (older.crc32, older.table_id) != (child.parent_crc32, child.table_id) or (
-                older.moment != child.start
-            ):
-                raise CorruptionError(
-                    f"{older.path / MANIFEST_NAME}: not the parent of backup {child.id}:"
-                    f" CRC {older.crc32:#010x} of table {older.table_id}, expected"
-                    f" {child.parent_crc32 or 0:#010x} of table {child.table_id}"
-                )
+        while (older := self._parent_of(chain[0])) is not None:
             chain.insert(0, older)
         return chain
+
+    def problems_of(self, backup: str) -> list[str]:
+        """Read a backup whole, and its parent's manifest; return what is damaged or missing."""
+        problems = []
+        try:
+            found = self.read(backup)
+        except _DAMAGE as error:
+            return [str(error)]
+        for file in found.files:
+            try:
+                check_data_file(found.path, file)
+            except _DAMAGE as error:
+                problems.append(str(error))
+        try:
+            self._parent_of(found)
+        except _DAMAGE as error:
+            problems.append(str(error))
+        return problems
+
+    def _parent_of(self, child: Backup) -> Backup | None:
+        if child.parent is None:
+            return None
+        try:
+            older = self.read(child.parent)
+        except NotFoundError as error:
+            raise StorageError(
+                0, f"backup {child.id} in {self.folder} needs backup {child.parent}: {error}"
+            ) from error
+        if (older.crc32, older.table_id) != (child.parent_crc32, child.table_id) or (
+            older.moment != child.start
+        ):
+            raise CorruptionError(
+                f"{older.path / MANIFEST_NAME}: not the parent of backup {child.id}:"
+                f" CRC {older.crc32:#010x} of table {older.table_id}, expected"
+                f" {child.parent_crc32 or 0:#010x} of table {child.table_id}"
+            )
+        return older
 
     def _id_at(self, at: Moment | None) -> str:
         ids = self.ids()
@@ -198,6 +223,26 @@ def list_backups(target: str | os.PathLike[str]) -> list[Backup]:
     """
     backups = BackupSet(Path(target), default_environment().file_system)
     return [backups.read(name) for name in backups.ids()]
+
+
+def verify_backups(
+    target: str | os.PathLike[str], report: Callable[[str], None] = lambda backup: None
+) -> dict[str, list[str]]:
+    """Read all backups in the directory `target`; return the problems of each damaged one by id.
+
+    Lengths, checksums and row counts of all files are compared with the manifests, and each
+    manifest with that of its parent. `report` is called with the id of each backup before it is
+    read. Raises NotFoundError if there is no backup.
+    """
+    backups = BackupSet(Path(target), default_environment().file_system)
+    found: dict[str, list[str]] = {}
+    if not backups.ids():
+        raise NotFoundError(f"{backups.folder} has no backup to verify")
+    for name in backups.ids():
+        report(name)
+        if problems := backups.problems_of(name):
+            found[name] = problems
+    return found
 
 
 class LockedJob:

@@ -5,6 +5,7 @@ The latter are backup, backups, restore and copy.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 import kudulite
-from kudulite.model.hybrid_time import format_timestamp
+from kudulite.errors import UsageError
 from kudulite.table.garbage_collection import GRACE_SECONDS, STAGING_GRACE_SECONDS
 from kudulite.table.maintenance import MaintenanceResult, Report, compact_table, maintain_table
 from kudulite.tablet.maintenance_policy import MaintenanceOperation
@@ -24,6 +25,7 @@ from kudulite.tools.output import (
     Progress,
     TablePath,
     byte_text,
+    is_table,
     open_store,
     print_json,
     print_rows,
@@ -181,19 +183,38 @@ def backups(
     verify: Annotated[bool, typer.Option(help="Read all files and compare checksums.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the backups of a set, the oldest first."""
-    found = kudulite.list_backups(target)
+    """List the backups of a set, the oldest first; --verify ends with status 1 for damage."""
+    place = Path(target)
+    if is_table(place):
+        raise UsageError(f"{target} is a table, not the directory of a table's backups")
+    if place.exists() and not place.is_dir():
+        raise UsageError(f"{target} is a file, not the directory of a table's backups")
+    if not place.exists():
+        print(f"kudulite: {target} does not exist", file=sys.stderr)
     if verify:
         with Progress(f"verifying {target}") as progress:
-            for made in found:
-                progress.say(f"verifying {made.id}")
-                made.verify()
-    rows = [_about(made) for made in found]
+            damaged = kudulite.verify_backups(
+                target, lambda name: progress.say(f"verifying {name}")
+            )
+        if damaged:
+            _print_damage(damaged, as_json)
+            raise typer.Exit(1)
+    rows = [_about(made) for made in kudulite.list_backups(target)]
     if as_json:
         print_json(rows)
     elif rows:
         names = ("id", "kind", "table", "rows", "changes", "files", "bytes")
         print_rows(names, [[row[name] for name in names] for row in rows], thousands=True)
+
+
+def _print_damage(damaged: dict[str, list[str]], as_json: bool) -> None:
+    if as_json:
+        print_json({"problems": damaged})
+        return
+    for name, problems in damaged.items():
+        print(f"backup {name}: {len(problems)} problem{'' if len(problems) == 1 else 's'}")
+        for problem in problems:
+            print(f"  {problem}")
 
 
 def restore(
@@ -218,7 +239,7 @@ def restore(
     if as_json:
         print_json({"path": path, "backup": made.id, "moment": made.moment, "rows": made.row_count})
     else:
-        print(f"{path}: {made.row_count:,} rows, as of {format_timestamp(made.moment)}")
+        print(f"{path}: {made.row_count:,} rows, as of {made.moment}")
 
 
 def copy(
@@ -235,7 +256,7 @@ def copy(
         print_json({"path": target, "moment": moment, "with_past": not present})
     else:
         past = "without its past" if present else "with its past"
-        print(f"{target}: {table.name} as of {format_timestamp(moment)}, {past}")
+        print(f"{target}: {table.name} as of {moment}, {past}")
 
 
 def _about(made: kudulite.Backup) -> dict[str, Any]:

@@ -116,3 +116,37 @@ def test_a_copy_remembers_ordered_deletes(tmp_path):
     copy.apply(pa.table({"k": [1], "seq": [4], "op": ["U"]}), ordering_column="seq")
     assert stored(copy) == [(2, 6)]
     copy.check().raise_if_bad()
+
+
+def test_verify_names_every_damaged_file(table, tmp_path):
+    """Of all backups, damaged manifests and lost parents too; sound ones are not named."""
+    target = tmp_path / "set"
+    made = [value("backup", table.path, target)["id"]]
+    for key in (8, 9):
+        table.upsert([{"k": key, "v": "c"}])
+        made.append(value("backup", table.path, target)["id"])
+    assert kudulite.verify_backups(target) == {}
+    first, second, third = made
+    files = sorted((target / first).glob("*.parquet"))
+    assert len(files) > 1
+    for file in files:
+        file.write_bytes(b"x" + file.read_bytes()[1:])
+    (target / second / "manifest.json").write_text("{}")
+    found = value("backups", target, "--verify", status=1)["problems"]
+    assert [(name, len(problems)) for name, problems in found.items()] == [
+        (first, len(files)), (second, 1), (third, 1),
+    ]  # fmt: skip
+    assert all(str(f) in text for f, text in zip(files, sorted(found[first]), strict=True))
+    text = output("backups", target, "--verify", status=1)
+    assert f"backup {first}: {len(files)} problems\n" in text and str(files[-1]) in text
+    assert f"backup {second}: 1 problem\n" in text
+
+
+def test_backups_of_a_wrong_place_are_an_error(table, tmp_path):
+    """A typing error does not look like a set that is in order."""
+    assert "has no backup to verify" in error("backups", tmp_path / "typo", "--verify")
+    (tmp_path / "empty").mkdir()
+    assert "has no backup to verify" in error("backups", tmp_path / "empty", "--verify")
+    assert "is a table, not the directory of a table's backups" in error("backups", table.path)
+    (tmp_path / "file").write_text("")
+    assert "is a file, not" in error("backups", tmp_path / "file")
