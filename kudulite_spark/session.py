@@ -31,6 +31,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
 
+from kudulite import Timestamp
 from kudulite_spark.datasource import KuduliteDataSource
 from kudulite_spark.jvm import ensure_java
 
@@ -41,6 +42,8 @@ def register(spark: SparkSession) -> None:
     Installs the front too, if possible: Spark then prunes columns and pushes filters. In a local
     session the workers run this interpreter, unless PYSPARK_PYTHON names one, and import the
     package from where this process did. On a cluster the package must be installed."""
+    if not is_remote():
+        _pass_timestamps_as_integers()
     if not is_remote() and (spark.sparkContext.master or "").startswith("local"):
         context = spark.sparkContext
         if "PYSPARK_PYTHON" not in os.environ:
@@ -48,6 +51,27 @@ def register(spark: SparkSession) -> None:
         _add_python_path(context.environment, str(Path(__file__).resolve().parents[1]))
     spark.dataSource.register(KuduliteDataSource)
     install_front(spark)
+
+
+class TimestampConverter:
+    """Passes a Timestamp to Java, as in a comparison of columns, as the integer that it is.
+
+    Py4J sends the text of any integer, and that of a Timestamp has no digits only.
+    """
+
+    def can_convert(self, value: object) -> bool:
+        """Whether Py4J has to call `convert`."""
+        return isinstance(value, Timestamp)
+
+    def convert(self, value: Timestamp, gateway_client: object) -> int:
+        """Return the HybridTime."""
+        return int(value)
+
+
+def _pass_timestamps_as_integers() -> None:
+    protocol = importlib.import_module("py4j.protocol")
+    if not any(isinstance(known, TimestampConverter) for known in protocol.INPUT_CONVERTER):
+        protocol.register_input_converter(TimestampConverter(), prepend=True)
 
 
 def start_directory(spark: SparkSession) -> str | None:
@@ -161,4 +185,5 @@ def local_session(
     builder = SparkSession.builder.master(f"local[{cores}]").appName(name)
     for key, value in settings.items():
         builder = builder.config(key, value)
+    _pass_timestamps_as_integers()
     return builder.getOrCreate()

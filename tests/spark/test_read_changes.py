@@ -101,6 +101,16 @@ def test_columns_and_filters(spark, changed):
     assert load(spark, path, **window, splitSizeBytes="1", columns="").count() == 3
 
 
+def test_a_timestamp_is_compared_with_the_commit_timestamp(spark, changed):
+    """As the integer that it is; its wall time is a Spark timestamp by SQL alone."""
+    path, start, end = changed
+    frame = load(spark, path, startTimestamp=str(start), endTimestamp=end)
+    stamp = F.col("_commit_timestamp")
+    assert frame.filter((stamp > start) & (stamp <= F.lit(end))).count() == 3
+    wall = frame.selectExpr("unix_micros(timestamp_micros(shiftright(_commit_timestamp, 12)))")
+    assert all(start >> 12 <= row[0] <= end >> 12 for row in wall.collect())
+
+
 def test_a_schema_of_the_user(spark, changed):
     """It may leave columns out and widen the table's; those of changes are as they are."""
     path, start, end = changed
