@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Self, cast, overload
 
 import pyarrow as pa
@@ -157,14 +157,15 @@ class ScanSettings:
     def set_snapshot(self, timestamp: Moment, format: str | None = None) -> Self:
         """Read as of a moment, inclusive: datetime, ISO text, HybridTime, or text in a `format`.
 
-        A moment without a time zone is UTC. `format` is as in `datetime.strptime`.
+        Text without a time zone is UTC. `format` is as in `datetime.strptime`.
         """
         self._check_may_change()
         if format is not None:
             try:
-                timestamp = datetime.strptime(cast(str, timestamp), format)
+                parsed = datetime.strptime(cast(str, timestamp), format)
             except (TypeError, ValueError) as error:
                 raise TimestampError(f"{timestamp!r} is not a moment: {error}") from error
+            timestamp = parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
         return self._with(at=timestamp)
 
     def set_fault_tolerant(self) -> Self:

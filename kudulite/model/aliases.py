@@ -20,9 +20,9 @@ class ArrowStream(Protocol):
         """Return a PyCapsule with an ArrowArrayStream."""
 
 
-# A HybridTime as in `WriteResult.timestamp`, microseconds since 1970, a datetime (UTC where it has
-# no zone), or ISO 8601 text.
-Moment = int | str | datetime | date
+# A HybridTime as in `WriteResult.timestamp`, microseconds since 1970, a datetime with a time zone,
+# or ISO 8601 text (UTC where it has no zone).
+Moment = int | str | datetime
 # A cell in a form that its column's type takes; None is null.
 Cell = bool | int | float | str | bytes | Decimal | date | datetime | np.generic | None
 # A primary key: its one value, a tuple or list of its values, or a dict by column.

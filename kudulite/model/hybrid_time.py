@@ -30,7 +30,13 @@ LOGICAL_MASK = (1 << LOGICAL_BITS) - 1
 # An integer below this is microseconds (until 2112), at or above it a HybridTime (since
 # 1970-01-13).
 MICROSECONDS_BOUND = 1 << 52
+# Fewer microseconds are a moment before 1979, and more likely seconds, milliseconds or a version.
+MICROSECONDS_MIN = 1 << 48
 TIMESTAMP_MAX = (1 << 64) - 1
+NAIVE_DATETIME = (
+    "it has no time zone; write datetime.now(timezone.utc) for the present, or value.astimezone()"
+    " if it is in local time"
+)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 # The end of a text with a logical part. An offset, as in +01:00, has a time before it and no zone.
@@ -149,9 +155,10 @@ def format_timestamp(timestamp: int) -> str:
 def parse_timestamp(value: object) -> int:
     """Turn a user's moment into a HybridTime.
 
-    Accepts a datetime or ISO 8601 text (UTC where no zone is given), and an integer (or its text):
-    a HybridTime as in `WriteResult.timestamp`, or microseconds since 1970 when below 2**52. Also
-    takes a `Timestamp`, and the text that it prints as.
+    Accepts a datetime with a time zone, ISO 8601 text (UTC where no zone is given), and an integer
+    (or its text): a HybridTime as in `WriteResult.timestamp`, or microseconds since 1970 when below
+    2**52. Also takes a `Timestamp`, and the text that it prints as. A datetime without a zone is
+    refused, because most programs mean local time by it.
     """
     if isinstance(value, str):
         text = value.strip()
@@ -161,24 +168,47 @@ def parse_timestamp(value: object) -> int:
         try:
             if found is not None and int(found[2]) <= LOGICAL_MASK:
                 return parse_timestamp(found[1]) & ~LOGICAL_MASK | int(found[2])
-            return parse_timestamp(datetime.fromisoformat(text))
+            moment = datetime.fromisoformat(text)
         except ValueError as error:
             raise TimestampError(
                 f"{value!r} is not a moment; give ISO 8601 as in 2026-11-21T10:00:00Z,"
                 " microseconds since 1970, or a HybridTime"
             ) from error
+        return _from_datetime(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
     if isinstance(value, Timestamp):
         return int(value)
     if isinstance(value, int) and not isinstance(value, bool):
         return _from_integer(value)
     if isinstance(value, datetime):
-        aware = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
-        return _from_integer((aware - _EPOCH) // _MICROSECOND)
+        if value.utcoffset() is None:
+            raise TimestampError(f"{value!r} is not a moment: {NAIVE_DATETIME}")
+        return _from_datetime(value)
     if isinstance(value, date):
-        return parse_timestamp(datetime(value.year, value.month, value.day))
+        raise TimestampError(
+            f"{value!r} is a day, not a moment; give the moment in the day that you mean, as in"
+            f" datetime({value.year}, {value.month}, {value.day}, tzinfo=timezone.utc)"
+        )
     raise TimestampError(
         f"{value!r} is not a moment; give a datetime, an ISO 8601 text, or a HybridTime integer"
     )
+
+
+def misread_number(value: object) -> str:
+    """Return how a number was read as a moment that nobody means, for the end of a message.
+
+    Empty for all other moments.
+    """
+    text = str(value).strip() if isinstance(value, int | str) else ""
+    if not text.isdigit() or not 0 < int(text) < MICROSECONDS_MIN:
+        return ""
+    return (
+        f"; {text} was read as microseconds since 1970. Seconds, milliseconds and version numbers"
+        " are not moments: give a datetime with a time zone, or a timestamp of this table"
+    )
+
+
+def _from_datetime(aware: datetime) -> int:
+    return _from_integer((aware - _EPOCH) // _MICROSECOND)
 
 
 def _from_integer(value: int) -> int:

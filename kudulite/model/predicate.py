@@ -228,7 +228,8 @@ def bind_predicates(predicates: Iterable[Predicate], schema: Schema) -> BoundPre
 
     ColumnNotFoundError for an unknown column; SchemaError, naming column and value, for a literal
     that cannot be compared with it. Ints, floats and Decimals compare with every number; ISO
-    strings with dates and timestamps; a naive datetime with unixtime_micros as UTC.
+    strings with dates and timestamps, and with unixtime_micros as UTC if they have no zone. A
+    datetime without a zone cannot be compared with unixtime_micros.
     """
     given = tuple(predicates)
     grouped: dict[str, list[tuple[str, Any]]] = {}

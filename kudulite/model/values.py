@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from kudulite.errors import SchemaError
+from kudulite.model.hybrid_time import NAIVE_DATETIME
 from kudulite.model.types import DATE_MAX, DATE_MIN, ColumnType, value_text
 
 INT_RANGES = {
@@ -149,8 +150,9 @@ def _to_date(value: Any, _: ColumnType) -> datetime.date:
 def to_micros(value: Any, column_type: ColumnType) -> int:
     """Return microseconds since the epoch, from an int of them, a datetime, or an ISO string.
 
-    Also from (text, format of strptime), as in kudu-python. A naive datetime in a unixtime_micros
-    column is UTC; one with a zone in a timestamp_ntz column is an error.
+    Also from (text, format of strptime), as in kudu-python. In a unixtime_micros column, text
+    without a zone is UTC, and a datetime without one is an error, because most programs mean local
+    time by it. A datetime with a zone is an error in a timestamp_ntz column.
     """
     if type(value) is datetime.datetime and value.tzinfo is datetime.UTC:  # the usual case
         if column_type.name == "unixtime_micros":
@@ -160,13 +162,21 @@ def to_micros(value: Any, column_type: ColumnType) -> int:
         if not low <= value <= high:
             raise ValueError(f"outside {low}..{high}")
         return value
+    is_text = isinstance(value, str | tuple)
     if isinstance(value, str):
         value = datetime.datetime.fromisoformat(value.strip())
     elif isinstance(value, tuple) and len(value) == 2:
         value = datetime.datetime.strptime(*value)
     if not isinstance(value, datetime.datetime):
         raise TypeError("expected a datetime, an ISO string, or an int of microseconds")
+    if type(value) is not datetime.datetime:  # of pandas: one that is missing, or has nanoseconds
+        if value != value:
+            raise ValueError("a missing moment is None")
+        if getattr(value, "nanosecond", 0):
+            raise ValueError("it has digits below a microsecond")
     if value.tzinfo is None or value.utcoffset() is None:
+        if column_type.name == "unixtime_micros" and not is_text:
+            raise ValueError(NAIVE_DATETIME)
         return (value.replace(tzinfo=None) - _EPOCH_NAIVE) // _MICROSECOND
     if column_type.name == "timestamp_ntz":
         raise ValueError("it has a time zone, and timestamp_ntz has none")

@@ -15,9 +15,9 @@ tablets alone, so the new entries are put into the newer version as they are.
 Files are moved and their folders fsynced before the superblock that lists them is written. A crash
 leaves unreferenced files, which garbage collection removes.
 
-**Invariants**: (1) the timestamp is above every timestamp used in, and every safe timestamp of,
-each of the write's tablets; (2) safe timestamps advance only after the version is published; (3)
-before step 6 nothing is visible, and an error leaves the table as it was.
+**Invariants**: (1) the timestamp is above that of the table's creation, every timestamp used in,
+and every safe timestamp of, each of the write's tablets; (2) safe timestamps advance only after the
+version is published; (3) before step 6 nothing is visible, and an error leaves the table as it was.
 """
 
 from __future__ import annotations
@@ -276,7 +276,7 @@ class Commit:
     def _timestamp(self, newest: Manifest, locks: Mapping[str, TabletLock]) -> int:
         stamps = {entry.id: entry.timestamp for entry in newest.tablets}
         used = [max(stamps[t], lock.safe_timestamp) for t, lock in locks.items()]
-        return self.store.next_timestamp(max(used, default=0))
+        return self.store.next_timestamp(max([newest.created, *used]))
 
     def _install(
         self, installer: Installer, parts: Parts, newest: Manifest, locks: Mapping[str, TabletLock]

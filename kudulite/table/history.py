@@ -40,6 +40,7 @@ from kudulite.model.hybrid_time import (
     LOGICAL_MASK,
     TIMESTAMP_MAX,
     format_timestamp,
+    misread_number,
     parse_timestamp,
 )
 from kudulite.table.manifest import Manifest, PartitionedTablets, TabletEntry
@@ -76,6 +77,40 @@ def is_mark_still_valid(manifest: Manifest, mark: int) -> bool:
 def check_not_ancient(store: TableStore, manifest: Manifest, timestamp: int) -> None:
     """Raise TimestampError for a time before the ancient history mark, naming both."""
     _check_not_before(store, manifest, timestamp, ancient_history_mark(store, manifest))
+
+
+def check_readable(store: TableStore, manifest: Manifest, timestamp: int, given: Any) -> None:
+    """Raise TimestampError for a time before the table was created or before the AHM.
+
+    `given` is the moment as the caller gave it, for the message.
+    """
+    mark = ancient_history_mark(store, manifest)
+    misread = misread_number(given)
+    if timestamp < manifest.created:
+        raise TimestampError(
+            f"table {store.name!r}: {format_timestamp(timestamp)} is before the table was created,"
+            f" at {format_timestamp(manifest.created)}; it can be read from"
+            f" {format_timestamp(max(mark, manifest.created))} on{misread}"
+        )
+    _check_not_before(store, manifest, timestamp, mark)
+
+
+def moment_of(store: TableStore, manifest: Manifest, given: Any) -> int:
+    """Return the HybridTime of a moment. Raises TimestampError, also for the name of a tag."""
+    try:
+        return parse_timestamp(given)
+    except TimestampError as error:
+        if not isinstance(given, str) or not manifest.tags:
+            raise
+        if given in manifest.tags:
+            raise TimestampError(
+                f"table {store.name!r}: {given!r} is the name of a tag, not a moment; write"
+                f" table.tags[{given!r}], which is {format_timestamp(manifest.tags[given])}"
+            ) from None
+        raise TimestampError(
+            f"table {store.name!r}: {error}; its tags are {', '.join(sorted(manifest.tags))}, and"
+            " table.tags['name'] is the moment of a tag"
+        ) from error
 
 
 def tablet_at(store: TableStore, entry: TabletEntry, timestamp: int) -> Tablet:
@@ -124,21 +159,21 @@ def _check_not_before(store: TableStore, manifest: Manifest, timestamp: int, mar
 def choose_snapshot(store: TableStore, at: Any, *, may_be_ancient: bool = False) -> int:
     """Return the HybridTime of `at` (None is now), safe in all tablets of the table.
 
-    Raises TimestampError for a time ahead of the clock or, unless it `may_be_ancient`, before the
-    ancient history mark.
+    Raises TimestampError for a time ahead of the clock and, unless it `may_be_ancient`, before the
+    table was created or before the ancient history mark.
     """
     manifest = store.newest()
     safe = {tablet.id: store.safe_timestamp(tablet.id) for tablet in manifest.tablets}
     # The newest time seen in the table counts as now if its writers' clocks are ahead.
     now = max(store.environment.clock.now(), manifest.timestamp, *safe.values())
-    timestamp = now if at is None else parse_timestamp(at)
+    timestamp = now if at is None else moment_of(store, manifest, at)
     if timestamp > now | LOGICAL_MASK:
         raise TimestampError(
             f"table {store.name!r}: snapshot {format_timestamp(timestamp)} is ahead of the clock,"
             f" which is at {format_timestamp(now)}"
         )
     if at is not None and not may_be_ancient:
-        check_not_ancient(store, manifest, timestamp)
+        check_readable(store, manifest, timestamp, at)
     try:
         _advance_all(store, safe, timestamp)
     except StorageError as error:

@@ -259,7 +259,8 @@ class TabletWrite:
         keys = [key for request in requests for key in request.keys]
         locations = memory.locate(keys)
         exists = [location is not None for location in locations]
-        used = max(self.lock.safe_timestamp, entry.timestamp, memory.timestamp_max)
+        stamps = entry.timestamp, memory.timestamp_max, manifest.created
+        used = max(self.lock.safe_timestamp, *stamps)
         applier = memory.applier
         effects = applier.apply(operations, keys, exists)
         try:

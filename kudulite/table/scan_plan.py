@@ -23,14 +23,21 @@ from typing import Any, NamedTuple, TypeVar
 import pyarrow as pa
 
 from kudulite.errors import ConflictError, TimestampError
-from kudulite.model.hybrid_time import format_timestamp, parse_timestamp
+from kudulite.model.hybrid_time import format_timestamp, misread_number
 from kudulite.model.predicate import BoundPredicates, Predicate
 from kudulite.model.schema import Column, Schema
 from kudulite.model.types import ColumnType
 from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.rowset import DiffSpec, RowSet, ScanSpec
 from kudulite.rowset.rowset_diff import may_have_changed
-from kudulite.table.history import check_not_ancient, choose_snapshot, partitions_to_read, tablet_at
+from kudulite.table.history import (
+    check_not_ancient,
+    check_readable,
+    choose_snapshot,
+    moment_of,
+    partitions_to_read,
+    tablet_at,
+)
 from kudulite.table.manifest import Manifest, TabletEntry
 from kudulite.table.partition import KeyBounds, PartitionSchema, overlap, tablets_to_scan
 from kudulite.table.table_store import TableStore
@@ -157,15 +164,23 @@ def tightest(choose: Callable[[list[bytes]], bytes], *bounds: bytes | None) -> b
 def choose_window(store: TableStore, start: Any, end: Any) -> tuple[int, int]:
     """Return the HybridTimes of a window, safe in all tablets; `end` None is now.
 
-    Raises TimestampError for a moment ahead of the clock or before the ancient history mark, and
-    when the window ends before it starts.
+    A window may start before the table was created, for instance at 0, and begins at the creation
+    then: the table had no rows before, and every commit is later. Raises TimestampError for a
+    moment ahead of the clock or before the ancient history mark, for an end before the creation,
+    and when the window ends before it starts.
     """
-    after = parse_timestamp(start)
-    if end is not None and parse_timestamp(end) < after:
+    manifest = store.newest()
+    after = moment_of(store, manifest, start)
+    if after < manifest.created:
+        if misread_number(start):
+            check_readable(store, manifest, after, start)
+        after = manifest.created
+    if end is not None and (before := moment_of(store, manifest, end)) < after:
+        check_readable(store, manifest, before, end)
         raise TimestampError(
             f"table {store.name!r}: changes after {format_timestamp(after)} up to"
-            f" {format_timestamp(parse_timestamp(end))} were asked for, which is earlier; give the"
-            " older moment first"
+            f" {format_timestamp(before)} were asked for, which is earlier; give the older moment"
+            " first"
         )
     up_to = choose_snapshot(store, end)
     if after > up_to:

@@ -117,8 +117,9 @@ def test_a_snapshot_is_read_as_it_was(table: Table):
     assert len(table.scanner().set_read_mode(kudu.READ_LATEST).read_all_tuples()) == 99
     assert len(table.scanner().set_read_mode(kudu.READ_YOUR_WRITES).read_all_tuples()) == 99
     now = datetime.datetime.now(UTC)
-    scanner = table.scanner().set_snapshot(now.strftime("%Y %m %d %H %M"), "%Y %m %d %H %M")
-    assert (now - datetime.timedelta(minutes=1)) < kudu_time(scanner.open().timestamp) <= now
+    form = "%Y %m %d %H %M %S %f"
+    scanner = table.scanner().set_snapshot(now.strftime(form), form)
+    assert kudu_time(scanner.open().timestamp) == now
 
     scanner = table.scanner().open()
     table.delete([{"k1": 1, "k2": "a"}])

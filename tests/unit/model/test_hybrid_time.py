@@ -35,7 +35,6 @@ WHOLE = MICROSECONDS << 12 | LOGICAL_MASK
     "given_moment",
     [
         MOMENT,
-        MOMENT.replace(tzinfo=None),
         MOMENT.astimezone(datetime.timezone(datetime.timedelta(hours=-7))),
         "2026-11-21T10:00:00.123456Z",
         "2026-11-21 10:00:00.123456",
@@ -55,10 +54,18 @@ def test_a_hybrid_time_is_taken_as_it_is(given_moment):
     assert parse_timestamp(given_moment) == WHOLE - 5
 
 
-def test_a_date_is_its_first_moment():
-    """Midnight, UTC."""
-    expected = parse_timestamp("2026-11-21T00:00:00Z")
-    assert parse_timestamp(datetime.date(2026, 11, 21)) == expected
+@pytest.mark.parametrize(
+    ("ambiguous", "advice"),
+    [
+        (MOMENT.replace(tzinfo=None), "write datetime.now.timezone.utc. .*, or value.astimezone"),
+        (MOMENT.date(), "a day, not a moment; .* datetime.2026, 11, 21, tzinfo=timezone.utc."),
+    ],
+)
+def test_a_moment_without_a_zone_is_refused(ambiguous, advice):
+    """Most programs mean local time by it; text without a zone is UTC."""
+    with pytest.raises(TimestampError, match=advice):
+        parse_timestamp(ambiguous)
+    assert parse_timestamp("2026-11-21") == parse_timestamp("2026-11-21T00:00:00Z")
 
 
 @pytest.mark.parametrize("given_moment", ["yesterday", "", -1, 1 << 64, True, 1.5, None, b"2026"])

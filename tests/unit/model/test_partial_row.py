@@ -30,9 +30,9 @@ def test_cells_are_set_by_name_or_number():
 
 
 def test_cells_are_canonical():
-    """A time without a zone is UTC; it may be (text, format) as in kudu-python."""
+    """Text without a zone is UTC; it may be (text, format) as in kudu-python."""
     expected = datetime.datetime(2017, 1, 2, tzinfo=datetime.UTC)
-    for given in (datetime.datetime(2017, 1, 2), "2017-01-02", ("02.01.17", "%d.%m.%y")):
+    for given in (expected, "2017-01-02", ("02.01.17", "%d.%m.%y")):
         assert PartialRow(COLUMNS, {"t": given})["t"] == expected
 
 
@@ -44,6 +44,7 @@ WRONG = [
     ({"k": None}, SchemaError, "column 'k' is NOT NULL and was given None"),
     ({"k": "1"}, SchemaError, "column 'k': '1' is no int32"),
     ({"s": "four"}, SchemaError, "longer than 3 characters"),
+    ({"t": datetime.datetime(2017, 1, 2)}, SchemaError, "no time zone; .* value.astimezone"),
     ({"t": ("x", "%Y")}, SchemaError, "is no unixtime_micros"),
     (7, SchemaError, "7 is no row; give a tuple, a list, or a dict"),
 ]

@@ -54,7 +54,7 @@ CASES = {
                       NUMBER_LITERALS),
     t.decimal(38, 0): ([D(v) for v in (0, 5, 10**37, -(2**63))], NUMBER_LITERALS),
     t.date: ([DAY, datetime.date(1, 1, 1), datetime.date(9999, 12, 31)], [DAY, "9999-12-31"]),
-    t.unixtime_micros: (ZONED, [*ZONED, MOMENT, "2013-01-02T05:00:00+02:00", 0, 2**70, -(2**70)]),
+    t.unixtime_micros: (ZONED, [*ZONED, "2013-01-02", "2013-01-02T05+02:00", 0, 2**70, -(2**70)]),
     t.timestamp_ntz: (MOMENTS, [*MOMENTS, "2013-01-02", 0, 1, -(2**70)]),
     t.string: (TEXTS, TEXTS),
     t.varchar(3): (TEXTS, [*TEXTS, "too long"]),
@@ -277,6 +277,7 @@ def test_statistics_exclude_what_they_can():
     [(t.int32, "1"), (t.int32, True), (t.bool_, 1), (t.string, 1), (t.string, b"a"),
      (t.binary, 1), (t.date, MOMENT), (t.date, "2013-02-30"), (t.double, "1"),
      (t.decimal(4, 2), "1"), (t.timestamp_ntz, ZONED[0]), (t.unixtime_micros, 1.5),
+     (t.unixtime_micros, MOMENT), (t.unixtime_micros, np.datetime64(0, "s")),
      (t.string, "\ud800")],
 )  # fmt: skip
 def test_a_literal_that_cannot_be_compared_is_refused(column_type, literal):
