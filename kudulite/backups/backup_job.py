@@ -57,6 +57,7 @@ from kudulite.client.tokens import ChangeToken, ScanToken
 from kudulite.errors import ConflictError, CorruptionError, StorageError
 from kudulite.fs.file_system import FileSystem, check_length, read_file
 from kudulite.model.hybrid_time import Timestamp
+from kudulite.table.folder import path_of
 from kudulite.table.read_request import ChangePlan, ReadRequest, RowPlan
 from kudulite.table.scan_plan import planned_columns
 from kudulite.table.stage import in_threads
@@ -232,7 +233,7 @@ def begin_backup(
     """
     if not isinstance(table, Table):
         table = open_table(table)
-    return BackupJob(table, Path(target), full=full, content_hash=content_hash)
+    return BackupJob(table, path_of(target), full=full, content_hash=content_hash)
 
 
 def _token(table: Table, head: BackupHead, piece: PlannedPiece) -> ScanToken | ChangeToken:

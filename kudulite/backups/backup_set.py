@@ -36,6 +36,7 @@ from kudulite.fs.json_form import Stored
 from kudulite.fs.lock import TabletLock, create_lock_file
 from kudulite.model.aliases import Moment
 from kudulite.model.hybrid_time import format_timestamp, parse_timestamp
+from kudulite.table.folder import path_of
 from kudulite.table.partition import placed_schema
 from kudulite.table.table_store import default_environment
 
@@ -221,7 +222,7 @@ def list_backups(target: str | os.PathLike[str]) -> list[Backup]:
 
     Raises CorruptionError for a damaged manifest, FormatVersionError for one of a newer version.
     """
-    backups = BackupSet(Path(target), default_environment().file_system)
+    backups = BackupSet(path_of(target), default_environment().file_system)
     return [backups.read(name) for name in backups.ids()]
 
 

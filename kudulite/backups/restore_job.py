@@ -70,6 +70,7 @@ from kudulite.errors import (
 from kudulite.fs.file_system import encode_checked_json, read_file
 from kudulite.model.aliases import Moment
 from kudulite.table.alter import TableDraft, alter_table
+from kudulite.table.folder import path_of
 from kudulite.table.garbage_collection import collect_garbage, collect_staging_garbage
 from kudulite.table.partition import RangePartition
 from kudulite.table.stage import StagedTask, in_threads
@@ -106,7 +107,7 @@ class RestoreJob(LockedJob):
     ) -> None:
         place = Path(os.path.abspath(path))
         self._chain = chain
-        self._target = TableStore(table_folder(place.parent, place.name), environment)
+        self._place = table_folder(place.parent, place.name)
         self._folder = place.with_name(f".restore-{place.name}")
         self._hidden = TableStore(self._folder / _TABLE_NAME, environment)
         self._overwrite = overwrite
@@ -116,6 +117,11 @@ class RestoreJob(LockedJob):
 
     def __repr__(self) -> str:
         return f"<kudulite restore of backup {self.backup.id} to {self._target.folder}>"
+
+    @property
+    def _target(self) -> TableStore:
+        """A store of the table at the place, whichever it is: an old one, or the restored one."""
+        return TableStore(self._place, self._hidden.environment)
 
     @property
     def backup(self) -> Backup:
@@ -320,8 +326,8 @@ def begin_restore(
     while another restore of the same table is in progress.
     """
     environment = default_environment()
-    chain = BackupSet(Path(target), environment.file_system).chain(at)
-    return RestoreJob(chain, Path(path), environment, overwrite=overwrite)
+    chain = BackupSet(path_of(target), environment.file_system).chain(at)
+    return RestoreJob(chain, path_of(path), environment, overwrite=overwrite)
 
 
 def step_numbers(place: int) -> tuple[int, int]:

@@ -50,6 +50,17 @@ VALUE_CAPACITY_FRACTION = 4  # a value may take at most this part (1/4) of the c
 
 MAPPED_BYTES_MIN = 64 << 10
 
+# Decoded pages of point reads, key indexes, bloom filters and merged deltas. If the decoded pages
+# exceed the cache, random lookups decode a page almost every time.
+BLOCK_CACHE_MEMORY_FRACTION = 8
+BLOCK_CACHE_BYTES_MAX = 1 << 30
+
+
+def block_cache_bytes() -> int:
+    """Return a process's capacity: an eighth of the machine's memory, at most 1 GiB."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(memory // BLOCK_CACHE_MEMORY_FRACTION, BLOCK_CACHE_BYTES_MAX)
+
 
 @dataclass(frozen=True)
 class CacheStatistics:

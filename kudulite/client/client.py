@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,9 +20,11 @@ from kudulite.client.table import Table
 from kudulite.client.table_alterer import TableAlterer
 from kudulite.client.table_copy import remove_trash, rename_table, set_table_aside, table_folder
 from kudulite.client.tokens import ScanToken, TokenScanner
-from kudulite.errors import SchemaError, TableNotFoundError
+from kudulite.errors import CorruptionError, SchemaError, TableNotFoundError, UsageError
+from kudulite.fs.file_system import storage_error
 from kudulite.model.hybrid_time import physical_microseconds
 from kudulite.model.schema import Schema, schema_from_arrow
+from kudulite.table.folder import check_has_no_lost_table, listed_versions, path_of
 from kudulite.table.maintenance import flush_below
 from kudulite.table.table_store import Environment, TableStore, default_environment
 
@@ -32,24 +37,25 @@ def connect(
 ) -> Client:
     """Open a directory of tables, made if it is not there.
 
-    A writer that waits for another one longer than `lock_timeout_seconds` gives up with
-    LockTimeoutError. Tables that are written to are looked after in the background; without
-    `background_maintenance` only `Table.maintain` and `Table.compact` do so.
+    `root` is a path, which may begin with `~`, or a file: URL. A writer that waits for another one
+    longer than `lock_timeout_seconds` gives up with LockTimeoutError. Tables that are written to
+    are maintained in the background; without `background_maintenance` only `Table.maintain` and
+    `Table.compact` do so. Raises UsageError for another URL and for the folder of a table.
     """
     environment = replace(
         default_environment(),
         lock_timeout_seconds=lock_timeout_seconds,
         is_maintaining=background_maintenance,
     )
-    return Client(Path(root), environment)
+    return Client(path_of(root), environment)
 
 
 def open_table(path: str | os.PathLike[str]) -> Table:
     """Open a table by its own folder; nothing is maintained in the background.
 
-    Raises TableNotFoundError that says what is there.
+    Raises TableNotFoundError that says what is there, UsageError for a URL, CorruptionError.
     """
-    store = TableStore(Path(os.path.abspath(path)), default_environment())
+    store = TableStore(path_of(path), default_environment())
     store.newest()
     return Table(store)
 
@@ -60,23 +66,55 @@ class Client:
     def __init__(self, root: Path, environment: Environment) -> None:
         self.root = Path(os.path.abspath(root))
         self._environment = environment
+        if listed_versions(self.root):
+            raise UsageError(
+                f"{self.root} is the folder of a table, not a directory of tables; open the table"
+                f" with kudulite.open_table({str(self.root)!r}), or connect to {self.root.parent}"
+            )
         environment.file_system.make_directory(self.root, parents=True)
 
     def __repr__(self) -> str:
         return f"<kudulite client at {self.root}>"
 
     def close(self) -> None:
-        """Flush what this process wrote row by row; the client stays usable.
+        """Flush the memory that rows of this process take; the client stays usable.
 
-        Rows are durable without it. Raises LockTimeoutError, StorageError.
+        Rows that a session has flushed are durable without it. Raises UsageError if a manual
+        session holds rows of a table that it has not flushed, LockTimeoutError, StorageError.
         """
         flush_below(self._environment, self.root)
+        if unflushed := self._unflushed():
+            raise UsageError(f"{self.root}: {unflushed}")
+
+    def _unflushed(self) -> str:
+        """Return which rows are in sessions that were not flushed, as text; empty if none are."""
+        counts: Counter[str] = Counter()
+        for reference in self._environment.sessions.valuerefs():
+            session = reference()
+            if isinstance(session, Session):
+                counts += session.unflushed_tables()
+        found = [
+            f"{count} of table {Path(folder).name!r}"
+            for folder, count in sorted(counts.items())
+            if Path(folder).parent == self.root
+        ]
+        if not found:
+            return ""
+        return (
+            f"a session holds operations that were not flushed: {', '.join(found)}; call"
+            " session.flush() before client.close(), or give them up with `del session`"
+        )
 
     def __enter__(self) -> Client:
         return self
 
-    def __exit__(self, *_exc: object) -> None:
-        self.close()
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if error is None:
+            self.close()
+            return
+        flush_below(self._environment, self.root)
+        if unflushed := self._unflushed():
+            error.add_note(unflushed)
 
     # The class itself, so that its signature and its docstring spell the options out once.
     new_session = Session
@@ -86,21 +124,44 @@ class Client:
         return SchemaBuilder()
 
     def list_tables(self, match_substring: str = "") -> list[str]:
-        """Return the names of the tables, sorted; of those that contain `match_substring`."""
-        names = [path.name for path in self.root.iterdir() if path.is_dir()]
-        names = [name for name in names if match_substring in name and not name.startswith(".")]
-        return sorted(name for name in names if self._store(name).exists())
+        """Return the names of the tables, sorted; of those that contain `match_substring`.
+
+        A table whose manifest is lost is left out with a UserWarning. Raises StorageError.
+        """
+        try:
+            places = sorted(path for path in self.root.iterdir() if path.is_dir())
+        except OSError as error:
+            raise storage_error("list", self.root, error) from error
+        found = []
+        for place in places:
+            if match_substring not in place.name or place.name.startswith("."):
+                continue
+            if self._store(place.name).exists():
+                found.append(place.name)
+                continue
+            try:
+                check_has_no_lost_table(place)
+            except CorruptionError as damage:
+                warnings.warn(f"left out of the list of tables: {damage}", stacklevel=2)
+        return found
 
     def table_exists(self, name: str) -> bool:
         """Whether there is a table of this name."""
         return self._store(name).exists()
 
     def table(self, name: str) -> Table:
-        """Open a table. Raises TableNotFoundError listing the tables that are there."""
+        """Open a table. Raises TableNotFoundError listing the tables that are there.
+
+        The object stands for this table: it is refused when the table is deleted, also if another
+        one is created under its name. Raises CorruptionError.
+        """
         store = self._store(name)
         if not store.exists():
+            check_has_no_lost_table(store.folder)
             listed = ", ".join(self.list_tables()) or "none"
             raise TableNotFoundError(f"no table {name!r} in {self.root}; tables: {listed}")
+        with suppress(CorruptionError):  # each use of the table raises it
+            store.newest()
         return Table(store)
 
     def create_table(

@@ -101,6 +101,11 @@ class MutationBuffer:
     def __len__(self) -> int:
         return len(self._fresh)
 
+    def tables(self) -> Counter[str]:
+        """Return the number of operations that no flush has begun to write, by table's folder."""
+        with self._lock:
+            return Counter(operation.target.path for operation in self._fresh)
+
     @property
     def has_pending(self) -> bool:
         """Whether any operation is not written yet."""

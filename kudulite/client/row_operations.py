@@ -27,6 +27,7 @@ import struct
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, ClassVar
+from weakref import WeakValueDictionary
 
 from kudulite.errors import ColumnNotFoundError, SchemaError, UsageError
 from kudulite.model.schema import Column, Schema
@@ -59,6 +60,11 @@ class RowTarget:
         self.path = str(store.folder)
         self.writer = RowWriter(store)
         self.layout = RowLayout(self.name, store.newest().schema)
+
+    @property
+    def sessions(self) -> WeakValueDictionary[int, object]:
+        """The sessions of this process that hold rows, or have held some."""
+        return self._store.environment.sessions
 
     def converted_anew(self, record: Any, error: ColumnNotFoundError) -> dict[str, Any]:
         """Convert a record again if another process has changed the schema; else raise `error`."""

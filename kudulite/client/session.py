@@ -33,6 +33,7 @@ import atexit
 import os
 import threading
 import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from inspect import signature
@@ -48,7 +49,7 @@ from kudulite.client.mutation_buffer import (
     MutationBuffer,
     PendingError,
 )
-from kudulite.client.row_operations import WriteOperation
+from kudulite.client.row_operations import RowTarget, WriteOperation
 from kudulite.errors import KuduliteError, OptionError, UsageError
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.tablet.row_effects import NO_COUNTS, WriteCounts
@@ -106,6 +107,7 @@ class Session:
         self._write_lock = threading.Lock()
         self._report_lock = threading.Lock()
         self._buffer = MutationBuffer()
+        self._target: RowTarget | None = None  # of the last operation, which knows the session
         self._flusher: threading.Thread | None = None
         self._timeout_seconds: float | None = None
         self._errors = ErrorBuffer()
@@ -190,6 +192,9 @@ class Session:
         self._check_process()
         size = operation.complete()
         if self._buffer.settings.mode is not FlushMode.AUTO_SYNC:
+            if operation.target is not self._target:
+                self._target = operation.target
+                self._target.sessions[id(self)] = self
             if self._buffer.add(operation, size):
                 self._start_flusher()
             return
@@ -272,6 +277,15 @@ class Session:
     def count_buffered_operations(self) -> int:
         """Return the number of operations that no flush has begun to write."""
         return len(self._buffer)
+
+    def unflushed_tables(self) -> Counter[str]:
+        """Return the number of operations that only this process can flush, by a table's folder.
+
+        None of a session that flushes in the background.
+        """
+        if os.getpid() != self._process or self._buffer.settings.mode is not FlushMode.MANUAL:
+            return Counter()
+        return self._buffer.tables()
 
     def count_pending_errors(self) -> int:
         """Return the number of errors that `get_pending_errors` would return."""

@@ -44,6 +44,7 @@ from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.predicate import ColumnExpression
 from kudulite.model.schema import Schema
 from kudulite.table.check import CheckReport, check_table
+from kudulite.table.folder import path_of
 from kudulite.table.garbage_collection import (
     GRACE_SECONDS,
     STAGING_GRACE_SECONDS,
@@ -425,8 +426,8 @@ class Table(BatchOperations, RowOperations):
         to copy is made. Raises TableExistsError, CorruptionError and StorageError.
         """
         if with_past:
-            return Timestamp(copy_with_past(self._store, Path(path)))
-        hidden, target, moment = empty_copy(self._store, Path(path))
+            return Timestamp(copy_with_past(self._store, path_of(path)))
+        hidden, target, moment = empty_copy(self._store, path_of(path))
         write = Table(hidden).new_bulk_write("insert")
         write.commit([write.stage(self.scan(at=moment).to_batches())])
         move_table(hidden, target)

@@ -25,10 +25,11 @@ from kudulite.errors import ConflictError, CorruptionError, SchemaError, TableEx
 from kudulite.fs.file_system import FileRef, FileSystem
 from kudulite.fs.lock import create_lock_file
 from kudulite.table.alter import alter_table
+from kudulite.table.folder import MANIFEST_FOLDER, STAGING_FOLDER, TABLET_FOLDER
 from kudulite.table.history import choose_snapshot
 from kudulite.table.manifest import Manifest, TabletEntry
 from kudulite.table.stage import WriteState, begin_write, end_write
-from kudulite.table.table_store import MANIFEST_FOLDER, STAGING_FOLDER, TABLET_FOLDER, TableStore
+from kudulite.table.table_store import TableStore
 from kudulite.table.tablet_memory import flush_table
 from kudulite.tablet.operation import Operation, WriteSpec
 from kudulite.tablet.tablet import LOCK_NAME, ROWSET_FOLDER

@@ -44,7 +44,7 @@ from kudulite.rowset.merge_compaction import RowIdMap, merge_rowsets
 from kudulite.rowset.rowset import RowSetMeta, is_fully_ancient, without_ancient_undo
 from kudulite.table.history import ancient_history_mark, is_mark_still_valid
 from kudulite.table.manifest import Manifest
-from kudulite.table.table_store import TableStore, are_there, publish_next
+from kudulite.table.table_store import TableStore, publish_next
 from kudulite.tablet.maintenance_policy import (
     CollectHistory,
     CompactColumns,
@@ -52,7 +52,7 @@ from kudulite.tablet.maintenance_policy import (
     CompactRowSets,
     MaintenanceOperation,
 )
-from kudulite.tablet.tablet import ROWSET_FOLDER, Superblock, Tablet
+from kudulite.tablet.tablet import ROWSET_FOLDER, Superblock, Tablet, are_there
 from kudulite.tablet.tombstones import is_ancient
 
 # REDO of so many rows is carried over while the lock is held; more, without it first.

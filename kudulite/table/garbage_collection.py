@@ -23,9 +23,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kudulite.errors import StorageError
+from kudulite.table.folder import MANIFEST_FOLDER, STAGING_FOLDER, TABLET_FOLDER
 from kudulite.table.manifest import Manifest, manifest_name
 from kudulite.table.stage import read_pinned_version
-from kudulite.table.table_store import MANIFEST_FOLDER, STAGING_FOLDER, TABLET_FOLDER, TableStore
+from kudulite.table.table_store import TableStore
 from kudulite.tablet.tablet import LOCK_NAME, MAINTENANCE_LOCK_NAME, ROWSET_FOLDER, WAL_FOLDER
 from kudulite.wal.log import list_segments, segment_path
 

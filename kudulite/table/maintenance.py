@@ -38,7 +38,7 @@ from functools import partial
 from pathlib import Path
 
 from kudulite.delta.delta_file import DeltaFileMeta
-from kudulite.errors import KuduliteError, LockTimeoutError, UsageError
+from kudulite.errors import KuduliteError, LockTimeoutError, TableNotFoundError, UsageError
 from kudulite.fs.lock import TabletLock, create_lock_file
 from kudulite.model.html import html_fields
 from kudulite.model.hybrid_time import Timestamp
@@ -307,9 +307,16 @@ def collect_garbage_later(store: TableStore) -> None:
     store.environment.background.schedule(key, work, GRACE_SECONDS)
 
 
+def _is_there(store: TableStore, tablet_id: str) -> bool:
+    """Whether the tablet still exists: its table may be deleted or renamed, its range dropped."""
+    try:
+        return store.newest().entry(tablet_id) is not None
+    except TableNotFoundError:
+        return False
+
+
 def _maintain_if_there(store: TableStore, tablet_id: str) -> None:
-    # The table may be deleted or renamed by now, the tablet's range dropped.
-    if not store.exists() or store.newest().entry(tablet_id) is None:
+    if not _is_there(store, tablet_id):
         return
     try:
         done = maintain_tablets(store, [tablet_id], is_flushing=False)
@@ -322,8 +329,9 @@ def _maintain_if_there(store: TableStore, tablet_id: str) -> None:
 
 
 def _collect_if_there(store: TableStore) -> None:
-    if store.exists():
-        collect_garbage(store)
+    place = TableStore(store.folder, store.environment)  # of any table that is there by now
+    if place.exists():
+        collect_garbage(place)
 
 
 def flush_when_needed(store: TableStore, tablet_id: str, before: int, after: int) -> None:
@@ -358,8 +366,7 @@ def _is_below(key: Hashable, root: Path) -> bool:
 
 
 def _flush_if_there(store: TableStore, tablet_id: str) -> None:
-    # The table may be deleted or renamed by now, the tablet's range dropped: by another process.
-    if not store.exists() or store.newest().entry(tablet_id) is None:
+    if not _is_there(store, tablet_id):
         store.forget(tablet_id)
         return
     flush_tablet(store, tablet_id)

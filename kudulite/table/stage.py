@@ -34,9 +34,10 @@ import pyarrow as pa
 from kudulite.errors import ConflictError, OptionError, RowError, SchemaError, StorageError
 from kudulite.model.column_cast import cast_to_column
 from kudulite.model.hybrid_time import format_timestamp
+from kudulite.table.folder import STAGING_FOLDER
 from kudulite.table.history import ancient_history_mark
 from kudulite.table.manifest import Manifest
-from kudulite.table.table_store import STAGING_FOLDER, TableStore
+from kudulite.table.table_store import TableStore
 from kudulite.tablet.operation import Operation, WriteSpec, parse_change_operation, raise_row_error
 from kudulite.tablet.resolve import OperationBatch, Resolver, StagedTablet
 

@@ -32,14 +32,15 @@ import functools
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
+from weakref import WeakValueDictionary
 
-from kudulite.basefile.block_cache import BlockCache
+from kudulite.basefile.block_cache import BlockCache, block_cache_bytes
 from kudulite.errors import (
     ConflictError,
     CorruptionError,
@@ -57,17 +58,24 @@ from kudulite.fs.file_system import (
     stored_crc32,
 )
 from kudulite.fs.lock import TabletLock, create_lock_file, read_safe_timestamp
-from kudulite.model.hybrid_time import TIMESTAMP_MAX, Clock
+from kudulite.model.hybrid_time import TIMESTAMP_MAX, Clock, format_timestamp
 from kudulite.model.schema import Schema
-from kudulite.rowset.rowset import RowSetMeta
 from kudulite.table.background import BackgroundWork, RowQueue
+from kudulite.table.folder import (
+    HINT_NAME,
+    MANIFEST_FOLDER,
+    STAGING_FOLDER,
+    TABLET_FOLDER,
+    check_has_no_lost_table,
+    contents,
+    hinted_version,
+    listed_versions,
+)
 from kudulite.table.manifest import Manifest, TabletEntry, manifest_name
 from kudulite.table.partition import PartitionSchema, TabletPartition
 from kudulite.tablet.mem_stores import MemStores
 from kudulite.tablet.tablet import LOCK_NAME, ROWSET_FOLDER, Superblock, Tablet
 
-MANIFEST_FOLDER, TABLET_FOLDER, STAGING_FOLDER = "manifest", "tablet", "staging"
-HINT_NAME = "hint"
 SMALL_WRITE_ROWS_MAX = 1000
 FLUSH_BYTES = 64 << 20
 # Cache cost of an opened tablet per rowset, beside its files, which are counted on their own.
@@ -80,11 +88,6 @@ TabletKey = tuple[str, str, int]
 
 # Each lost race is another writer's success; so many in a row mean that something is wrong.
 PUBLISH_ATTEMPTS_MAX = 1000
-
-# Decoded pages of point reads, key indexes, bloom filters and merged deltas. If the decoded pages
-# exceed the cache, random lookups decode a page almost every time.
-BLOCK_CACHE_MEMORY_FRACTION = 8
-BLOCK_CACHE_BYTES_MAX = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,8 @@ class Environment:
     # that wait to write rows. `TableStore.forget` removes both with the superblock.
     memories: dict[TabletKey, tuple[str, MemStores | None]] = field(default_factory=dict)
     row_queues: dict[TabletKey, RowQueue] = field(default_factory=dict)
+    # Sessions of this process that have held rows of its tables, by `id`.
+    sessions: WeakValueDictionary[int, object] = field(default_factory=WeakValueDictionary)
     background: BackgroundWork = field(default_factory=BackgroundWork)
     # Whether tablets are maintained after this process wrote to them, and the thread that does it.
     is_maintaining: bool = False
@@ -125,6 +130,7 @@ class TableStore:
     folder: Path
     environment: Environment
     _seen: _Seen | None = field(default=None, repr=False)
+    _table_id: str | None = field(default=None, repr=False)  # of the table that was seen first
 
     @property
     def name(self) -> str:
@@ -144,7 +150,11 @@ class TableStore:
     # -- versions
 
     def newest(self) -> Manifest:
-        """Return the newest version. Raises TableNotFoundError where there is none."""
+        """Return the newest version. Raises TableNotFoundError where there is none.
+
+        Also where the table that this object saw first was deleted, and another one was created in
+        its folder.
+        """
         seen = self._seen
         if seen is not None and not os.access(seen.next_path, os.F_OK):
             # The file's identity too: a table may have been deleted and created again meanwhile.
@@ -166,6 +176,7 @@ class TableStore:
             if known is not None and identity is not None:
                 break
             start = None  # superseded and removed meanwhile
+        self._check_is_same_table(known)
         self.check_previous(known)
         if before is not None and known.table_id == before.manifest.table_id:
             if known.version < before.manifest.version:
@@ -177,6 +188,16 @@ class TableStore:
         if seen is before or seen is None or seen.manifest.version < version:
             self._seen = found
         return known
+
+    def _check_is_same_table(self, found: Manifest) -> None:
+        if self._table_id is None:
+            self._table_id = found.table_id
+        if found.table_id != self._table_id:
+            raise TableNotFoundError(
+                f"table {self.name!r} at {self.folder} was deleted, and a table of the same name"
+                f" was created again, at {format_timestamp(found.created)}; this object stands for"
+                " the deleted one: open the table again"
+            )
 
     def _read_unchanged(self, version: int, identity: tuple[int, int]) -> Manifest | None:
         """Read a version, None where its file was removed since it was identified."""
@@ -259,12 +280,7 @@ class TableStore:
 
     def versions(self) -> list[int]:
         """Return the numbers in the names of manifest files, ascending; see the head on strays."""
-        try:
-            names = [path.name for path in (self.folder / MANIFEST_FOLDER).iterdir()]
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        stems = [name.removesuffix(".json") for name in names if name.endswith(".json")]
-        return sorted(int(stem) for stem in stems if stem.isdigit())
+        return listed_versions(self.folder)
 
     def exists(self) -> bool:
         """Whether the folder holds a table."""
@@ -286,28 +302,17 @@ class TableStore:
     def _version_path(self, version: int) -> str:
         return f"{self._manifest_folder}/{manifest_name(version)}"
 
-    def _hinted_version(self) -> int:
-        try:
-            return int((self.folder / MANIFEST_FOLDER / HINT_NAME).read_text())
-        except (OSError, ValueError):
-            return -1
-
     def _listed_version(self) -> int:
-        published = self._hinted_version()  # first, because versions only rise
+        published = hinted_version(self.folder)  # first, because versions only rise
         versions = self.versions()
         if not versions:
-            raise TableNotFoundError(f"{self.folder} is not a kudulite table: {self._found()}")
+            check_has_no_lost_table(self.folder)
+            raise TableNotFoundError(
+                f"{self.folder} is not a kudulite table: {contents(self.folder)}"
+            )
         if versions[-1] < published:
             raise self._missing_version(versions[-1], published)
         return versions[-1]
-
-    def _found(self) -> str:
-        if not self.folder.exists():
-            return "the folder does not exist; create the table first"
-        if not self.folder.is_dir():
-            return "it is a file"
-        names = sorted(path.name for path in self.folder.iterdir())[:5]
-        return f"expected a folder manifest/ with versions, found {', '.join(names) or 'nothing'}"
 
     # -- tablets
 
@@ -442,6 +447,7 @@ class TableStore:
         """Create the table: empty tablets and version 1. Raises TableExistsError."""
         if self.exists():
             raise TableExistsError(f"table {self.name!r} exists already at {self.folder}")
+        check_has_no_lost_table(self.folder)
         for name in (MANIFEST_FOLDER, TABLET_FOLDER, STAGING_FOLDER):
             self.file_system.make_directory(self.folder / name, parents=True)
         entries = tuple(self.create_tablet(place) for place in partition.tablets())
@@ -499,6 +505,7 @@ class TableStore:
         if not self._is_published(manifest):
             self.file_system.remove(path)
             return None
+        self._table_id = manifest.table_id
         identity = self._identity(self._version_path(manifest.version))
         # It may have been superseded and removed already.
         self._seen = None if identity is None else self._seen_as(manifest, identity)
@@ -523,11 +530,16 @@ class TableStore:
 
 def newest_of(store: TableStore, table_id: str) -> Manifest:
     """Return the newest version. Raises ConflictError where it is of another table of this name."""
-    newest = store.newest()
-    if newest.table_id != table_id:
+    try:
+        newest = store.newest()
+        is_same = newest.table_id == table_id
+    except TableNotFoundError:
+        if not store.exists():
+            raise
+        is_same = False
+    if not is_same:
         raise ConflictError(
-            f"table {store.name!r} was deleted and created again during a write; write again"
-            " to the new one"
+            f"table {store.name!r} was deleted and created again during a write; open it again"
         )
     return newest
 
@@ -567,23 +579,6 @@ def publish_alone(
     """
     with store.lock_any(work) as (newest, _):
         return publish_next(store, newest, build)
-
-
-def are_there(rowsets: Sequence[RowSetMeta], base: Tablet) -> bool:
-    """Whether all files are on disk that `rowsets` have and the tablet `base` does not.
-
-    A garbage collection with a short grace time removes files that are built without the lock.
-    """
-    known = {ref.name for rowset in base.disk_rowsets for ref in rowset.meta.file_refs}
-    new = [(meta.id, ref.name) for meta in rowsets for ref in meta.file_refs]
-    folder = base.folder / ROWSET_FOLDER
-    return all(name in known or (folder / place / name).exists() for place, name in new)
-
-
-def block_cache_bytes() -> int:
-    """Return the cache's capacity: an eighth of the machine's memory, at most 2 GiB."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min(memory // BLOCK_CACHE_MEMORY_FRACTION, BLOCK_CACHE_BYTES_MAX)
 
 
 @functools.cache

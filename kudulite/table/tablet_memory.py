@@ -45,9 +45,9 @@ from kudulite.rowset.row_versions import flush_image
 from kudulite.rowset.rowset import RowSetMeta
 from kudulite.rowset.rowset_writer import write_rowsets
 from kudulite.table.manifest import Manifest, TabletEntry
-from kudulite.table.table_store import TableStore, are_there, publish_next
+from kudulite.table.table_store import TableStore, publish_next
 from kudulite.tablet.mem_stores import MemStores
-from kudulite.tablet.tablet import ROWSET_FOLDER, Tablet
+from kudulite.tablet.tablet import ROWSET_FOLDER, Tablet, are_there
 from kudulite.wal.log import (
     FRAME_HEADER_BYTES,
     WalPosition,

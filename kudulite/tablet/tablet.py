@@ -252,3 +252,14 @@ class Superblock:
             f"{source}: superblock of format version {version}, known: 1 to {FORMAT_VERSION};"
             " upgrade kudulite to read it"
         )
+
+
+def are_there(rowsets: Sequence[RowSetMeta], base: Tablet) -> bool:
+    """Whether all files are on disk that `rowsets` have and the tablet `base` does not.
+
+    A garbage collection with a short grace time removes files that are built without the lock.
+    """
+    known = {ref.name for rowset in base.disk_rowsets for ref in rowset.meta.file_refs}
+    new = [(meta.id, ref.name) for meta in rowsets for ref in meta.file_refs]
+    folder = base.folder / ROWSET_FOLDER
+    return all(name in known or (folder / place / name).exists() for place, name in new)

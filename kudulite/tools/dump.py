@@ -30,7 +30,8 @@ from kudulite.fs.file_system import FileRef, decode_checked_json, read_file, ver
 from kudulite.fs.lock import read_lock_file
 from kudulite.model.hybrid_time import format_timestamp
 from kudulite.rowset.rowset import RowSetMeta
-from kudulite.table.table_store import MANIFEST_FOLDER, TableStore
+from kudulite.table.folder import MANIFEST_FOLDER
+from kudulite.table.table_store import TableStore
 from kudulite.tablet.tablet import LOCK_NAME
 from kudulite.wal.log import SEGMENT_HEADER_BYTES, WalPosition, read_wal
 from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE

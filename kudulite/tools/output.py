@@ -16,7 +16,6 @@ import datetime
 import decimal
 import enum
 import json
-import os
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,6 +34,7 @@ from kudulite.errors import OptionError
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.schema import Column
 from kudulite.model.types import ColumnType
+from kudulite.table.folder import path_of
 from kudulite.table.table_store import TableStore, default_environment
 from kudulite.tablet.tablet_scan import COMMIT_TIMESTAMP
 
@@ -261,6 +261,6 @@ def is_table(folder: Path) -> bool:
 
 def open_store(path: str) -> TableStore:
     """Open the store below a table. Raises TableNotFoundError that says what the folder is."""
-    store = TableStore(Path(os.path.abspath(path)), default_environment())
+    store = TableStore(path_of(path), default_environment())
     store.newest()
     return store

@@ -15,6 +15,7 @@ from kudulite.errors import KuduliteError, RowError
 from kudulite.model.schema import Schema, schema_from_arrow
 from kudulite.tablet.operation import Operation
 from kudulite.tablet.row_effects import RowOperation, RowWriteFailure, RowWriteResult, WriteCounts
+from tests.support.tables.core_tables import environment
 
 SCHEMA = schema_from_arrow(
     pa.schema([("k", pa.int32()), ("v", pa.int64()), ("s", pa.string())]), ["k"]
@@ -95,6 +96,7 @@ class MemoryTable(RowOperations):
         self.name = name
         self.folder = Path("/memory") / name
         self.rows = rows or MemoryRows(schema)
+        self.environment = environment()
 
     @property
     def schema(self) -> Schema:

@@ -42,7 +42,7 @@ def test_key_columns_come_first(core: CoreTables):
 
 
 def test_a_handle_of_a_deleted_table_says_so(core: CoreTables):
-    """Also when a table of the name was created again: reading gives the new one or an error."""
+    """Also when a table of the name was created again: the handle stands for the deleted one."""
     client = core.client()
     table = client.create_table("t", SCHEMA, primary_key="k")
     table.insert([{"k": 1, "v": "x"}])
@@ -53,7 +53,16 @@ def test_a_handle_of_a_deleted_table_says_so(core: CoreTables):
             use()
     again = other.create_table("t", SCHEMA, primary_key="k")
     again.insert([{"k": 2, "v": "z"}])
-    assert stored(table) == [(2, "z")]
+    session = client.new_session()
+    for use in (
+        table.scan,
+        lambda: table.get(1),
+        lambda: table.upsert([{"k": 1, "v": "y"}]),
+        lambda: (session.apply(table.new_upsert({"k": 3})), session.flush()),
+    ):
+        with pytest.raises(TableNotFoundError, match="'t' .* was created again, at .*; .*open the"):
+            use()
+    assert stored(again) == stored(client.table("t")) == [(2, "z")]
 
 
 def test_a_table_is_deleted_only_while_it_is_at_a_version(core: CoreTables):

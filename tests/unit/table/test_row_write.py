@@ -364,8 +364,8 @@ def test_a_flush_of_a_table_that_was_deleted_raises(core: CoreTables, monkeypatc
     assert client.list_tables() == []
 
 
-def test_a_flush_of_a_table_that_was_made_again_goes_into_that(core: CoreTables, monkeypatch):
-    """As it does a moment later: a table is what stands under its name."""
+def test_a_flush_of_a_table_that_was_made_again_is_refused(core: CoreTables, monkeypatch):
+    """Also in the middle of a write: the rows were meant for the deleted table."""
     client = core.client()
     table = new_table(client)
 
@@ -374,8 +374,9 @@ def test_a_flush_of_a_table_that_was_made_again_goes_into_that(core: CoreTables,
         new_table(client)
 
     meanwhile(monkeypatch, again)
-    assert write(table, op("insert", 1)).failures == []
-    assert stored(client.table("t")) == [(1, None, 7)]
+    with pytest.raises(TableNotFoundError, match="'t' .* was created again"):
+        write(table, op("insert", 1))
+    assert stored(client.table("t")) == []
 
 
 def test_operations_made_before_an_alteration_are_refused_one_by_one(core: CoreTables):

@@ -1,0 +1,96 @@
+"""A folder as it is found on disk: a table, a table that lost its manifest, or something else.
+
+    manifest/<n>.json    a version                    manifest/hint    the number of a published one
+    tablet/<id>/…        the tablets                  staging/…        uncommitted bulk writes
+
+A creation makes manifest/ first and version 1 last. A folder between the two is no table and no
+damage: the next creation under its name completes it. A folder without a version is damaged if a
+version was published in it: manifest/ is missing, the hint is there, or a tablet holds rows.
+
+**Threads** any; nothing is kept.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from urllib.parse import unquote, urlparse
+
+from kudulite.errors import CorruptionError, UsageError
+from kudulite.fs.file_system import storage_error
+
+MANIFEST_FOLDER, TABLET_FOLDER, STAGING_FOLDER = "manifest", "tablet", "staging"
+HINT_NAME = "hint"
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
+
+
+def path_of(given: object) -> Path:
+    """Return the absolute path that a user gave as text or path: with `~`, or as a file: URL.
+
+    Raises UsageError for any other URL.
+    """
+    try:
+        text = os.fspath(given)  # type: ignore[call-overload]
+    except TypeError:
+        text = None
+    if not isinstance(text, str) or not text:
+        raise UsageError(f"{given!r} is no path; give the path of a directory as text")
+    match = _SCHEME.match(text)
+    if match is not None and match[1].lower() != "file":
+        raise UsageError(
+            f"{text!r}: kudulite keeps tables in directories of a POSIX file system and has no"
+            f" {match[1]} client; give the path of a directory, and mount the storage if it has to"
+            " be remote (`kudulite doctor` tests whether a mount is safe)"
+        )
+    if match is not None:
+        text = unquote(urlparse(text).path)
+    return Path(os.path.abspath(os.path.expanduser(text)))
+
+
+def listed_versions(folder: Path) -> list[int]:
+    """Return the numbers in the names of manifest files, ascending; strays are included."""
+    try:
+        names = [path.name for path in (folder / MANIFEST_FOLDER).iterdir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise storage_error("list", folder / MANIFEST_FOLDER, error) from error
+    stems = [name.removesuffix(".json") for name in names if name.endswith(".json")]
+    return sorted(int(stem) for stem in stems if stem.isdigit())
+
+
+def hinted_version(folder: Path) -> int:
+    """Return the number in the hint, -1 where it is missing or unreadable."""
+    try:
+        return int((folder / MANIFEST_FOLDER / HINT_NAME).read_text())
+    except (OSError, ValueError):
+        return -1
+
+
+def check_has_no_lost_table(folder: Path) -> None:
+    """Raise CorruptionError for a folder without a version in which one was published."""
+    tablets = folder / TABLET_FOLDER
+    if not tablets.is_dir() or listed_versions(folder):
+        return
+    manifest = folder / MANIFEST_FOLDER
+    lost = "the folder is missing"
+    if manifest.is_dir():
+        has_rows = any(any(tablets.glob(place)) for place in ("*/rowset/*/*", "*/wal/*"))
+        if not has_rows and not (manifest / HINT_NAME).exists():
+            return
+        lost = "the folder has no version"
+    raise CorruptionError(
+        f"{folder}: a table without its manifest: {manifest}: {lost}; restore the folder from a"
+        " copy of the table, or the table from a backup"
+    )
+
+
+def contents(folder: Path) -> str:
+    """Return what is there instead of a table, for a message."""
+    if not folder.exists():
+        return "the folder does not exist; create the table first"
+    if not folder.is_dir():
+        return "it is a file"
+    names = sorted(path.name for path in folder.iterdir())[:5]
+    return f"expected a folder manifest/ with versions, found {', '.join(names) or 'nothing'}"
