@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from kudulite.client.lookup import arrow_schema
 from kudulite.client.schema_builder import Partitioning, SchemaBuilder, partitioning_of
 from kudulite.client.session import Session
 from kudulite.client.table import Table
@@ -22,6 +23,7 @@ from kudulite.client.table_copy import remove_trash, rename_table, set_table_asi
 from kudulite.client.tokens import ScanToken, TokenScanner
 from kudulite.errors import CorruptionError, SchemaError, TableNotFoundError, UsageError
 from kudulite.fs.file_system import storage_error
+from kudulite.model.aliases import Rows
 from kudulite.model.hybrid_time import physical_microseconds
 from kudulite.model.schema import Schema, schema_from_arrow
 from kudulite.table.folder import check_has_no_lost_table, listed_versions, path_of
@@ -167,29 +169,37 @@ class Client:
     def create_table(
         self,
         name: str,
-        schema: Schema | pa.Schema,
+        schema: Schema | pa.Schema | Rows,
         partitioning: Partitioning | None = None,
         *,
         primary_key: Sequence[str] | str | None = None,
         hash_partitions: Sequence[tuple[Sequence[str], int]] | None = None,
         range_partitions: Mapping[str, Any] | None = None,
     ) -> Table:
-        """Create a table of a kudulite schema, or of an Arrow schema with its `primary_key`.
+        """Create an empty table of a kudulite schema, or of an Arrow schema with its `primary_key`.
+
+        In place of an Arrow schema, rows may be given in any form that a write takes; only their
+        column names and types are used. Timestamps of any unit become microseconds.
 
         Partitions are given by `partitioning`, or as `hash_partitions` [(columns, buckets), …] and
         `range_partitions` {"columns": […], "bounds": [[lower, upper], …]}. Raises SchemaError, and
         TableExistsError.
         """
         store = self._store(name)
-        if isinstance(schema, pa.Schema):
+        if not isinstance(schema, Schema):
+            fields = arrow_schema(schema, name)
             if primary_key is None:
-                raise SchemaError(f"table {name!r}: an Arrow schema needs primary_key=[…]")
+                given = "an Arrow schema" if isinstance(schema, pa.Schema) else "a table of a frame"
+                raise SchemaError(
+                    f"table {name!r}: {given} needs primary_key=[…], the columns that identify a"
+                    f" row; the columns are {', '.join(fields.names)}"
+                )
             keys = [primary_key] if isinstance(primary_key, str) else list(primary_key)
-            schema = schema_from_arrow(schema, keys, name)
+            schema = schema_from_arrow(fields, keys, name)
         elif primary_key is not None:
             raise SchemaError(f"table {name!r}: a kudulite schema has its primary key already")
         if partitioning is None:
-            partitioning = partitioning_of(hash_partitions, range_partitions)
+            partitioning = partitioning_of(name, hash_partitions, range_partitions)
         elif hash_partitions is not None or range_partitions is not None:
             raise SchemaError(f"table {name!r}: give partitioning, or hash and range partitions")
         store.create(schema, partitioning.build(schema))

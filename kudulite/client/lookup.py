@@ -27,6 +27,7 @@ from kudulite.model.encoded_key import decode_key, encode_keys
 from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Schema
+from kudulite.model.types import ColumnType, value_text
 from kudulite.model.values import canonical_value
 from kudulite.table.history import (
     ancient_history_mark,
@@ -199,8 +200,8 @@ def arrow_batches(
     Raises SchemaError for what is not tabular, and for a value that does not fit its column. Rows
     given as dicts take the table's types; a key that a row leaves out is null in it.
     """
-    if type(data).__module__.startswith("pandas."):
-        data = pa.Table.from_pandas(data, preserve_index=False)
+    if _is_pandas(data):
+        data = _from_pandas(data, table)
     elif not isinstance(data, _ARROW) and hasattr(data, "__arrow_c_stream__"):
         data = pa.RecordBatchReader.from_stream(data)
     elif isinstance(data, Mapping):
@@ -214,6 +215,71 @@ def arrow_batches(
     return data.schema.names, data if isinstance(data, pa.RecordBatchReader) else [data]
 
 
+def arrow_schema(data: Any, table: str) -> pa.Schema:
+    """Return the Arrow schema of a frame, or of anything else that has one; no row is read of most.
+
+    Raises SchemaError for what is not tabular, and for a column of pandas with several types.
+    """
+    if isinstance(data, pa.Schema):
+        return data
+    if _is_pandas(data):
+        return _from_pandas(data, table).schema
+    if isinstance(data, Mapping):
+        return pa.schema([(name, _untyped(name, v, table).type) for name, v in data.items()])
+    if isinstance(data, list | tuple) and data and all(isinstance(row, Mapping) for row in data):
+        names = dict.fromkeys(name for row in data for name in row)
+        return arrow_schema({name: [row.get(name) for row in data] for name in names}, table)
+    if isinstance(data, _ARROW):
+        return data.schema
+    if hasattr(data, "__arrow_c_schema__"):
+        return pa.schema(data)
+    if hasattr(data, "__arrow_c_stream__"):
+        return pa.RecordBatchReader.from_stream(data).schema
+    raise SchemaError(
+        f"table {table!r}: cannot make columns from {type(data).__name__}; give a kudulite.Schema,"
+        f" a pyarrow.Schema, or rows with the columns of the table: {ACCEPTED}"
+    )
+
+
+def _is_pandas(data: Any) -> bool:
+    return type(data).__module__.startswith("pandas.")
+
+
+def _from_pandas(data: Any, table: str) -> pa.Table:
+    """Return a DataFrame's columns without its index. SchemaError names a column of mixed types."""
+    try:
+        return pa.Table.from_pandas(data, preserve_index=False)
+    except (pa.ArrowException, ValueError) as error:
+        for place, name in enumerate(data.columns):
+            _untyped(name, data.iloc[:, place], table)
+        raise SchemaError(f"table {table!r}: cannot read the DataFrame: {error}") from error
+
+
+def _untyped(name: str, values: Any, table: str) -> pa.Array | pa.ChunkedArray:
+    """Return values in the type that Arrow finds for them; SchemaError if they have several."""
+    if isinstance(values, pa.Array | pa.ChunkedArray):
+        return values
+    if isinstance(values, str | pa.DataType | ColumnType) or not isinstance(values, Iterable):
+        raise SchemaError(
+            f"table {table!r}, column {name!r}: a dict has the values of each column, found"
+            f" {value_text(values)}; give types as in pyarrow.schema([({name!r}, pyarrow.int64())])"
+        )
+    try:
+        return pa.array(values, from_pandas=True)
+    except (pa.ArrowException, OverflowError) as error:
+        kinds = {type(value).__name__: value for value in values if value is not None}
+        found = ", ".join(f"{kind} ({value_text(value)})" for kind, value in kinds.items())
+        advice = (
+            "give the column one type, as by astype in pandas"
+            if len(kinds) > 1
+            else "give the column a type of Arrow"
+        )
+        raise SchemaError(
+            f"table {table!r}, column {name!r}: its values have no common Arrow type: {found};"
+            f" {advice}"
+        ) from error
+
+
 def _rows_table(rows: list[Mapping[str, Any]], schema: Schema, table: str) -> pa.Table:
     names = list(dict.fromkeys(name for row in rows for name in row)) or schema.key_names
     columns = {name: [row.get(name) for row in rows] for name in names}
@@ -222,7 +288,7 @@ def _rows_table(rows: list[Mapping[str, Any]], schema: Schema, table: str) -> pa
 
 def _columns_table(columns: dict[str, Any], schema: Schema, table: str) -> pa.Table:
     try:
-        arrays = {name: _column(name, values, schema) for name, values in columns.items()}
+        arrays = {name: _column(name, values, schema, table) for name, values in columns.items()}
     except SchemaError as error:
         raise SchemaError(f"table {table!r}, {error}") from error
     lengths = {name: len(array) for name, array in arrays.items()}
@@ -231,14 +297,14 @@ def _columns_table(columns: dict[str, Any], schema: Schema, table: str) -> pa.Ta
     return pa.table(arrays)
 
 
-def _column(name: str, values: Any, schema: Schema) -> pa.Array | pa.ChunkedArray:
+def _column(name: str, values: Any, schema: Schema, table: str) -> pa.Array | pa.ChunkedArray:
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return values
     if hasattr(values, "dtype"):
         return pa.array(values)
     found = list(values)
     if name not in schema.names:
-        return pa.array(found)
+        return _untyped(name, found, table)
     column_type = schema.column(name).type
     canonical = [canonical_value(value, column_type, name) for value in found]
     return pa.array(canonical, column_type.arrow)

@@ -312,6 +312,7 @@ class Partitioning:
 
 
 def partitioning_of(
+    table: str,
     hash_partitions: Sequence[tuple[Sequence[str], int]] | None,
     range_partitions: Mapping[str, Any] | None,
 ) -> Partitioning:
@@ -321,22 +322,41 @@ def partitioning_of(
     `range_partitions` is {"columns": […], "bounds": [[lower, upper], …]}.
     """
     partitioning = Partitioning()
-    for entry in hash_partitions or ():
-        if len(entry) not in (2, 3):
-            raise SchemaError(f"hash partition {entry!r}: expected (columns, buckets[, seed])")
+    is_list = isinstance(hash_partitions, list | tuple)
+    entries = hash_partitions if is_list and hash_partitions is not None else ()
+    if (hash_partitions is not None and not is_list) or not all(map(_is_hash_entry, entries)):
+        raise SchemaError(
+            f"table {table!r}: hash_partitions={hash_partitions!r}: expected a list of (columns,"
+            " buckets), as in hash_partitions=[(['id'], 4)]"
+        )
+    for entry in entries:
         partitioning.add_hash_partitions(*entry)
     if range_partitions is not None:
-        unknown = sorted(set(range_partitions) - {"columns", "bounds"})
-        if unknown or "columns" not in range_partitions:
+        is_dict = isinstance(range_partitions, Mapping)
+        if not is_dict or not {"columns"} <= set(range_partitions) <= {"columns", "bounds"}:
             raise SchemaError(
-                f"range partitions {dict(range_partitions)!r}: expected 'columns' and 'bounds'"
+                f"table {table!r}: range_partitions={range_partitions!r}: expected 'columns' and"
+                " 'bounds', as in {'columns': ['day'], 'bounds': [[None, 10], [10, 20]]}"
             )
         partitioning.set_range_partition_columns(range_partitions["columns"])
         for pair in range_partitions.get("bounds", ()):
             if not isinstance(pair, list | tuple) or len(pair) != 2:
-                raise SchemaError(f"range bounds {pair!r}: expected [lower, upper]")
+                raise SchemaError(
+                    f"table {table!r}: range bounds {pair!r}: expected [lower, upper]"
+                )
             partitioning.add_range_partition(pair[0], pair[1])
     return partitioning
+
+
+def _is_hash_entry(entry: object) -> bool:
+    """Whether it is (columns, buckets) or (columns, buckets, seed)."""
+    if not isinstance(entry, list | tuple) or len(entry) not in (2, 3):
+        return False
+    columns, *numbers = entry
+    are_names = isinstance(columns, str) or (
+        isinstance(columns, list | tuple) and all(isinstance(name, str) for name in columns)
+    )
+    return are_names and all(isinstance(n, int) and not isinstance(n, bool) for n in numbers)
 
 
 def range_of(

@@ -114,7 +114,9 @@ def _is_exact_source(source: pa.DataType, column_type: ColumnType) -> bool:
         has_zone = column_type.name == "unixtime_micros"
         is_exact = t.is_timestamp(source) and (source.tz is not None) == has_zone
     elif column_type.is_bytes:
-        is_exact = is_arrow_text(source) or is_arrow_bytes(source)
+        is_exact = is_arrow_text(source) or (
+            column_type.name == "binary" and is_arrow_bytes(source)
+        )
     elif column_type.element is not None:
         is_exact = is_arrow_list(source) and (
             t.is_null(source.value_type) or _is_exact_source(source.value_type, column_type.element)
@@ -147,8 +149,8 @@ def cast_to_column(
     """Return one array of `column_type.arrow` with the same values; no copy if it has that type.
 
     RowError names the first values that do not fit, the row of the first one, and their number.
-    SchemaError reports an Arrow type without an exact meaning in the column. Nulls are accepted;
-    the caller checks them.
+    SchemaError reports an Arrow type without an exact meaning in the column, unless all values are
+    null: pandas gives such a column any type. Nulls are accepted; the caller checks them.
     """
     array = joined(array)
     if isinstance(array, pa.ChunkedArray):
@@ -157,6 +159,8 @@ def cast_to_column(
             f"{array.type} values; write it in smaller batches"
         )
     array = _unwrapped(array)
+    if len(array) and array.null_count == len(array):
+        return pa.nulls(len(array), column_type.arrow)
     if not pa.types.is_null(array.type) and not _is_exact_source(array.type, column_type):
         hint = ""
         if column_type.is_timestamp and pa.types.is_timestamp(array.type):
@@ -165,6 +169,8 @@ def cast_to_column(
                 if array.type.tz is None
                 else "; convert to local time without a zone, or make the column unixtime_micros"
             )
+        elif column_type.is_text and is_arrow_bytes(array.type):
+            hint = '; decode the bytes, as in array.cast("string"), or make the column binary'
         raise SchemaError(
             f"table {table!r}, column {column!r}: Arrow type {array.type} has no exact meaning in "
             f"{column_type}{hint}"
@@ -175,11 +181,13 @@ def cast_to_column(
     except pa.ArrowInvalid as error:
         rows = _bad_rows(array, column_type)
         others = ""
+        if pa.types.is_timestamp(array.type) and array.type.unit == "ns":
+            others = "; round such values, as by dt.floor('us') in pandas"
         if len(rows) > 1:
             shown = ", ".join(_show(array, row) for row in rows[1:BAD_VALUES_SHOWN])
             more = ", …" if len(rows) > BAD_VALUES_SHOWN else ""
             at_least = "at least " if len(rows) == BAD_ROWS_MAX else ""
-            others = f"; {at_least}{len(rows)} rows do not fit, the next with {shown}{more}"
+            others += f"; {at_least}{len(rows)} rows do not fit, the next with {shown}{more}"
         raise RowError(
             f"table {table!r}, column {column!r}: row {rows[0]}: value {_show(array, rows[0])} does"
             f" not fit {column_type}: {error}{others}",
@@ -212,6 +220,10 @@ def _unwrapped(array: pa.Array) -> pa.Array:
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     if pa.types.is_dictionary(array.type):
+        values = array.dictionary
+        if values.type in (pa.string_view(), pa.binary_view()):  # of Polars; Arrow cannot cast them
+            plain = pa.string() if values.type == pa.string_view() else pa.binary()
+            array = pa.DictionaryArray.from_arrays(array.indices, values.cast(plain))
         array = array.cast(array.type.value_type)
     elif pa.types.is_run_end_encoded(array.type):
         array = pc.run_end_decode(array)

@@ -206,10 +206,13 @@ def parse_type(text: str) -> ColumnType:
 
 
 def type_from_arrow(arrow_type: pa.DataType) -> ColumnType:
-    """Return the column type that holds every value of `arrow_type`, or raise SchemaError."""
+    """Return the column type for values of `arrow_type`, or raise SchemaError.
+
+    It holds all of them, but for timestamps with digits below a microsecond.
+    """
     if pa.types.is_dictionary(arrow_type) or pa.types.is_run_end_encoded(arrow_type):
         return type_from_arrow(arrow_type.value_type)
-    if pa.types.is_timestamp(arrow_type) and arrow_type.unit != "ns":
+    if pa.types.is_timestamp(arrow_type):  # of any unit; nanoseconds are taken where exact
         return timestamp_ntz if arrow_type.tz is None else unixtime_micros
     if pa.types.is_decimal(arrow_type) and arrow_type.precision <= DECIMAL_PRECISION_MAX:
         return decimal(arrow_type.precision, arrow_type.scale)
@@ -224,10 +227,9 @@ def type_from_arrow(arrow_type: pa.DataType) -> ColumnType:
     for name, plain in _PLAIN_ARROW.items():
         if plain == arrow_type:
             return ColumnType(name)
-    raise SchemaError(
-        f"Arrow type {arrow_type} has no column type; known: {', '.join(TYPE_NAMES)}"
-        + (" (timestamps are in microseconds)" if pa.types.is_timestamp(arrow_type) else "")
-    )
+    if pa.types.is_null(arrow_type):
+        raise SchemaError("Arrow type null: no value shows the type; give a pyarrow.Schema")
+    raise SchemaError(f"Arrow type {arrow_type} has no column type; known: {', '.join(TYPE_NAMES)}")
 
 
 def is_arrow_text(arrow_type: pa.DataType) -> bool:

@@ -23,6 +23,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet
@@ -31,6 +32,7 @@ import typer
 import kudulite
 from kudulite.errors import OptionError, TableNotFoundError
 from kudulite.model.schema import Schema
+from kudulite.table.folder import path_of
 from kudulite.tools.output import AsJson, Progress, TablePath, names_of, print_fields, print_json
 
 Files = Annotated[
@@ -39,6 +41,7 @@ Files = Annotated[
 
 BATCH_ROWS = 1 << 16
 _JSON_BLOCK_BYTES = 16 << 20
+_DATE_LENGTH = len("2026-11-21")
 
 SCHEMA = pa.schema(
     [
@@ -79,7 +82,7 @@ def schema_of_files(paths: Sequence[Path], given: FileFormat | None) -> pa.Schem
         if file_format == FileFormat.CSV:
             with pa.csv.open_csv(paths[0]) as reader:
                 return reader.schema
-        return _json_schema(paths[0])
+        return _typed_json_schema(paths[0])
 
 
 def read_rows(path: Path, given: FileFormat | None, schema: Schema | None) -> Iterator[pa.Table]:
@@ -135,6 +138,36 @@ def _json_schema(path: Path) -> pa.Schema:
     reading = pa.json.ReadOptions(block_size=_JSON_BLOCK_BYTES)
     with pa.json.open_json(path, read_options=reading) as reader:
         return reader.schema
+
+
+def _typed_json_schema(path: Path) -> pa.Schema:
+    """Return the same with the types of texts that are dates or moments in all rows of the block.
+
+    Arrow finds only some of these, and drops their zone.
+    """
+    found = _json_schema(path)
+    is_text = {pa.string().id, pa.timestamp("s").id}
+    texts = [field.name for field in found if field.type.id in is_text]
+    parsing = pa.json.ParseOptions(pa.schema([(name, pa.string()) for name in texts]))
+    reading = pa.json.ReadOptions(block_size=_JSON_BLOCK_BYTES)
+    with pa.json.open_json(path, read_options=reading, parse_options=parsing) as reader:
+        batch = reader.read_next_batch()
+    for name in texts:
+        field = pa.field(name, _type_of_texts(batch.column(name).drop_null()))
+        found = found.set(found.get_field_index(name), field)
+    return found
+
+
+def _type_of_texts(values: pa.Array) -> pa.DataType:
+    """Return the type of which all texts are values, if there are any."""
+    for kind in (pa.timestamp("us", "UTC"), pa.timestamp("us"), pa.date32()):
+        try:
+            values.cast(kind)
+        except pa.ArrowInvalid:
+            continue
+        is_date = pc.all(pc.equal(pc.utf8_length(values), _DATE_LENGTH)).as_py()
+        return pa.date32() if is_date else kind if len(values) else pa.string()
+    return pa.string()
 
 
 def _decoded(batch: pa.RecordBatch, texts: dict[str, pa.DataType]) -> pa.RecordBatch:
@@ -197,7 +230,7 @@ def load(
             raise OptionError("partitions are for a new table, which needs --primary-key")
         _write(kudulite.open_table(path), "insert", files, file_format, as_json)
         return
-    place = Path(path).absolute()
+    place = path_of(path)
     client = kudulite.connect(place.parent, background_maintenance=False)
     table = client.create_table(
         place.name,
@@ -366,7 +399,7 @@ def _table(path: str, tablet_count: int) -> kudulite.Table:
     try:
         return kudulite.open_table(path)
     except TableNotFoundError:
-        place = Path(path).absolute()
+        place = path_of(path)
         client = kudulite.connect(place.parent, background_maintenance=False)
         hashed = [(["id"], tablet_count)] if tablet_count > 1 else None
         return client.create_table(place.name, SCHEMA, primary_key="id", hash_partitions=hashed)

@@ -60,7 +60,7 @@ def test_arrow_types_with_an_equal_meaning_are_taken(arrow_type, expected):
 
 
 @pytest.mark.parametrize("arrow_type", [pa.uint8(), pa.uint64(), pa.list_(pa.uint8()),
-                                        pa.timestamp("ns"), pa.decimal256(39, 0), pa.null(),
+                                        pa.decimal256(39, 0), pa.null(),
                                         pa.struct([]), pa.float16(), pa.time64("us")])  # fmt: skip
 def test_arrow_types_without_a_column_type_are_refused_by_name(arrow_type):
     """The message names the Arrow type."""

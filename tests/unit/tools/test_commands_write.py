@@ -52,6 +52,36 @@ def test_what_scan_prints_can_be_loaded(typed: kudulite.Table, tmp_path, kind: s
     assert str(again.to_pylist()) == str(expected.to_pylist())
 
 
+@pytest.mark.parametrize("kind", ["csv", "json", "parquet"])
+def test_what_scan_prints_makes_a_new_table(tmp_path, kind: str):
+    """Times keep their type, with digits below a second and without; so do days and texts."""
+    fields = [
+        pa.field("id", pa.int64(), nullable=False),
+        ("seen", pa.timestamp("us", "UTC")),
+        ("whole", pa.timestamp("us", "UTC")),
+        ("local", pa.timestamp("us")),
+        ("day", pa.date32()),
+        ("text", pa.string()),
+    ]
+    client = kudulite.connect(tmp_path, background_maintenance=False)
+    table = client.create_table("t", pa.schema(fields), primary_key="id")
+    seen, whole = 1_700_000_000_123_456, 1_700_000_000_000_000
+    rows = [(1, seen, whole, seen, 20_000, "2026"), (2, None, None, None, None, None)]
+    table.insert([dict(zip(table.schema.names, row, strict=True)) for row in rows[1:]])
+    table.insert(pa.table([[value] for value in rows[0]], schema=table.arrow_schema))
+    file = tmp_path / f"rows.{kind}"
+    output("scan", table.path, "--format", kind, "--output", file)
+    output("load", tmp_path / "again", file, "--primary-key", "id")
+    again = client.table("again")
+    expected = [("text", "int64" if kind == "csv" else "string")]  # CSV has no types
+    types = [(column.name, str(column.type)) for column in table.schema]
+    assert [(c.name, str(c.type)) for c in again.schema] == [*types[:-1], *expected]
+    assert (
+        again.scan(types and [n for n, _ in types[:-1]], ordered=True).to_pylist()
+        == table.scan([n for n, _ in types[:-1]], ordered=True).to_pylist()
+    )
+
+
 def test_load_makes_a_table_of_its_first_file(tmp_path):
     """With its key and partitions; several files are one commit."""
     for number in range(2):

@@ -1,0 +1,168 @@
+"""The mistakes of a new user: each whole message is compared to golden/first_hour.txt.
+
+Paths, moments and numbers of the run are replaced. After a message was changed, delete the file,
+run the test, which writes it, and read the difference.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import kudulite as kudu
+from kudulite.errors import KuduliteError
+from tests.support.tables.core_tables import CoreTables
+
+GOLDEN = Path(__file__).parent / "golden" / "first_hour.txt"
+NAIVE = datetime.datetime(2026, 11, 21, 10)
+OLD = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
+SCHEMA = pa.schema({"id": pa.int64(), "city": pa.string(), "seen": pa.timestamp("us", "UTC")})
+REPLACED = (
+    (r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z \(HybridTime \d+\)", "<moment>"),
+    (r"manifest/\d{20}", "manifest/<version>"),
+    (r"'\d{10}'|\b\d{10}\b", "<seconds>"),
+)
+
+
+class User:
+    """A directory with the table `people`, which has one row and the tag `v1`."""
+
+    def __init__(self, core: CoreTables) -> None:
+        self.client = core.client("wh")
+        self.root = self.client.root
+        self.people = self.client.create_table("people", SCHEMA, primary_key="id")
+        self.people.insert([{"id": 1, "city": "Rome"}])
+        self.people.tag("v1")
+
+    def create(self, schema: object, primary_key: object = "id", **options: object) -> None:
+        """Create a table; the types are wrong on purpose."""
+        create: Callable[..., object] = self.client.create_table
+        create("new", schema, primary_key=primary_key, **options)
+
+    def use_after_a_new_creation(self) -> None:
+        """Hold a table while another one takes its name."""
+        self.client.delete_table("people")
+        self.client.create_table("people", SCHEMA, primary_key="id")
+        self.people.upsert([{"id": 2}])
+
+    def lose_the_manifest(self) -> None:
+        """Leave nothing but the tablets."""
+        if (self.root / "lost").exists():
+            return
+        self.client.create_table("lost", SCHEMA, primary_key="id")
+        for path in (self.root / "lost" / "manifest").iterdir():
+            path.unlink()
+        (self.root / "lost" / "manifest").rmdir()
+
+    def list_a_lost_table(self) -> None:
+        """The others are listed."""
+        self.lose_the_manifest()
+        assert self.client.list_tables() == ["people"]
+
+    def open_a_lost_table(self) -> None:
+        """It is not absent."""
+        self.lose_the_manifest()
+        self.client.table("lost")
+
+    def create_over_a_lost_table(self) -> None:
+        """Its files stay as they are."""
+        self.lose_the_manifest()
+        self.client.create_table("lost", SCHEMA, primary_key="id")
+
+    def close_with_unflushed_rows(self) -> None:
+        """The client stays usable, and so does the session."""
+        session = self.client.new_session()
+        session.apply(self.people.new_insert({"id": 2}))
+        session.apply(self.people.new_insert({"id": 3}))
+        try:
+            self.client.close()
+        finally:
+            session.flush()
+            self.client.close()
+
+    def write_numpy(self) -> None:
+        """A column of pandas without a time zone."""
+        seen = pd.to_datetime(["2026-11-21"])
+        self.people.upsert(pd.DataFrame({"id": [5], "seen": seen}))
+
+    def write_digits(self) -> None:
+        """Nanoseconds in the second row."""
+        seen = pa.array([0, 1], pa.timestamp("ns", "UTC"))
+        self.people.upsert(pa.table({"id": [5, 6], "seen": seen}))
+
+
+MIXED = pd.DataFrame({"id": [1, 2], "name": ["a", 7]})
+CASES: dict[str, Callable[[User], object]] = {
+    "at=datetime.now()": lambda u: u.people.scan(at=NAIVE),
+    "at=date.today()": lambda u: u.people.scan(at=NAIVE.date()),
+    "changes(datetime.now())": lambda u: u.people.changes(NAIVE),
+    "tag('x', at=datetime.now())": lambda u: u.people.tag("x", at=NAIVE),
+    "a naive datetime in a dict": lambda u: u.people.upsert([{"id": 2, "seen": NAIVE}]),
+    "a naive datetime in a session": lambda u: u.people.new_upsert({"id": 2, "seen": NAIVE}),
+    "a naive datetime in a predicate": lambda u: u.people.scan(where=[u.people["seen"] > NAIVE]),
+    "naive datetimes in pandas": User.write_numpy,
+    "nanoseconds that are not exact": User.write_digits,
+    "before the table was created": lambda u: u.people.scan(at=OLD),
+    "changes up to before the creation": lambda u: u.people.changes(0, OLD),
+    "at=3, a version": lambda u: u.people.scan(at=3),
+    "at=int(time.time())": lambda u: u.people.scan(at=int(time.time())),
+    "changes(3)": lambda u: u.people.changes(3),
+    "at='v1', a tag": lambda u: u.people.scan(at="v1"),
+    "at='v2', no tag": lambda u: u.people.scan(at="v2"),
+    "connect('s3://bucket/wh')": lambda u: kudu.connect("s3://bucket/wh"),
+    "open_table('hdfs://node/wh/t')": lambda u: kudu.open_table("hdfs://node/wh/t"),
+    "connect(a table)": lambda u: kudu.connect(u.people.path),
+    "connect(None)": lambda u: kudu.connect(None),  # type: ignore[arg-type]
+    "list_tables with a lost manifest": User.list_a_lost_table,
+    "table(…) with a lost manifest": User.open_a_lost_table,
+    "create_table(…) over a lost manifest": User.create_over_a_lost_table,
+    "close() with rows in a session": User.close_with_unflushed_rows,
+    "create_table(name, 5)": lambda u: u.create(5),
+    "create_table(name, df) without a key": lambda u: u.create(pd.DataFrame({"id": [1]}), None),
+    "create_table(name, a dict of types)": lambda u: u.create({"id": "int64"}),
+    "create_table(name, a frame with several types)": lambda u: u.create(MIXED),
+    "create_table(name, a frame without values)": lambda u: u.create({"id": [1], "x": [None]}),
+    "hash_partitions={'id': 4}": lambda u: u.create(SCHEMA, hash_partitions={"id": 4}),
+    "hash_partitions=4": lambda u: u.create(SCHEMA, hash_partitions=4),
+    "hash_partitions=('id', 4)": lambda u: u.create(SCHEMA, hash_partitions=("id", 4)),
+    "range_partitions=['id']": lambda u: u.create(SCHEMA, range_partitions=["id"]),
+    "a column of pandas with several types": lambda u: u.people.upsert(
+        pd.DataFrame({"id": [3, 4], "city": ["a", 7]})
+    ),
+    "bytes in a text column": lambda u: u.people.upsert(pa.table({"id": [3], "city": [b"Bari"]})),
+    "an object of a deleted table": User.use_after_a_new_creation,
+}
+
+
+def said(case: Callable[[User], object], user: User) -> str:
+    """What the user reads: the warnings and the error, without what differs between runs."""
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        try:
+            case(user)
+            lines = []
+        except KuduliteError as error:
+            lines = [f"{type(error).__name__}: {error}"]
+    lines = [f"{each.category.__name__}: {each.message}" for each in found] + lines
+    text = "\n".join(lines).replace(str(user.root), "/wh")
+    for pattern, name in REPLACED:
+        text = re.sub(pattern, name, text)
+    return text
+
+
+def test_every_mistake_has_a_message_that_says_what_to_do(core: CoreTables):
+    """None is accepted in silence, and none ends in an error of another library."""
+    user = User(core)
+    text = "\n".join(f"{name}\n{said(case, user)}\n" for name, case in CASES.items())
+    if not GOLDEN.exists():
+        GOLDEN.write_text(text)
+        pytest.fail(f"{GOLDEN} was written; read it")
+    assert text == GOLDEN.read_text()
