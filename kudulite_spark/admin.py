@@ -34,7 +34,7 @@ import kudulite
 from kudulite import Backup, BackupPiece, MaintenanceResult, Moment, Schema, Table, open_table
 from kudulite.errors import SchemaError
 from kudulite_spark.options import absolute_path, catalog_of
-from kudulite_spark.session import start_directory
+from kudulite_spark.session import activate, start_directory
 from kudulite_spark.types import find_name, spark_type, table_schema
 
 _TASK_BYTES = 64 << 20
@@ -170,6 +170,7 @@ def run_spread(
     returns one result of each. An error of `work` is raised after Spark's retries."""
     if not items:
         return []
+    activate(spark)
     numbers = spark.range(0, len(items), 1, task_count or len(items))
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

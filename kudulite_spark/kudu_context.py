@@ -29,7 +29,7 @@ from kudulite.errors import NotSupportedError, OptionError
 from kudulite_spark.admin import repartition_for
 from kudulite_spark.kudu_options import PREFIX, table_path
 from kudulite_spark.options import absolute_path, catalog_of
-from kudulite_spark.session import start_directory
+from kudulite_spark.session import activate, start_directory
 from kudulite_spark.types import table_schema
 
 logger = logging.getLogger("kudulite.spark")
@@ -212,6 +212,7 @@ class KuduContext:
 
         As in kudu-spark, no column and `*` mean all. Classic Spark only: Connect has no RDDs.
         """
+        activate(self.spark)
         reader = self.spark.read.format("kudulite").options(**_source_options(options))
         frame = reader.load(self._path(tableName))
         columns = list(columnProjection)
@@ -277,6 +278,7 @@ class KuduContext:
         self, operation: str, data: DataFrame, name: str, options: KuduWriteOptions | None
     ) -> None:
         path = self._path(name)
+        activate(data.sparkSession)
         if options is not None and options.repartition:
             data = repartition_for(data, path)
         writer = data.write.format("kudulite").mode("append").options(**_source_options(options))

@@ -65,7 +65,7 @@ from kudulite_spark.filter_text import parse_filter
 from kudulite_spark.literals import condition, literal
 from kudulite_spark.options import SCAN_TOKENS, absolute_path, parse_names
 from kudulite_spark.reader import encoded_tokens
-from kudulite_spark.session import start_directory
+from kudulite_spark.session import activate, start_directory
 from kudulite_spark.types import find_all, spark_schema, spark_type
 
 # The call decodes the rows that it hands over, and every query copies them. That is cheaper than a
@@ -133,6 +133,7 @@ def read_table(
     as those of `format("kudulite")`.
 
     Raises the errors of `Table.scan`, and OptionError for text that is no filter."""
+    activate(spark)
     table = open_table(absolute_path(path, start_directory(spark)))
     schema = table.schema
     predicates = _predicates(where, schema)

@@ -188,6 +188,36 @@ _WRITE_PARSERS: dict[str, Parser] = {
 }
 KNOWN_NAMES = tuple(sorted(("path", *_READ_PARSERS, *_WRITE_PARSERS)))
 _CANONICAL = {name.lower(): name for name in KNOWN_NAMES}
+_A_MOMENT = "with a moment: a version's number is none"
+# Words of Delta Lake, Iceberg, Lance and Parquet, as Spark passes them, without hyphens.
+_OTHER_WORDS = {
+    "asoftimestamp": "write 'snapshotTimestamp', with ISO time or microseconds",
+    "clusterby": "write 'hashPartitions' or 'rangePartitions'",
+    "dataseturi": "write 'path'",
+    "endingtimestamp": "write 'endTimestamp'",
+    "endingversion": f"write 'endTimestamp' {_A_MOMENT}",
+    "endversion": f"write 'endTimestamp' {_A_MOMENT}",
+    "maxbytespertrigger": "write 'maxRowsPerTrigger'",
+    "maxfilespertrigger": "write 'maxRowsPerTrigger'",
+    "mergeschema": "write 'schemaEvolution'",
+    "overwriteschema": "write 'schemaEvolution' to add columns; a TableAlterer drops and renames",
+    "partitionby": "write 'hashPartitions' or 'rangePartitions'",
+    "partitioncolumns": "write 'hashPartitions' or 'rangePartitions'",
+    "readchangedata": "write 'startTimestamp', the moment after which the changes begin",
+    "readchangefeed": "write 'startTimestamp', the moment after which the changes begin",
+    "replacewhere": "delete the rows with Table.delete(where=…), then append the new ones",
+    "snapshotid": f"write 'snapshotTimestamp' {_A_MOMENT}",
+    "startingtimestamp": "write 'startTimestamp'",
+    "startingversion": f"write 'startTimestamp' {_A_MOMENT}",
+    "startversion": f"write 'startTimestamp' {_A_MOMENT}",
+    "table": "write 'path', the table's folder; or 'kudu.master' and 'kudu.table'",
+    "timestampasof": "write 'snapshotTimestamp'",
+    "txnappid": "write 'applicationId'",
+    "txnversion": "write 'applicationVersion'",
+    "uri": "write 'path'",
+    "version": f"write 'snapshotTimestamp' {_A_MOMENT}",
+    "versionasof": f"write 'snapshotTimestamp' {_A_MOMENT}",
+}
 # Read options of a view that can also be written to; all others select rows or a time.
 _VIEW_NAMES = ("columns", "faultTolerantScan", "pushdown", "splitSizeBytes")
 # Options that a stream cannot have: it has no end and no order.
@@ -324,8 +354,16 @@ def named_options(options: Mapping[str, str]) -> dict[str, str]:
     if unknown:
         names = ", ".join(repr(name) for name in sorted(unknown))
         noun = "option" if len(unknown) == 1 else "options"
-        raise OptionError(f"unknown {noun} {names}; known: {', '.join(KNOWN_NAMES)}")
+        advice = "".join(f"; {_advice(name)}" for name in sorted(unknown) if _advice(name))
+        raise OptionError(f"unknown {noun} {names}{advice}; known: {', '.join(KNOWN_NAMES)}")
     return values
+
+
+def _advice(unknown: str) -> str:
+    """Return the option to write for another store's word or spelling; empty if there is none."""
+    word = re.sub("[-_.]", "", unknown.lower())
+    own = _CANONICAL.get(word)
+    return f"write {own!r}" if own is not None else _OTHER_WORDS.get(word, "")
 
 
 def _single_path(text: str) -> str:
@@ -388,7 +426,8 @@ def local_path(text: str) -> str:
 
 def absolute_path(path: str | os.PathLike[str], base: str | None = None) -> str:
     """Return the absolute form of a path or file: URL, seen from `base` (default: this process)."""
-    return os.path.abspath(os.path.join(base or os.getcwd(), local_path(os.fspath(path))))
+    given = os.path.expanduser(local_path(os.fspath(path)))
+    return os.path.abspath(os.path.join(base or os.getcwd(), given))
 
 
 def find_table(path: str) -> Table | None:

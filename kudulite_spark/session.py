@@ -19,9 +19,12 @@ Java, workers with another Python interpreter, and 200 shuffle partitions on two
 
 from __future__ import annotations
 
+import functools
 import importlib
 import logging
 import os
+import shutil
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,6 +35,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
 
 from kudulite import Timestamp
+from kudulite.errors import UsageError
 from kudulite_spark.datasource import KuduliteDataSource
 from kudulite_spark.jvm import ensure_java
 
@@ -41,14 +45,16 @@ def register(spark: SparkSession) -> None:
 
     Installs the front too, if possible: Spark then prunes columns and pushes filters. In a local
     session the workers run this interpreter, unless PYSPARK_PYTHON names one, and import the
-    package from where this process did. On a cluster the package must be installed."""
+    package from where this process did. On a cluster the package must be installed. Raises
+    UsageError if the workers of a local session cannot import it."""
     if not is_remote():
         _pass_timestamps_as_integers()
-    if not is_remote() and (spark.sparkContext.master or "").startswith("local"):
+    if _is_local(spark):
         context = spark.sparkContext
         if "PYSPARK_PYTHON" not in os.environ:
             context.pythonExec = sys.executable
         _add_python_path(context.environment, str(Path(__file__).resolve().parents[1]))
+    activate(spark)
     spark.dataSource.register(KuduliteDataSource)
     install_front(spark)
 
@@ -72,6 +78,47 @@ def _pass_timestamps_as_integers() -> None:
     protocol = importlib.import_module("py4j.protocol")
     if not any(isinstance(known, TimestampConverter) for known in protocol.INPUT_CONVERTER):
         protocol.register_input_converter(TimestampConverter(), prepend=True)
+
+
+def activate(spark: SparkSession) -> None:
+    """Make a session the active one of this thread, for calls that use the format.
+
+    Spark looks a format up in the thread's active session, and a thread that Python has started
+    has none. Raises UsageError if the workers of a local session cannot import the package: Spark
+    would say DATA_SOURCE_NOT_FOUND."""
+    if is_remote():
+        return
+    jvm: Any = spark._jvm
+    jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(spark._jsparkSession)
+    if not _is_local(spark):
+        return
+    context = spark.sparkContext
+    python = shutil.which(context.pythonExec) or context.pythonExec
+    if os.path.abspath(python) != os.path.abspath(sys.executable):
+        _check_import(python, context.environment.get("PYTHONPATH", ""))
+
+
+@functools.cache
+def _check_import(python: str, folders: str) -> None:
+    """Raise UsageError if an interpreter cannot import the package."""
+    inherited = os.environ.get("PYTHONPATH", "")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [inherited, folders]))}
+    command = [python, "-c", "import pyspark_kudulite, kudulite_spark.datasource"]
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        problem = done.stderr.strip().rpartition("\n")[2] if done.returncode else ""
+    except OSError as error:
+        problem = str(error)
+    if problem:
+        raise UsageError(
+            f"the workers of this Spark session run {python}, which cannot import kudulite:"
+            f" {problem}. Call kudulite_spark.register(spark) before the session is used, or set"
+            f" PYSPARK_PYTHON={sys.executable} before it is started"
+        )
+
+
+def _is_local(spark: SparkSession) -> bool:
+    return not is_remote() and (spark.sparkContext.master or "").startswith("local")
 
 
 def start_directory(spark: SparkSession) -> str | None:

@@ -44,11 +44,12 @@ from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.schema import Column
 from kudulite.rowset.merge import merge_ordered
 from kudulite.rowset.rowset import DiffSpec, ScanSpec
+from kudulite.table.folder import MANIFEST_FOLDER, TABLET_FOLDER
 from kudulite.table.history import tablet_at
 from kudulite.table.manifest import TabletEntry
 from kudulite.table.read_request import Read, ReadRequest, plan_changes, plan_rows
 from kudulite.table.scan_plan import Spec, entries_to_diff, entries_to_scan, in_schema, open_tablets
-from kudulite.table.table_store import MANIFEST_FOLDER, TABLET_FOLDER, TableStore
+from kudulite.table.table_store import TableStore
 from kudulite.tablet.tablet_scan import (
     COMMIT_TIMESTAMP,
     BlockRead,

@@ -1,6 +1,7 @@
 """KuduContext and kudu-spark's options: a program ports by its master and its table."""
 
 import datetime
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from pyspark.errors import PySparkException
@@ -141,3 +142,19 @@ def test_deletes_alone_may_be_ordered(context):
     assert stored(table.path) == [(2, "b", 9)]
     assert kudulite.open_table(str(table.path)).check().is_good
     assert "KuduContext" in kudulite_spark.__all__
+
+
+def test_a_thread_that_python_has_started_reads_and_writes(spark, tmp_path):
+    """Such a thread has no active session, so Spark would ask the default one for the format."""
+    spark = spark.newSession()
+    kudulite_spark.register(spark)
+    context = KuduContext(spark, tmp_path)
+    context.createTable("t", FIELDS, "id")
+
+    def work() -> list[int]:
+        context.insertRows(frame(spark, (1, 1, 1.0, "a")), "t")
+        found = kudulite_spark.read_table(spark, context.root + "/t")
+        return [found.count(), context.kuduRDD("t").count()]
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(work).result() == [1, 1]

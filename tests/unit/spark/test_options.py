@@ -161,3 +161,20 @@ def test_changes_cannot_be_written_to(name):
     """As a filtered view or a view of the past."""
     with pytest.raises(OptionError, match=f"option '{name}' belongs to a read"):
         WriteOptions.parse({"path": "/t", name: "1"})
+
+
+@pytest.mark.parametrize(
+    ("word", "advice"),
+    [
+        ("mergeschema", "write 'schemaEvolution'"),
+        ("timestampasof", "write 'snapshotTimestamp'"),
+        ("versionasof", "write 'snapshotTimestamp' with a moment: a version's number is none"),
+        ("as-of-timestamp", "write 'snapshotTimestamp', with ISO time or microseconds"),
+        ("replacewhere", r"delete the rows with Table.delete\(where=…\), then append"),
+        ("primary_key", "write 'primaryKey'"),
+    ],
+)
+def test_the_word_of_another_store_is_answered_with_the_own_one(word, advice):
+    """Before the list of all options."""
+    with pytest.raises(OptionError, match=f"unknown option '{word}'; {advice}.*; known: "):
+        WriteOptions.parse({"path": "/t", word: "x"})
