@@ -31,6 +31,7 @@ from stores.steps import Times, high_water_bytes, reset_peak
 from stores.workload import KEY, KEY_STEP, RANGE_KEYS, SCHEMA, UPDATED, make_rows
 
 import kudulite as kudu
+from kudulite.table.manifest import Origin
 from kudulite.table.table_store import TableStore, default_environment
 
 PARTS = ("operations", "memory", "planning")
@@ -206,7 +207,7 @@ def multiply_rowsets(store: TableStore) -> None:
             found += copies
         many = replace(superblock, rowsets=tuple(found))
         entries.append(store.with_superblock(entry, many, entry.timestamp))
-    published = store.publish(newest.successor(tablets=tuple(entries)))
+    published = store.publish(newest.successor(Origin("benchmark", 1), tablets=tuple(entries)))
     assert published is not None
 
 

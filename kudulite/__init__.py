@@ -104,6 +104,7 @@ from kudulite.model.types import (
 from kudulite.table.check import CheckReport
 from kudulite.table.garbage_collection import GarbageResult
 from kudulite.table.maintenance import MaintenanceResult, TableStatistics
+from kudulite.table.manifest import TableVersion
 from kudulite.table.read_request import ReadRequest
 from kudulite.table.stage import StagedTask
 from kudulite.tablet.operation import Operation, parse_operation
@@ -195,6 +196,7 @@ __all__ = [
     "Table",
     "TableAlterer",
     "TableStatistics",
+    "TableVersion",
     "Timestamp",
     "Token",
     "Update",

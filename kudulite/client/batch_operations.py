@@ -39,7 +39,8 @@ from kudulite.table.tablet_memory import flush_table
 from kudulite.tablet.operation import WriteSpec, parse_operation
 
 WRITE_OPTIONS = tuple(sorted(WriteOptions.__annotations__))
-CONDITION_OPTIONS = ("application_id", "application_version")
+CONDITION_OPTIONS = ("application_id", "application_version", "message")
+MESSAGE_BYTES_MAX = 500
 # How often a write by condition reads its rows, while other writers change them.
 ATTEMPTS_MAX = 10
 _PAUSE_SECONDS = 0.005
@@ -89,6 +90,7 @@ class BatchOperations:
         set: Mapping[str, Any],
         application_id: str | None = None,
         application_version: int | None = None,
+        message: str | None = None,
     ) -> WriteResult: ...
 
     @_with_write_options
@@ -108,7 +110,7 @@ class BatchOperations:
         RowError if a key of `data` is absent. `where` is as in `scan`; `()` is every row. The rows
         are those that match at one moment, and they change in one version. If another writer
         changes one of them meanwhile, the rows are read again, up to 10 times, and then it is a
-        ConflictError. With `where` the options are `application_id` and `application_version`.
+        ConflictError. The options are then `application_id`, `application_version` and `message`.
         Raises OptionError, and SchemaError for a column or a value that does not fit.
         """
         if data is not None:
@@ -136,6 +138,7 @@ class BatchOperations:
         where: Where,
         application_id: str | None = None,
         application_version: int | None = None,
+        message: str | None = None,
     ) -> WriteResult: ...
 
     @_with_write_options
@@ -175,6 +178,7 @@ class BatchOperations:
         application_id: str | None = None,
         application_version: int | None = None,
         read_at: Moment | None = None,
+        message: str | None = None,
         **unknown: Never,
     ) -> WriteResult:
         """Apply a mixed batch, e.g. of change capture, in one commit.
@@ -193,6 +197,7 @@ class BatchOperations:
             application_id=application_id,
             application_version=application_version,
             read_at=read_at,
+            message=message,
         )
         return self._run(write, batches)
 
@@ -203,7 +208,8 @@ class BatchOperations:
 
     def truncate(self) -> WriteResult:
         """Delete all rows in one version; the past stays readable."""
-        return self.overwrite(self._store.newest().schema.result_schema().empty_table())
+        write = self.new_bulk_write("upsert", overwrite=True)
+        return self._run(write.labelled("truncate"), ())
 
     @_with_write_options
     def new_bulk_write(
@@ -218,6 +224,7 @@ class BatchOperations:
         application_id: str | None = None,
         application_version: int | None = None,
         read_at: Moment | None = None,
+        message: str | None = None,
         owner: str | None = None,
     ) -> BulkWrite:
         """Begin a write that is staged in pieces and committed once; see `BulkWrite`.
@@ -226,6 +233,7 @@ class BatchOperations:
         `apply`. An `owner` has one write at a time: beginning one removes what an earlier one has
         staged and not committed. Raises OptionError and SchemaError before anything is written.
         """
+        _check_message(self._store.name, message)
         collect_staging_garbage(self._store)
         if read_at is not None:
             read_at = choose_snapshot(self._store, read_at, may_be_ancient=True)
@@ -252,6 +260,7 @@ class BatchOperations:
                 application_id=application_id,
                 application_version=application_version,
                 owner=owner,
+                message=message or "",
             )
             if begin_write(self._store, state):
                 return BulkWrite(self._store, state)
@@ -328,6 +337,18 @@ class BatchOperations:
         except BaseException:
             write.abort()
             raise
+
+
+def _check_message(table: str, message: object) -> None:
+    """Raise OptionError for a message of a write that a version cannot have."""
+    if message is None:
+        return
+    if not isinstance(message, str) or len(message.encode()) > MESSAGE_BYTES_MAX:
+        shown = repr(message) if len(repr(message)) < 60 else f"{repr(message)[:60]}…"
+        raise OptionError(
+            f"table {table!r}: a message is a text of at most {MESSAGE_BYTES_MAX} bytes, not"
+            f" {shown}"
+        )
 
 
 def _check_options(table: str, options: Mapping[str, object]) -> None:

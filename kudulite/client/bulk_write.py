@@ -104,6 +104,10 @@ class BulkWrite:
         )
         return BulkWrite(self._store, state)
 
+    def labelled(self, label: str) -> BulkWrite:
+        """Return the write under another name in the list of versions than its operation's."""
+        return BulkWrite(self._store, replace(self._state, label=label))
+
     @property
     def is_committed(self) -> bool:
         """Whether the write's application version, or a later one, is in the table by now."""

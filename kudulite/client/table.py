@@ -49,7 +49,13 @@ from kudulite.table.garbage_collection import (
     GRACE_SECONDS,
     STAGING_GRACE_SECONDS,
 )
-from kudulite.table.history import choose_snapshot, delete_tag, make_tag, newest_change
+from kudulite.table.history import (
+    choose_snapshot,
+    delete_tag,
+    listed_versions,
+    make_tag,
+    newest_change,
+)
 from kudulite.table.maintenance import (
     MaintenanceResult,
     TableStatistics,
@@ -59,6 +65,7 @@ from kudulite.table.maintenance import (
     maintain_tablets,
     table_statistics,
 )
+from kudulite.table.manifest import TableVersion
 from kudulite.table.partition import PartitionSchema
 from kudulite.table.purge import PurgeReport, purge_keys
 from kudulite.table.read_request import ReadRequest, plan_rows
@@ -327,6 +334,15 @@ class Table(BatchOperations, RowOperations):
         `_commit_timestamp` into times.
         """
         return row_history(self._store, key)
+
+    def versions(self) -> list[TableVersion]:
+        """Return the newest versions of the table, newest first: what made them, when, and who.
+
+        These are the last 100 versions that users made, and the last 20 that maintenance made. A
+        write through the log (of a session, or of a small batch) makes no version; a later memory
+        flush does. `pandas.DataFrame(table.versions())` is a frame of them.
+        """
+        return listed_versions(self._store)
 
     @property
     def tags(self) -> dict[str, Timestamp]:

@@ -27,7 +27,7 @@ from kudulite.fs.lock import create_lock_file
 from kudulite.table.alter import alter_table
 from kudulite.table.folder import MANIFEST_FOLDER, STAGING_FOLDER, TABLET_FOLDER
 from kudulite.table.history import choose_snapshot
-from kudulite.table.manifest import Manifest, TabletEntry
+from kudulite.table.manifest import Manifest, Origin, TabletEntry, VersionList
 from kudulite.table.stage import WriteState, begin_write, end_write
 from kudulite.table.table_store import TableStore
 from kudulite.table.tablet_memory import flush_table
@@ -61,6 +61,7 @@ def copy_with_past(source: TableStore, path: Path) -> int:
         manifest,
         table_id=uuid.uuid4().hex,
         version=1,
+        versions=VersionList().with_version(1, Origin("copy", moment)),
         previous_crc32=None,
         commit_id=uuid.uuid4().hex,
         tablets=tuple(copied[entry.id] for entry in manifest.tablets),

@@ -57,6 +57,7 @@ class WriteOptions(TypedDict, total=False):
                               a higher one, was committed before under the same name
     read_at=None              the moment at which the rows were read that this write was computed
                               from; ConflictError if a key of the write has changed since
+    message=None              a note of up to 500 bytes for the list of versions
 
     With `ordering_column`, the row with the highest value wins, regardless of arrival order and
     also against the row in the table. Deletes are remembered for the retention period. Applying the
@@ -70,3 +71,4 @@ class WriteOptions(TypedDict, total=False):
     application_id: str | None
     application_version: int | None
     read_at: Moment | None
+    message: str | None

@@ -37,7 +37,7 @@ from kudulite.errors import KuduliteError, NotSupportedError, SchemaError, Usage
 from kudulite.fs.lock import TabletLock
 from kudulite.model.schema import Column, Schema
 from kudulite.table.history import ancient_history_mark, is_mark_still_valid
-from kudulite.table.manifest import DroppedRange, Manifest, TabletEntry
+from kudulite.table.manifest import DroppedRange, Manifest, Origin, TabletEntry
 from kudulite.table.partition import PartitionSchema, RangePartition, TabletPartition
 from kudulite.table.table_store import TableStore, publish_alone, publish_next
 from kudulite.table.tablet_memory import flushed_under_locks
@@ -118,7 +118,7 @@ def alter_table(store: TableStore, steps: Sequence[Step]) -> Manifest:
             raise type(error)(f"table {store.name!r}: {error}") from error
         tablets = _Tablets(store, newest, locks)
         try:
-            return tablets.publish(draft, partition)
+            return tablets.publish(draft, partition, is_altered=bool(steps))
         except BaseException:
             tablets.undo()
             raise
@@ -211,16 +211,26 @@ class _Tablets:
         stamps = [lock.safe_timestamp for lock in self.locks.values()]
         return max(self.old.timestamp, *stamps)
 
-    def publish(self, draft: TableDraft, partition: PartitionSchema) -> Manifest:
-        """Publish the version that the draft describes, and return it."""
+    def publish(
+        self, draft: TableDraft, partition: PartitionSchema, *, is_altered: bool
+    ) -> Manifest:
+        """Publish the version that the draft describes, and return it.
+
+        If nothing `is_altered`, the version has the flushed logs only.
+        """
         dropped, tablets = self.ended(draft.dropped), self.of(partition, draft.dropped)
         start = self.old.history_start
         if draft.history_seconds > self.old.history_seconds:
             # History before the mark may be collected already: a longer retention begins here.
             start = ancient_history_mark(self.store, self.old)
 
+        origin = Origin("memory flush", self.old.timestamp, is_maintenance=True)
+        if is_altered:
+            origin = Origin("alter", self._drop_timestamp or self.store.environment.clock.now())
+
         def build(manifest: Manifest) -> Manifest:
             return manifest.successor(
+                origin,
                 schema=draft.schema,
                 partition=partition,
                 tablets=tablets,
@@ -263,6 +273,7 @@ def forget_dropped_ranges(store: TableStore) -> int:
         if not count or not is_mark_still_valid(manifest, mark):
             return None
         start = max(manifest.history_start, mark)
-        return manifest.successor(dropped=kept, history_start=start)
+        origin = Origin("history collection", store.environment.clock.now(), is_maintenance=True)
+        return manifest.successor(origin, dropped=kept, history_start=start)
 
     return count if publish_alone(store, "history collection", build) is not None else 0

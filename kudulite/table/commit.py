@@ -34,7 +34,7 @@ from kudulite.fs.file_system import check_length
 from kudulite.fs.lock import TabletLock
 from kudulite.model.hybrid_time import format_timestamp
 from kudulite.rowset.rowset import RowSetMeta
-from kudulite.table.manifest import Manifest, TabletEntry
+from kudulite.table.manifest import Manifest, Origin, TabletEntry
 from kudulite.table.stage import (
     StagedOperations,
     StagedTask,
@@ -111,7 +111,8 @@ class Commit:
         installer = Installer(self.store, timestamp, self.state.spec.is_overwrite)
         try:
             installed = self._install(installer, parts, newest, locks)
-            manifest = self._publish_next(newest, installed)
+            origin = Origin(self.state.operation_name, timestamp, counts, self.state.message)
+            manifest = self._publish_next(newest, installed, origin)
         except BaseException:
             if not self._may_be_published(after=newest.version):
                 installer.undo()
@@ -128,7 +129,7 @@ class Commit:
         return CommitResult(manifest.version, timestamp, counts)
 
     def _publish_next(
-        self, newest: Manifest, installed: Mapping[str, TabletEntry]
+        self, newest: Manifest, installed: Mapping[str, TabletEntry], origin: Origin
     ) -> Manifest | None:
         """Publish the next version; None if another write committed the application version."""
 
@@ -136,7 +137,7 @@ class Commit:
             if is_committed(self.state, manifest):
                 return None
             self._check_same_schema(manifest)
-            return self._next(manifest, installed)
+            return self._next(manifest, installed, origin)
 
         return publish_next(self.store, newest, build)
 
@@ -184,11 +185,14 @@ class Commit:
                 f" {self.base.version} to {newest.version}); write again"
             )
 
-    def _next(self, newest: Manifest, installed: Mapping[str, TabletEntry]) -> Manifest:
+    def _next(
+        self, newest: Manifest, installed: Mapping[str, TabletEntry], origin: Origin
+    ) -> Manifest:
         applications = dict(newest.applications)
         if self.state.application_id is not None and self.state.application_version is not None:
             applications[self.state.application_id] = self.state.application_version
         return newest.successor(
+            origin,
             self.state.write_id,
             tablets=tuple(installed.get(entry.id, entry) for entry in newest.tablets),
             applications=applications,

@@ -43,7 +43,7 @@ from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.merge_compaction import RowIdMap, merge_rowsets
 from kudulite.rowset.rowset import RowSetMeta, is_fully_ancient, without_ancient_undo
 from kudulite.table.history import ancient_history_mark, is_mark_still_valid
-from kudulite.table.manifest import Manifest
+from kudulite.table.manifest import Manifest, Origin
 from kudulite.table.table_store import TableStore, publish_next
 from kudulite.tablet.maintenance_policy import (
     CollectHistory,
@@ -108,13 +108,13 @@ def run_operation(
     if replacement is None:
         return None
     hook("built")
-    return publish_replacement(store, base, replacement, hook)
+    return publish_replacement(store, base, replacement, operation.label, hook)
 
 
 def publish_replacement(
-    store: TableStore, base: Tablet, replacement: Replacement, hook: Hook = lambda gap: None
+    store: TableStore, base: Tablet, replacement: Replacement, label: str, hook: Hook
 ) -> OperationResult | None:
-    """Publish rowsets built from the version `base` of a tablet.
+    """Publish rowsets that the operation `label` built from the version `base` of a tablet.
 
     None if their inputs have changed; the built files are then removed.
     """
@@ -131,7 +131,7 @@ def publish_replacement(
     hook("carried")
     with store.locked(base.id, "compaction"):
         hook("locked")
-        found = _publish(store, base, replacement)
+        found = _publish(store, base, replacement, label)
     if found is None:
         _remove_built(store, base, replacement)
     hook("published")
@@ -206,7 +206,9 @@ def carry_over(
     return replacement.with_redo(newer, written), row_count
 
 
-def _publish(store: TableStore, base: Tablet, replacement: Replacement) -> OperationResult | None:
+def _publish(
+    store: TableStore, base: Tablet, replacement: Replacement, label: str
+) -> OperationResult | None:
     """Publish a replacement under the tablet's lock; None where its inputs have changed."""
     newest = store.newest()
     entry = newest.entry(base.id)
@@ -217,7 +219,8 @@ def _publish(store: TableStore, base: Tablet, replacement: Replacement) -> Opera
     superblock = None if carried is None else carried[0].applied_to(now.superblock)
     if superblock is None or not are_there(superblock.rowsets, base):
         return None
-    return publish_superblock(store, newest, superblock, replacement.mark)
+    origin = Origin(label, store.environment.clock.now(), is_maintenance=True)
+    return publish_superblock(store, newest, superblock, replacement.mark, origin)
 
 
 def _collect(store: TableStore, tablet_id: str, mark: int, hook: Hook) -> OperationResult | None:
@@ -235,13 +238,14 @@ def _collect(store: TableStore, tablet_id: str, mark: int, hook: Hook) -> Operat
         collected = replace(superblock, rowsets=rowsets, tombstones=tombstones)
         if collected == superblock:
             return None
-        found = publish_superblock(store, newest, collected, mark)
+        origin = Origin(CollectHistory.label, store.environment.clock.now(), is_maintenance=True)
+        found = publish_superblock(store, newest, collected, mark, origin)
     hook("published")
     return found
 
 
 def publish_superblock(
-    store: TableStore, newest: Manifest, superblock: Superblock, mark: int
+    store: TableStore, newest: Manifest, superblock: Superblock, mark: int, origin: Origin
 ) -> OperationResult | None:
     """Publish a tablet's superblock that lacks history before `mark`, under the tablet's lock.
 
@@ -256,7 +260,7 @@ def publish_superblock(
         if not is_mark_still_valid(manifest, mark):
             return None
         start = max(manifest.history_start, mark)
-        return manifest.with_entry(new).successor(history_start=start)
+        return manifest.with_entry(new).successor(origin, history_start=start)
 
     published = publish_next(store, newest, build)
     if published is None:

@@ -35,6 +35,7 @@ from contextlib import ExitStack, suppress
 from typing import Any
 
 from kudulite.errors import NotFoundError, StorageError, TimestampError, UsageError
+from kudulite.fs.json_form import readable
 from kudulite.model.hybrid_time import (
     LOGICAL_BITS,
     LOGICAL_MASK,
@@ -43,7 +44,13 @@ from kudulite.model.hybrid_time import (
     misread_number,
     parse_timestamp,
 )
-from kudulite.table.manifest import Manifest, PartitionedTablets, TabletEntry
+from kudulite.table.manifest import (
+    Manifest,
+    Origin,
+    PartitionedTablets,
+    TabletEntry,
+    TableVersion,
+)
 from kudulite.table.table_store import TableStore, publish_alone
 from kudulite.table.tablet_memory import make_durable, read_tablet
 from kudulite.tablet.tablet import Tablet
@@ -251,7 +258,8 @@ def _publish_tag(store: TableStore, name: str, timestamp: int) -> None:
             )
         if name in manifest.tags:
             return None
-        return manifest.successor(tags={**manifest.tags, name: timestamp})
+        origin = Origin("tag", store.environment.clock.now(), message=name)
+        return manifest.successor(origin, tags={**manifest.tags, name: timestamp})
 
     publish_alone(store, f"tag {name!r}", build)
 
@@ -267,6 +275,14 @@ def delete_tag(store: TableStore, name: str) -> None:
             listed = ", ".join(sorted(manifest.tags)) or "none"
             raise NotFoundError(f"table {store.name!r} has no tag {name!r}; tags: {listed}")
         kept = {tag: moment for tag, moment in manifest.tags.items() if tag != name}
-        return manifest.successor(tags=kept)
+        origin = Origin("delete_tag", store.environment.clock.now(), message=name)
+        return manifest.successor(origin, tags=kept)
 
     publish_alone(store, f"deletion of tag {name!r}", build)
+
+
+def listed_versions(store: TableStore) -> list[TableVersion]:
+    """Return the newest versions that the table lists, newest first. Raises CorruptionError."""
+    manifest = store.newest()
+    with readable(f"{store.folder}: version {manifest.version}", "a manifest"):
+        return manifest.versions.newest_first()

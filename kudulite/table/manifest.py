@@ -7,13 +7,22 @@ the highest commit timestamp, and per application id the highest version committ
 has its own version number and the CRC of the version before it, so that a file with another
 version's bytes is detected. Creating the file of number n + 1, if it is absent, is a commit.
 
-Format version 1 had no tags and no dropped ranges; version 2 did not name the version before.
+It also lists the newest versions, with what made them, oldest first:
+
+    {"users": [version, …], "maintenance": [version, …]}            the last 100, and the last 20
+    version := [number, timestamp, operation, inserted, updated, deleted, ignored, writer, message]
+
+Format version 1 had no tags and no dropped ranges; version 2 did not name the version before;
+version 3 did not list versions.
 """
 
 from __future__ import annotations
 
+import getpass
+import os
+import socket
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Annotated, Any
@@ -21,11 +30,16 @@ from typing import Annotated, Any
 from kudulite.errors import FormatVersionError
 from kudulite.fs.file_system import FileRef, decode_checked_json, encode_checked_json, stored_crc32
 from kudulite.fs.json_form import JsonForm, Stored, readable
+from kudulite.model.hybrid_time import Timestamp, format_moment
 from kudulite.model.schema import Schema
 from kudulite.rowset.rowset import RowSetMeta
 from kudulite.table.partition import PartitionSchema, RangePartition, TabletPartition, placed_schema
+from kudulite.tablet.row_effects import NO_COUNTS, WriteCounts
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
+USER_VERSIONS_MAX, MAINTENANCE_VERSIONS_MAX = 100, 20
+ROW_COUNTS = ("inserted", "updated", "deleted", "ignored")
+_WRITER_LENGTH_MAX = 100
 HISTORY_SECONDS_DEFAULT = 7 * 24 * 3600
 NAME_DIGITS = 20
 
@@ -34,6 +48,92 @@ NAME_DIGITS = 20
 def manifest_name(version: int) -> str:
     """Return the file name of a version."""
     return f"{version:0{NAME_DIGITS}d}.json"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The origin of a version: an operation at a HybridTime, its row counts, and a message.
+
+    `is_maintenance`: the operation changed no row and nothing that a user sees.
+    """
+
+    operation: str
+    timestamp: int
+    counts: WriteCounts = NO_COUNTS
+    message: str = ""
+    is_maintenance: bool = False
+
+
+@dataclass(frozen=True)
+class TableVersion:
+    """One version of a table: when it was made, by what operation and whom, and its row counts.
+
+    `timestamp` is that of the commit, and for a memory flush that of its newest row. For all other
+    operations it is the time at which the version was made. `writer` is user@host:pid.
+    """
+
+    version: int
+    timestamp: Timestamp
+    operation: str
+    inserted: int
+    updated: int
+    deleted: int
+    ignored: int
+    writer: str
+    message: str
+
+    def __repr__(self) -> str:
+        counts = [(name, getattr(self, name)) for name in ROW_COUNTS]
+        rows = ", ".join(f"{count} {name}" for name, count in counts if count)
+        parts = (self.operation, rows, self.writer, self.message and repr(self.message))
+        listed = "; ".join(part for part in parts if part)
+        return f"<version {self.version} {format_moment(self.timestamp)} {listed}>"
+
+    @staticmethod
+    def of(row: Sequence[Any]) -> TableVersion:
+        """Build a version from its stored form. Raises ValueError or TypeError."""
+        version = TableVersion(*row)
+        for name, kind in TableVersion.__annotations__.items():
+            value, stored = getattr(version, name), "int" if kind == "Timestamp" else kind
+            if type(value).__name__ != stored:
+                raise ValueError(f"{name} {value!r} in the list of versions, expected {stored}")
+        return replace(version, timestamp=Timestamp(version.timestamp))
+
+
+Rows = tuple[tuple[Any, ...], ...]
+
+
+@dataclass(frozen=True)
+class VersionList:
+    """The newest versions as they are stored, oldest first: of users, and of maintenance."""
+
+    users: Rows = ()
+    maintenance: Rows = ()
+
+    def to_json(self) -> dict[str, Rows]:
+        """Return the JSON form."""
+        return {"users": self.users, "maintenance": self.maintenance}
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> VersionList:
+        """Build a list from its form; `newest_first` checks the versions in it."""
+        users, maintenance = value["users"], value["maintenance"]
+        return VersionList(tuple(map(tuple, users)), tuple(map(tuple, maintenance)))
+
+    def with_version(self, number: int, origin: Origin) -> VersionList:
+        """Return the list with a newer version, and without the oldest if there are too many."""
+        counts = origin.counts
+        rows = (counts.inserted, counts.updated, counts.deleted, counts.ignored)
+        row = (number, origin.timestamp, origin.operation, *rows, _writer(), origin.message)
+        if origin.is_maintenance:
+            kept = self.maintenance[1 - MAINTENANCE_VERSIONS_MAX :]
+            return replace(self, maintenance=(*kept, row))
+        return replace(self, users=(*self.users[1 - USER_VERSIONS_MAX :], row))
+
+    def newest_first(self) -> list[TableVersion]:
+        """Return the versions. Raises ValueError or TypeError for one of another form."""
+        found = [TableVersion.of(row) for row in (*self.users, *self.maintenance)]
+        return sorted(found, key=lambda version: version.version, reverse=True)
 
 
 @dataclass(frozen=True)
@@ -86,7 +186,8 @@ class Manifest(JsonForm):
     the id of the write that made this version. Nothing before `history_start` can be read,
     even if the retention allows it: that history was collected, or was ancient when the retention
     was raised. `tags` are moments with a name that stay readable. `dropped` are ranges of the past;
-    a key lies in one of `tablets` at most, and may lie in several of these.
+    a key lies in one of `tablets` at most, and may lie in several of these. `versions` are the
+    newest versions, this one included; empty for versions made by software that did not list them.
 
     `previous_crc32` is the CRC of the version before, None for the first version of a table and in
     files of formats 1 and 2. `file_crc32` is the CRC of the file that this version was read from or
@@ -106,9 +207,10 @@ class Manifest(JsonForm):
     history_start: Annotated[int, Stored(may_be_absent=True)] = 0
     tags: Annotated[Mapping[str, int], Stored(may_be_absent=True)] = field(default_factory=dict)
     dropped: Annotated[tuple[DroppedRange, ...], Stored(is_kept=False)] = ()
+    versions: Annotated[VersionList, Stored(may_be_absent=True)] = VersionList()
     file_crc32: Annotated[int | None, Stored(is_kept=False)] = field(default=None, compare=False)
 
-    def successor(self, commit_id: str | None = None, **changes: Any) -> Manifest:
+    def successor(self, origin: Origin, commit_id: str | None = None, **changes: Any) -> Manifest:
         """Return the version that follows this one, with `changes` of its fields and a new id."""
         return replace(
             self,
@@ -116,6 +218,7 @@ class Manifest(JsonForm):
             commit_id=commit_id or uuid.uuid4().hex,
             previous_crc32=self.file_crc32,
             file_crc32=None,
+            versions=self.versions.with_version(self.version + 1, origin),
             **changes,
         )
 
@@ -201,6 +304,20 @@ class Manifest(JsonForm):
             f"{source}: table of format version {version}, known: 1 to {FORMAT_VERSION};"
             " upgrade kudulite to open it"
         )
+
+
+def _writer() -> str:
+    """Return who makes a version: user@host:pid."""
+    return f"{_user_and_host()}:{os.getpid()}"
+
+
+@lru_cache
+def _user_and_host() -> str:
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # a container may have no name for its user
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"[:_WRITER_LENGTH_MAX]
 
 
 def _replaced(entries: tuple[TabletEntry, ...], new: TabletEntry) -> tuple[TabletEntry, ...]:

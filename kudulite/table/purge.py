@@ -28,7 +28,7 @@ from kudulite.rowset.merge_compaction import merge_rowsets
 from kudulite.table.compaction import Replacement, carry_over, publish_superblock
 from kudulite.table.garbage_collection import collect_garbage, open_writes
 from kudulite.table.history import ancient_history_mark
-from kudulite.table.manifest import Manifest
+from kudulite.table.manifest import Manifest, Origin
 from kudulite.table.table_store import TableStore
 from kudulite.table.tablet_memory import flush_tablet, flush_under_lock
 from kudulite.tablet.tablet import Tablet
@@ -158,7 +158,8 @@ class _TabletPurge:
         tombstones = now.tombstones.without(self.store.file_system, self.keys)
         superblock = replace(superblock, tombstones=tombstones)
         if superblock != now.superblock:
-            published = publish_superblock(self.store, newest, superblock, self.mark)
+            origin = Origin("purge", self.store.environment.clock.now())
+            published = publish_superblock(self.store, newest, superblock, self.mark, origin)
             if published is None:
                 return None
         return sum(count for _, count in built), len(built)

@@ -298,7 +298,8 @@ class WriteState:
     """Parameters shared by all tasks and the commit of one write; picklable.
 
     `base_version` is the version that all rows are resolved against, whose file ends with
-    `base_crc32`. `operation_column` names the batch's column of operations in a mixed write.
+    `base_crc32`. `operation_column` names the batch's column of operations in a mixed write. The
+    `label`, if there is one, names the write in the list of versions, beside its `message`.
     """
 
     table_id: str
@@ -310,11 +311,23 @@ class WriteState:
     application_version: int | None = None
     owner: str | None = None
     base_crc32: int | None = None
+    label: str = ""
+    message: str = ""
 
     @property
     def folder(self) -> str:
         """The write's staging folder, relative to the table's."""
         return f"{STAGING_FOLDER}/{self.write_id}"
+
+    @property
+    def operation_name(self) -> str:
+        """The name in the list of versions."""
+        spec = self.spec
+        if self.label:
+            return self.label
+        if spec.is_overwrite:
+            return "overwrite"
+        return "apply" if spec.operation is None else spec.operation.label
 
     @property
     def is_resolved_at_commit(self) -> bool:

@@ -71,7 +71,7 @@ from kudulite.table.folder import (
     hinted_version,
     listed_versions,
 )
-from kudulite.table.manifest import Manifest, TabletEntry, manifest_name
+from kudulite.table.manifest import Manifest, Origin, TabletEntry, VersionList, manifest_name
 from kudulite.table.partition import PartitionSchema, TabletPartition
 from kudulite.tablet.mem_stores import MemStores
 from kudulite.tablet.tablet import LOCK_NAME, ROWSET_FOLDER, Superblock, Tablet
@@ -454,14 +454,16 @@ class TableStore:
         self.file_system.sync_directory(self.folder / TABLET_FOLDER)
         self.file_system.sync_directory(self.folder)
         self.file_system.sync_directory(self.folder.parent)
+        created = self.environment.clock.now()
         manifest = Manifest(
             table_id=uuid.uuid4().hex,
             version=1,
             schema=schema,
             partition=partition,
             tablets=entries,
-            created=self.environment.clock.now(),
+            created=created,
             commit_id=uuid.uuid4().hex,
+            versions=VersionList().with_version(1, Origin("create", created)),
         )
         published = self.publish(manifest)
         if published is None:

@@ -44,7 +44,7 @@ from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.row_versions import flush_image
 from kudulite.rowset.rowset import RowSetMeta
 from kudulite.rowset.rowset_writer import write_rowsets
-from kudulite.table.manifest import Manifest, TabletEntry
+from kudulite.table.manifest import Manifest, Origin, TabletEntry
 from kudulite.table.table_store import TableStore, publish_next
 from kudulite.tablet.mem_stores import MemStores
 from kudulite.tablet.tablet import ROWSET_FOLDER, Tablet, are_there
@@ -270,7 +270,8 @@ def _publish(store: TableStore, base: Tablet, flushed: _FlushedTablet, lock: Tab
     if not are_there(flushed.rowsets, base):
         return False
     new = _flushed_entry(store, now, flushed, recover(store, now, lock), lock)
-    published = publish_next(store, newest, lambda manifest: manifest.with_entry(new).successor())
+    origin = Origin("memory flush", new.timestamp, is_maintenance=True)
+    published = publish_next(store, newest, lambda m: m.with_entry(new).successor(origin))
     return published is not None
 
 

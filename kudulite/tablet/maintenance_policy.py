@@ -36,6 +36,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from kudulite.delta.delta_file import DeltaFileMeta
 from kudulite.rowset.rowset import RowSetMeta, is_fully_ancient, without_ancient_undo
@@ -73,6 +74,9 @@ FULL_ROWSET_BYTES = 32 << 20
 class MaintenanceOperation:
     """A maintenance operation on a tablet's rowsets, given by their ids."""
 
+    label: ClassVar[str]
+    """Its name in the list of versions."""
+
     rowset_ids: tuple[str, ...]
 
 
@@ -80,6 +84,8 @@ class MaintenanceOperation:
 class CollectHistory(MaintenanceOperation):
     """Remove all UNDO files and tombstones behind the ancient history mark, and all rowsets that no
     legal read can see."""
+
+    label = "history collection"
 
     rowset_ids: tuple[str, ...] = ()
 
@@ -89,10 +95,14 @@ class CompactRowSets(MaintenanceOperation):
     """Merge rowsets into new ones that do not overlap; or rewrite one rowset, to drop rows deleted
     behind the ancient history mark."""
 
+    label = "merging compaction"
+
 
 @dataclass(frozen=True)
 class CompactColumns(MaintenanceOperation):
     """Make the updates of some columns base data, and keep the old values as UNDO."""
+
+    label = "major delta compaction"
 
     column_ids: tuple[int, ...]
 
@@ -100,6 +110,8 @@ class CompactColumns(MaintenanceOperation):
 @dataclass(frozen=True)
 class CompactDeltas(MaintenanceOperation):
     """Join the adjacent REDO files [start, stop) of a rowset into one; or its UNDO files."""
+
+    label = "minor delta compaction"
 
     start: int
     stop: int

@@ -54,6 +54,7 @@ def public_objects(folder: Path) -> list[Any]:
     ]
     objects += [
         session.counters,
+        *table.versions(),
         kudu.parse_operation("upsert"),
         table["v"],
         table["v"] == "c",

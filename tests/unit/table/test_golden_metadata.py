@@ -1,6 +1,7 @@
 """The exact bytes of manifests and superblocks: what is written today is in files of `golden`."""
 
 import datetime
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from kudulite.fs.file_system import FileRef
 from kudulite.model.schema import Column, Schema
 from kudulite.model.types import parse_type
 from kudulite.rowset.rowset import BaseFileMeta, RowSetMeta
-from kudulite.table.manifest import DroppedRange, Manifest, TabletEntry
+from kudulite.table.manifest import DroppedRange, Manifest, TabletEntry, VersionList
 from kudulite.table.partition import HashDimension, PartitionSchema, RangePartition, TabletPartition
 from kudulite.tablet.tablet import Superblock
 from kudulite.tablet.tombstones import TombstoneFileMeta
@@ -92,6 +93,13 @@ FULL_MANIFEST = Manifest(
         DroppedRange(RangePartition((JULY,), (JULY, 5)), 9, (entry("t-8", 0, 0, timestamp=8),)),
     ),
     previous_crc32=17,
+    versions=VersionList(
+        users=(
+            (1, 1, "create", 0, 0, 0, 0, "ada@host:7", ""),
+            (11, 5, "upsert", 6, 5, 4, 3, "Bär@host:8", 'a "note"'),
+        ),
+        maintenance=((12, 1 << 60, "memory flush", 0, 0, 0, 0, "ada@host:7", ""),),
+    ),
 )
 BARE = Schema.build([Column(0, "k", parse_type("string"), nullable=False)], ["k"])
 FIRST_MANIFEST = Manifest(
@@ -130,3 +138,9 @@ def test_the_golden_file_is_read(name: str):
     """To an equal value."""
     value = VALUES[name]
     assert type(value).decode((GOLDEN / f"{name}.json").read_bytes(), "x") == value
+
+
+def test_a_manifest_of_format_version_3_is_read():
+    """It has no list of versions; everything else is the same."""
+    content = (GOLDEN / "manifest-full-version-3.json").read_bytes()
+    assert Manifest.decode(content, "x") == replace(FULL_MANIFEST, versions=VersionList())

@@ -10,7 +10,7 @@ from kudulite.client.table import Table
 from kudulite.errors import TimestampError
 from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.table.history import ancient_history_mark, is_mark_still_valid, tablet_at
-from kudulite.table.manifest import Manifest
+from kudulite.table.manifest import Manifest, Origin
 from kudulite.table.table_store import TableStore, publish_next
 from tests.support.tables.core_tables import CoreTables, ManualClock, environment, stored
 
@@ -39,7 +39,7 @@ def publish(store: TableStore, **changes) -> Manifest:
     """The next version with some fields set, as a collection would publish it."""
 
     def build(manifest: Manifest) -> Manifest:
-        return manifest.successor("changes", **changes)
+        return manifest.successor(Origin("test", 1), "changes", **changes)
 
     published = publish_next(store, store.newest(), build)
     assert published is not None

@@ -59,11 +59,12 @@ def test_a_manifest_survives_its_file(table):
 
 
 def test_a_manifest_of_format_version_1_is_read(table):
-    """Version 1 had neither tags nor dropped ranges; without a retention it had no start either."""
+    """Version 1 had neither tags, dropped ranges nor versions; without a retention no start."""
 
     def as_version_1(body: dict) -> None:
         body["format_version"] = 1
         del body["tags"], body["dropped"], body["history_start"], body["previous_crc32"]
+        del body["versions"]
 
     path = table.path / "manifest" / manifest_name(table.version)
     content = with_body(path.read_bytes(), as_version_1)
@@ -71,11 +72,11 @@ def test_a_manifest_of_format_version_1_is_read(table):
     path.write_bytes(content)
     old = kudulite.open_table(table.path)
     assert [row["k"] for row in old.scan(ordered=True).to_pylist()] == [2, 3, 8, 9]
-    assert old.tags == {}
+    assert old.tags == {} and old.versions() == []
     old.insert([{"k": 1}])
     old.flush()
     assert newest(old)[1].version == Manifest.decode(content, "x").version + 1
-    assert b'"format_version":3' in newest(old)[1].encode()
+    assert b'"format_version":4' in newest(old)[1].encode()
     assert old.check().problems == ()
 
 
@@ -95,8 +96,8 @@ def test_a_newer_manifest_is_refused(table):
     path = table.path / "manifest" / manifest_name(table.version)
     content = path.read_bytes()
     path.unlink()
-    path.write_bytes(with_body(content, lambda body: body.update(format_version=4)))
-    expected = rf"{path}: table of format version 4, known: 1 to 3; upgrade"
+    path.write_bytes(with_body(content, lambda body: body.update(format_version=5)))
+    expected = rf"{path}: table of format version 5, known: 1 to 4; upgrade"
     with pytest.raises(FormatVersionError, match=expected):
         newest(table)
     with pytest.raises(FormatVersionError, match=expected):

@@ -13,7 +13,7 @@ from kudulite.client.table import Table
 from kudulite.errors import ConflictError, CorruptionError
 from kudulite.table import table_store
 from kudulite.table.garbage_collection import collect_garbage
-from kudulite.table.manifest import Manifest, manifest_name
+from kudulite.table.manifest import Manifest, Origin, manifest_name
 from kudulite.table.table_store import TableStore, publish_next
 from tests.support.tables.core_tables import CoreTables, environment
 
@@ -29,7 +29,7 @@ def store(core: CoreTables) -> TableStore:
 
 def named(commit_id: str):
     """Build the next version under a name."""
-    return lambda m: m.successor(commit_id)
+    return lambda m: m.successor(Origin("test", 1), commit_id)
 
 
 def other(store: TableStore, commit_id: str) -> Manifest | None:
@@ -242,7 +242,7 @@ def test_a_stray_file_is_no_version(halves):
     three_commits(halves)
     remove_superseded(halves)
     stray = halves.path / "manifest" / manifest_name(before.version + 1)
-    stray.write_bytes(before.successor("stray").encode())
+    stray.write_bytes(before.successor(Origin("test", 1), "stray").encode())
     for store in (reader, stale, TableStore(halves.path, environment())):
         assert store.newest().version == before.version + 3
     assert kudulite.open_table(halves.path).check().problems == ()

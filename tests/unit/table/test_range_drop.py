@@ -15,7 +15,7 @@ from kudulite.errors import ConflictError, RowError, SchemaError, TimestampError
 from kudulite.table import maintenance
 from kudulite.table.alter import TableDraft, alter_table, forget_dropped_ranges
 from kudulite.table.history import ancient_history_mark
-from kudulite.table.manifest import Manifest
+from kudulite.table.manifest import Manifest, Origin
 from kudulite.table.partition import RangePartition
 from kudulite.table.table_store import TableStore
 from kudulite.table.tablet_memory import flush_tablet
@@ -302,7 +302,7 @@ def test_a_lost_race_drops_nothing_that_a_tag_needs(core: CoreTables, monkeypatc
         monkeypatch.undo()
         other = TableStore(table.path, environment())
         newest = other.newest()
-        tagged = newest.successor("tag", tags={"x": moment})
+        tagged = newest.successor(Origin("test", 1), "tag", tags={"x": moment})
         assert original(other, tagged)
         return original(store, manifest)
 
@@ -454,10 +454,10 @@ def test_the_check_reads_dropped_tablets(client: Client):
     (dropped,) = manifest.dropped
 
     def problems(**changes) -> str:
-        assert store.publish(store.newest().successor("bad", **changes))
+        assert store.publish(store.newest().successor(Origin("test", 1), "bad", **changes))
         found = "\n".join(table.check().problems)
         before = {name: getattr(manifest, name) for name in changes}
-        assert store.publish(store.newest().successor("good", **before))
+        assert store.publish(store.newest().successor(Origin("test", 1), "good", **before))
         return found
 
     earlier = replace(dropped, timestamp=dropped.timestamp - 1)
