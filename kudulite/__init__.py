@@ -16,6 +16,7 @@ from kudulite.client.mutation_buffer import PendingError
 from kudulite.client.native_plan import (
     NativeColumn,
     NativeCondition,
+    NativeDisjunction,
     NativeFile,
     NativeLimits,
     NativePlan,
@@ -79,8 +80,9 @@ from kudulite.errors import (
     KuduNotSupported,
 )
 from kudulite.model.aliases import Columns, Key, Keys, Moment, Row, Rows, Where, WriteOptions
+from kudulite.model.condition import ColumnExpression, Condition, Predicate
 from kudulite.model.hybrid_time import Timestamp, parse_timestamp
-from kudulite.model.predicate import ColumnExpression, Predicate
+from kudulite.model.predicate import parse_where
 from kudulite.model.schema import Column, PartialRow, Schema, schema_from_arrow
 from kudulite.model.types import (
     ColumnType,
@@ -152,6 +154,7 @@ __all__ = [
     "ColumnSpec",
     "ColumnType",
     "Columns",
+    "Condition",
     "Delete",
     "DeleteIgnore",
     "GarbageResult",
@@ -169,6 +172,7 @@ __all__ = [
     "Moment",
     "NativeColumn",
     "NativeCondition",
+    "NativeDisjunction",
     "NativeFile",
     "NativeLimits",
     "NativePlan",
@@ -231,6 +235,7 @@ __all__ = [
     "parse_operation",
     "parse_timestamp",
     "parse_type",
+    "parse_where",
     "restore",
     "schema_builder",
     "schema_from_arrow",

@@ -32,12 +32,13 @@ from types import FrameType
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from kudulite import Predicate, ReadRequest, Schema, Table, open_table
+from kudulite import Condition, ReadRequest, Schema, Table, open_table, parse_where
 from kudulite.errors import (
     OptionError,
     SchemaError,
     TableNotFoundError,
     TimestampError,
+    UsageError,
 )
 from kudulite_spark.options import (
     CHECKPOINT,
@@ -94,7 +95,7 @@ class KuduliteDataSource(DataSource):
         if self._moments is None:
             self._moments = moments_of_load(table, read)
         if read.filter is not None:
-            _predicates(read.filter, table.schema)  # report a mistake at load()
+            _conditions(read.filter, table.schema)  # report a mistake at load()
         found = own_schema(table.schema, read)
         if FRONT in self.options and not read.is_of_changes:
             found = with_row_count(found, row_count(table, read))
@@ -232,7 +233,7 @@ def scan_plan(wanted: StructType, table: Table, read: ReadOptions, is_of_changes
     request = ReadRequest(
         # A column may be asked for twice: as it is, and as it was before.
         columns=tuple(dict.fromkeys(own_names.get(name, name) for name in names)),
-        where=tuple(_predicates(read.filter, table.schema)) if read.filter else (),
+        where=() if read.filter is None else _conditions(read.filter, table.schema),
         ordered=read.fault_tolerant_scan,
         images="both" if has_before else "after",
     )
@@ -279,11 +280,11 @@ def check_schema(
     return own_names
 
 
-def _predicates(text: str, schema: Schema) -> list[Predicate]:
-    # Imported here, because it imports sqlglot: 0.15 s of every process, most of which never parse.
-    from kudulite_spark.filter_text import parse_filter
-
-    return parse_filter(text, schema)
+def _conditions(text: str, schema: Schema) -> tuple[Condition, ...]:
+    try:
+        return parse_where(text, schema)
+    except UsageError as error:
+        raise type(error)(f"option 'filter': {error}") from error
 
 
 def _is_called_from(module: str) -> bool:

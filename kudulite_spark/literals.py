@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import operator
+from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import functions as sf
 
-from kudulite import ColumnType, NativeCondition
+from kudulite import ColumnType, NativeCondition, NativeDisjunction
 from kudulite_spark.types import spark_type
 
 _MICROSECOND = datetime.timedelta(microseconds=1)
@@ -61,9 +63,19 @@ def _naive_moment(micros: int) -> SparkColumn:
     return sf.lit("1970-01-01").cast("timestamp_ntz") + since
 
 
-def condition(found: NativeCondition, column: SparkColumn) -> SparkColumn:
-    """Return the condition on a Spark column of the same type and values."""
-    column_type = found.column.type
+def condition(
+    found: NativeCondition | NativeDisjunction, column_of: Callable[[str], SparkColumn]
+) -> SparkColumn:
+    """Return the condition on Spark columns of the same types and values, by their names."""
+    if isinstance(found, NativeDisjunction):
+        return reduce(
+            operator.or_,
+            (
+                reduce(operator.and_, (condition(part, column_of) for part in branch))
+                for branch in found.branches
+            ),
+        )
+    column, column_type = column_of(found.column.name), found.column.type
     if found.is_null:
         return column.isNull()
     if found.values is not None:
@@ -76,7 +88,9 @@ def condition(found: NativeCondition, column: SparkColumn) -> SparkColumn:
             parts.append(column >= _bound(found.lower, column_type))
         if found.upper is not None:
             parts.append(column <= _bound(found.upper, column_type))
-    return reduce(lambda one, other: one & other, parts)
+    if found.excluded:
+        parts.append(~column.isin([_member(value, column_type) for value in found.excluded]))
+    return reduce(operator.and_, parts)
 
 
 def _byte_bounds(found: NativeCondition, column: SparkColumn) -> list[SparkColumn]:

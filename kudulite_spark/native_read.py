@@ -38,7 +38,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from os import PathLike
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -54,14 +53,11 @@ from kudulite import (
     NativeFile,
     NativeLimits,
     NativePlan,
-    Predicate,
-    Schema,
     Table,
     Where,
     open_table,
+    parse_where,
 )
-from kudulite.errors import OptionError
-from kudulite_spark.filter_text import parse_filter
 from kudulite_spark.literals import condition, literal
 from kudulite_spark.options import SCAN_TOKENS, absolute_path, parse_names
 from kudulite_spark.reader import encoded_tokens
@@ -123,36 +119,37 @@ def read_table(
     path: str | PathLike[str],
     snapshot: Moment | None = None,
     columns: str | Sequence[str] | None = None,
-    where: str | Where | None = None,
+    where: Where | None = None,
 ) -> DataFrame:
     """Return the rows of the table at `path` as a DataFrame, as of `snapshot` (inclusive) or now.
 
     `snapshot` is a datetime, ISO text or a HybridTime. `columns` (a sequence, or text as in the
-    option) and `where` (text as in the option `filter`, or predicates `table["host"] == "a"`) save
-    planning work on large tables; Spark also prunes and filters by itself. The rows are the same
-    as those of `format("kudulite")`.
+    option) and `where` (text as in the option `filter`, or what `Table.scan` takes) save planning
+    work on large tables; Spark also prunes and filters by itself. The rows are the same as those of
+    `format("kudulite")`. Use `DataFrame.filter()` for a condition of Spark.
 
     Raises the errors of `Table.scan`, and OptionError for text that is no filter."""
     activate(spark)
     table = open_table(absolute_path(path, start_directory(spark)))
     schema = table.schema
-    predicates = _predicates(where, schema)
+    conditions = parse_where(() if where is None else where, schema)
     names = schema.names
     if columns is not None:
         given = parse_names("columns", columns) if isinstance(columns, str) else columns
         names = find_all(given, names, f"table {str(table.path)!r}")
-    needed = list(dict.fromkeys([*names, *(predicate.column for predicate in predicates)]))
+    compared = [column for found in conditions for column in found.columns]
+    needed = list(dict.fromkeys([*names, *compared]))
     reader = FileReader.of(spark)
     plan = table.native_plan(
         columns=needed,
-        where=predicates,
+        where=conditions,
         at=snapshot,
         is_readable=reader.is_readable,
         limits=_limits(len(needed)),
     )
     frame = _frame(spark, table, plan)
     for found in plan.conditions:
-        frame = frame.filter(condition(found, quoted(found.column.name)))
+        frame = frame.filter(condition(found, quoted))
     return _selected(frame, plan, names)
 
 
@@ -178,24 +175,6 @@ def _selected(frame: DataFrame, plan: NativePlan, names: Sequence[str]) -> DataF
     if [item.name for item in wanted] == [column.name for column in plan.columns]:
         return frame
     return frame.select(*(backquoted(item.name) for item in wanted))
-
-
-def _predicates(where: str | Where | None, schema: Schema) -> list[Predicate]:
-    if where is None:
-        return []
-    if isinstance(where, str):
-        return list(parse_filter(where, schema))
-    given: list[Any] = [where]
-    if isinstance(where, Sequence) and not isinstance(where, Predicate):
-        given = list(where)
-    for predicate in given:
-        if not isinstance(predicate, Predicate):
-            raise OptionError(
-                f"where: {predicate!r} is no predicate; give text as in option 'filter', or"
-                " predicates as in table['host'] == 'a'. Use DataFrame.filter() for a condition of"
-                " Spark"
-            )
-    return given
 
 
 def _frame(spark: SparkSession, table: Table, plan: NativePlan) -> DataFrame:

@@ -34,7 +34,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from kudulite import Predicate, ScanToken, Table, parse_timestamp
+from kudulite import Condition, ScanToken, Table, parse_timestamp
 from kudulite.errors import TimestampError, UsageError
 from kudulite_spark.options import STREAM_STARTS
 from kudulite_spark.types import COMMIT_TIMESTAMP
@@ -77,7 +77,7 @@ class CommitCounts:
 
 
 def count_commits(
-    table: Table, start: int, end: int, where: Sequence[Predicate] = ()
+    table: Table, start: int, end: int, where: Sequence[Condition] = ()
 ) -> CommitCounts:
     """Count the changes of a window by the moment of their commit."""
     found = [
@@ -120,7 +120,7 @@ def snapshot_end(
     timestamp: int,
     first: RowPlace | None,
     row_count: int,
-    where: Sequence[Predicate] = (),
+    where: Sequence[Condition] = (),
 ) -> RowPlace | None:
     """Return the place of the row that follows `row_count` rows of a snapshot from `first` on.
 

@@ -18,7 +18,7 @@ Threads: any.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,7 +31,8 @@ from kudulite.client.tokens import RowSetToken
 from kudulite.delta.delta_applier import DeltaApplier
 from kudulite.errors import StorageError
 from kudulite.model.hybrid_time import Timestamp
-from kudulite.model.predicate_constraint import domain_value
+from kudulite.model.predicate import BoundPredicates
+from kudulite.model.predicate_constraint import ColumnConstraint, DomainKey, domain_value
 from kudulite.model.schema import Column, Schema
 from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.rowset import ScanSpec
@@ -103,11 +104,11 @@ class NativeFile:
 
 @dataclass(frozen=True)
 class NativeCondition:
-    """All predicates on one column, merged, with values of the column's own type.
+    """A condition on one column, with values of the column's own type.
 
     The column must be NULL if `is_null`. Otherwise it must not be NULL and, as far as they are
-    given, be one of `values`, ≥ `lower` and ≤ `upper`. Bounds of strings and binary are bytes, and
-    their `upper` is exclusive.
+    given, be one of `values`, none of `excluded`, ≥ `lower` and ≤ `upper`. Bounds of strings and
+    binary are bytes, and their `upper` is exclusive.
     """
 
     column: Column
@@ -115,6 +116,14 @@ class NativeCondition:
     values: tuple[Any, ...] | None = None
     lower: Any = None
     upper: Any = None
+    excluded: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True)
+class NativeDisjunction:
+    """A condition that a row meets if it meets all conditions of at least one branch."""
+
+    branches: tuple[tuple[NativeCondition | NativeDisjunction, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -125,7 +134,7 @@ class NativePlan:
     """
 
     timestamp: Timestamp
-    conditions: tuple[NativeCondition, ...]
+    conditions: tuple[NativeCondition | NativeDisjunction, ...]
     schema: Schema  # of the table, when it was planned
     columns: tuple[Column, ...]
     files: tuple[NativeFile, ...]
@@ -154,7 +163,7 @@ def plan_native(
     rows, left = planner.handed_over(read.schema)
     return NativePlan(
         timestamp=Timestamp(read.plan.timestamp),
-        conditions=tuple(_condition(spec, name) for name in spec.predicates.columns),
+        conditions=_conditions(spec.predicates),
         schema=spec.schema,
         columns=tuple(spec.schema.column(name) for name in spec.names),
         files=tuple(rest.file for rest in planner.found if rest.file is not None),
@@ -167,14 +176,37 @@ def plan_native(
     )
 
 
-def _condition(spec: ScanSpec, name: str) -> NativeCondition:
-    constraint = spec.predicates.constraints[name]
-    column = constraint.column
-    if constraint.is_null or constraint.keys is not None:
-        keys = constraint.keys
-        values = None if keys is None else tuple(domain_value(key, column.type) for key in keys)
-        return NativeCondition(column, constraint.is_null, values)
-    lower, upper = constraint.lower, constraint.upper
+def _conditions(found: BoundPredicates) -> tuple[NativeCondition | NativeDisjunction, ...]:
+    constraints = [found.constraints[n] for n in found.columns if n in found.constraints]
+    disjunctions = [
+        NativeDisjunction(tuple(_conditions(branch) for branch in disjunction.branches))
+        for disjunction in ([] if found.is_empty else found.disjunctions)
+    ]
+    return (*(_condition(c) for c in constraints if not c.is_trivial), *disjunctions)
+
+
+def _condition(constraint: ColumnConstraint) -> NativeCondition | NativeDisjunction:
+    """Return the condition that the values are in one of the constraint's parts."""
+    column, keys, without = constraint.column, constraint.keys, constraint.without
+    parts = [NativeCondition(column, is_null=True)] if constraint.has_null else []
+    if constraint.has_all_values:
+        parts.append(NativeCondition(column))
+    elif constraint.edges and not without.spans and len(without.points) < constraint.range_count:
+        parts.append(NativeCondition(column, excluded=_values(column, without.points)))
+    elif keys and len(keys) <= 2 * constraint.range_count:
+        parts.append(NativeCondition(column, values=_values(column, keys)))
+    else:
+        parts += [_in_span(column, *span) for span in constraint.spans]
+        if constraint.points:
+            parts.append(NativeCondition(column, values=_values(column, constraint.points)))
+    return parts[0] if len(parts) == 1 else NativeDisjunction(tuple((part,) for part in parts))
+
+
+def _values(column: Column, keys: Sequence[DomainKey]) -> tuple[Any, ...]:
+    return tuple(domain_value(key, column.type) for key in keys)
+
+
+def _in_span(column: Column, lower: DomainKey, upper: DomainKey) -> NativeCondition:
     if not column.type.is_bytes:
         lower = None if lower is None else domain_value(lower, column.type)
         upper = None if upper is None else domain_value(upper - 1, column.type)

@@ -37,9 +37,10 @@ import pyarrow as pa
 
 from kudulite.client.scan import RowScan
 from kudulite.errors import OptionError, SchemaError, TimestampError, UsageError
-from kudulite.model.aliases import Moment
+from kudulite.model.aliases import Moment, Where
+from kudulite.model.condition import And
 from kudulite.model.hybrid_time import Timestamp
-from kudulite.model.predicate import Predicate, bind_predicates
+from kudulite.model.predicate import bind_predicates, parse_where
 from kudulite.model.schema import Column, PartialRow, Schema, column_at
 from kudulite.model.values import timestamp_from_micros
 from kudulite.table.read_request import ReadRequest
@@ -82,10 +83,10 @@ class ScanSettings:
         self._batch_bytes = BATCH_BYTES_DEFAULT
 
     def __repr__(self) -> str:
-        where = " and ".join(map(str, self._request.where))
+        where = f" where {And(self._request.where)}" if self._request.where else ""
         return (
             f"<kudulite {type(self).__name__} of table {self._store.name!r}:"
-            f" {', '.join(self._request.columns or ())}{' where ' if where else ''}{where}>"
+            f" {', '.join(self._request.columns or ())}{where}>"
         )
 
     def _check_may_change(self) -> None:
@@ -110,19 +111,20 @@ class ScanSettings:
         """Set the columns to read by their index in the table."""
         return self.set_projected_column_names([self._schema.at(index).name for index in indexes])
 
-    def add_predicate(self, predicate: Predicate) -> Self:
+    def add_predicate(self, predicate: Where) -> Self:
         """Read only rows that meet the predicate, as in `table["column"] >= value`.
 
-        Several predicates must all hold.
+        Several predicates must all hold. The `where` of `Table.scan` has the same forms.
         """
         self._check_may_change()
         try:
-            bind_predicates([predicate], self._schema)
-        except SchemaError as error:
+            conditions = parse_where(predicate, self._schema)
+            bind_predicates(conditions, self._schema)
+        except UsageError as error:
             raise type(error)(f"table {self._store.name!r}: {error}") from error
-        return self._with(where=(*self._request.where, predicate))
+        return self._with(where=(*self._request.where, *conditions))
 
-    def add_predicates(self, predicates: Iterable[Predicate]) -> Self:
+    def add_predicates(self, predicates: Iterable[Where]) -> Self:
         """Read only rows that meet all of the predicates."""
         for predicate in predicates:
             self.add_predicate(predicate)

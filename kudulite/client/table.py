@@ -39,9 +39,9 @@ from kudulite.client.tokens import (
 )
 from kudulite.errors import ColumnNotFoundError
 from kudulite.model.aliases import Columns, Key, Keys, Moment, Row, Where
+from kudulite.model.condition import ColumnExpression
 from kudulite.model.html import ROWS_SHOWN, html_fields, html_rows, html_title
 from kudulite.model.hybrid_time import Timestamp
-from kudulite.model.predicate import ColumnExpression
 from kudulite.model.schema import Schema
 from kudulite.table.check import CheckReport, check_table
 from kudulite.table.folder import path_of
@@ -196,8 +196,10 @@ class Table(BatchOperations, RowOperations):
     ) -> Scan:
         """Plan a scan at one moment: now, or `at` (datetime, ISO text, HybridTime; inclusive).
 
-        A tagged moment is `at=table.tags["name"]`. `where` is a conjunction. `ordered` gives key
-        order over all tablets. Raises ColumnNotFoundError, SchemaError, TimestampError.
+        A tagged moment is `at=table.tags["name"]`. `where` is SQL text ("city = 'Rome' OR v != 1"),
+        a condition ((table["v"] > 3) | (table["v"] == None)), a tuple (("v", ">", 3)), or several
+        of them that must all hold. `ordered` gives key order over all tablets. Raises OptionError,
+        ColumnNotFoundError, SchemaError, TimestampError.
         """
         request = ReadRequest.of(columns, where, at=at, ordered=ordered, limit=limit)
         return Scan(self._store, request)

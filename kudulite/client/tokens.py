@@ -35,8 +35,8 @@ from kudulite.client.scan import change_batches, read_ahead, row_batches
 from kudulite.client.scanner import RowReader, ScanSettings
 from kudulite.errors import ConflictError, OptionError, StorageError
 from kudulite.fs.json_form import JsonForm, Stored
+from kudulite.model.condition import Condition
 from kudulite.model.hybrid_time import Timestamp
-from kudulite.model.predicate import Predicate
 from kudulite.model.schema import Column
 from kudulite.model.types import parse_type
 from kudulite.rowset.rowset import DiffSpec, ScanSpec
@@ -85,7 +85,7 @@ class Token(ABC, Generic[Spec]):
         """The HybridTime of the snapshot, or of the end of the window; inclusive."""
         return Timestamp(self.plan.timestamp)
 
-    def of_columns(self, columns: Sequence[str], where: Sequence[Predicate] = ()) -> Self:
+    def of_columns(self, columns: Sequence[str], where: Sequence[Condition] = ()) -> Self:
         """Return a token of other columns of the plan, and of the rows that match `where`."""
         return replace(self, plan=self.plan.of_columns(columns, where))
 
@@ -239,7 +239,7 @@ class RowSetToken(Token[ScanSpec], JsonForm):
     tablet: TabletEntry
     rows: tuple[ChosenRows, ...]
 
-    def narrowed(self, columns: Sequence[str], where: Sequence[Predicate]) -> RowSetToken:
+    def narrowed(self, columns: Sequence[str], where: Sequence[Condition]) -> RowSetToken:
         """Return a token of fewer columns and of rows that also match `where`."""
         return self.of_columns(columns, (*self.plan.request.where, *where))
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypedDict
 import numpy as np
 import pyarrow as pa
 
-from kudulite.model.predicate import Predicate
+from kudulite.model.condition import Condition
 
 
 class ArrowStream(Protocol):
@@ -42,8 +42,17 @@ Keys = Sequence[Key] | Rows
 Row = dict[str, Any]
 # Columns to read, in order; text is the name of one.
 Columns = Sequence[str] | str
-# A condition that rows must meet: a predicate, or several that must all hold.
-Where = Sequence[Predicate] | Predicate
+# A predicate as a tuple: ("v", ">", 1); operators are = == != < <= > >= in, not in.
+Comparison = tuple[str, str, Any]
+# Conditions that rows must meet: SQL text, predicates joined by & | ~, or tuples. All of a sequence
+# must hold; of a list of lists of tuples, all of at least one list.
+Where = (
+    str
+    | Condition
+    | Comparison
+    | Sequence[str | Condition | Comparison]
+    | Sequence[list[Comparison]]
+)
 
 
 class WriteOptions(TypedDict, total=False):

@@ -1,11 +1,17 @@
-"""Predicates: comparisons of columns with constants, of which a scan's rows must meet all.
+"""Bound predicates: the condition of a scan, checked against a schema; it evaluates and prunes.
 
-    table["host"] == "a"   →  Predicate        what a user writes; knows no schema
-    bind_predicates(…)     →  BoundPredicates  checked against a schema; evaluates and prunes
+    condition   →  a constraint on each column              all hold; see predicate_constraint
+                   and disjunctions over several columns    of each, at least one branch holds
 
-Meaning, for every type: NULL matches IS NULL only; NaN equals NaN and is above every number;
--0.0 equals 0.0; strings and binary compare as unsigned bytes. Literals are compared by value: one
-that the column cannot hold is legal, and `x < 2**40` is true for every int32.
+A branch is a condition of the same form. Conditions on one column, however they are joined, become
+one exact constraint. If all branches of a disjunction constrain a column, then so does the
+disjunction, by what any branch allows. Such implied constraints are kept beside the disjunction,
+because statistics, keys and partitions are pruned by constraints.
+
+Meaning, for every type: three-valued logic as in SQL (see condition); NaN equals NaN and is above
+every number; -0.0 equals 0.0; strings and binary compare as unsigned bytes. Literals are compared
+by value: one that the column cannot hold is legal, and `x < 2**40` is true for every int32. The
+literal of a FLOAT column is rounded to a 32-bit float, as a cell is when it is written.
 
 A constraint is evaluated on a column's array by whole-array comparisons: one bool per row.
 
@@ -23,135 +29,81 @@ a column without a greatest value below its bound.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kudulite.errors import SchemaError, UsageError
+from kudulite.model.aliases import Where
+from kudulite.model.condition import And, Condition, Or, Predicate, Text, conditions_of
 from kudulite.model.encoded_key import key_successor, prefix_successor
 from kudulite.model.predicate_constraint import (
     NAN_KEY,
-    RANK_NOT_NULL,
     ColumnConstraint,
     DomainKey,
-    build_constraint,
+    all_of,
+    any_of,
+    constraint_of,
     domain_value,
     float_of_key,
 )
 from kudulite.model.schema import Schema
-from kudulite.model.types import ColumnType, joined, value_text
+from kudulite.model.types import ColumnType, joined
 
-OPERATORS = ("=", "<", "<=", ">", ">=", "in", "is_null", "is_not_null", "starts_with")
-_NULL_OPERATORS = ("is_null", "is_not_null")
+_FEW_RANGES = 4  # up to here, comparisons one by one are faster than a search
 
-_FEW_KEYS = 4  # up to here, comparisons one by one are faster than a set lookup
+# Minimum, maximum, number of nulls and number of rows of a column's values; each may be None.
+Statistics = tuple[Any, Any, int | None, int | None]
 
 
 @dataclass(frozen=True)
-class Predicate:
-    """One comparison: `column op value`; `value` is a tuple for "in", None for the null tests."""
+class Disjunction:
+    """Conditions over several columns, of which a row must meet one at least."""
 
-    column: str
-    op: str
-    value: Any = None
+    branches: tuple[BoundPredicates, ...]
 
-    def __post_init__(self) -> None:
-        if self.op not in OPERATORS:
-            raise UsageError(f"unknown operator {self.op!r}; known: {', '.join(OPERATORS)}")
-        if self.op == "in":
-            if isinstance(self.value, (str, bytes)) or not isinstance(self.value, Iterable):
-                raise UsageError(
-                    f"column {self.column!r}: IN needs a list of values, got {self.value!r}"
-                )
-            object.__setattr__(self, "value", tuple(self.value))
-        elif self.value is None and self.op not in _NULL_OPERATORS:
-            raise UsageError(
-                f"column {self.column!r}: a comparison with None is never true; "
-                "use is_null() or is_not_null()"
-            )
+    @property
+    def columns(self) -> list[str]:
+        """Columns that the branches need."""
+        return list(dict.fromkeys(name for branch in self.branches for name in branch.columns))
 
-    def __bool__(self) -> NoReturn:
-        """Refuse `a < column < b` and `p and q`, which would silently drop the first half."""
-        raise UsageError(f"predicate ({self}) has no truth value; pass predicates as a list")
-
-    def __str__(self) -> str:
-        if self.op in _NULL_OPERATORS:
-            return f"{self.column} {self.op.replace('_', ' ').upper()}"
-        return f"{self.column} {self.op} {value_text(self.value)}"
-
-
-class ColumnExpression:
-    """A column to compare: `==`, `<`, `<=`, `>`, `>=` and the methods return a Predicate."""
-
-    __slots__ = ("name",)
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __repr__(self) -> str:
-        return f"ColumnExpression({self.name!r})"
-
-    def __hash__(self) -> int:
-        return hash(self.name)
-
-    def __eq__(self, value: Any) -> Predicate:  # type: ignore[override]
-        return Predicate(self.name, "=", value)
-
-    def __ne__(self, value: Any) -> NoReturn:
-        hint = "use is_not_null()" if value is None else "use < and >, or filter the result"
-        raise UsageError(f"column {self.name!r}: != is no predicate; {hint}")
-
-    def __lt__(self, value: Any) -> Predicate:
-        return Predicate(self.name, "<", value)
-
-    def __le__(self, value: Any) -> Predicate:
-        return Predicate(self.name, "<=", value)
-
-    def __gt__(self, value: Any) -> Predicate:
-        return Predicate(self.name, ">", value)
-
-    def __ge__(self, value: Any) -> Predicate:
-        return Predicate(self.name, ">=", value)
-
-    def in_list(self, values: Iterable[Any]) -> Predicate:
-        """Return the predicate "equal to one of `values`"; no row matches an empty list."""
-        return Predicate(self.name, "in", values)
-
-    def is_null(self) -> Predicate:
-        """Return the predicate "the cell is NULL"."""
-        return Predicate(self.name, "is_null")
-
-    def is_not_null(self) -> Predicate:
-        """Return the predicate "the cell has a value"."""
-        return Predicate(self.name, "is_not_null")
-
-    def starts_with(self, prefix: str | bytes) -> Predicate:
-        """Return the predicate "the string or binary value begins with `prefix`"."""
-        return Predicate(self.name, "starts_with", prefix)
+    def evaluate(self, batch: pa.RecordBatch | pa.Table) -> np.ndarray:
+        """Return bool[n], which rows match."""
+        result = np.zeros(batch.num_rows, bool)
+        for branch in self.branches:
+            result |= branch.evaluate(batch)
+        return result
 
 
 @dataclass(frozen=True)
 class BoundPredicates:
-    """A conjunction of predicates that fits `schema`, merged to one constraint per column."""
+    """A condition that fits `schema`: constraints by column, and disjunctions; all must hold."""
 
     schema: Schema
-    predicates: tuple[Predicate, ...]
-    constraints: dict[str, ColumnConstraint] = field(compare=False)
+    constraints: dict[str, ColumnConstraint] = field(hash=False)
+    disjunctions: tuple[Disjunction, ...] = ()
 
     @property
     def is_empty(self) -> bool:
         """Whether no row of any table with this schema can match."""
-        return any(constraint.is_empty for constraint in self.constraints.values())
+        return any(constraint.is_empty for constraint in self.constraints.values()) or any(
+            not disjunction.branches for disjunction in self.disjunctions
+        )
 
-    @property
+    @cached_property
     def columns(self) -> list[str]:
         """Columns that `evaluate` needs, the most selective kind of constraint first."""
         if self.is_empty:
             return []
+        names = [*self._constrained, *(n for found in self.disjunctions for n in found.columns)]
+        return list(dict.fromkeys(names))
+
+    @cached_property
+    def _constrained(self) -> list[str]:
         needed = [name for name, c in self.constraints.items() if not c.is_trivial]
         return sorted(
             needed, key=lambda name: (self.constraints[name].rank, self.schema.index_of(name))
@@ -159,11 +111,15 @@ class BoundPredicates:
 
     def evaluate(self, batch: pa.RecordBatch | pa.Table) -> np.ndarray:
         """Return bool[n], which rows match; `batch` has `columns`, of exactly their types."""
-        result = np.full(batch.num_rows, not self.is_empty)
-        for name in self.columns:
+        if self.is_empty:
+            return np.zeros(batch.num_rows, bool)
+        result = np.ones(batch.num_rows, bool)
+        for name in self._constrained:
             result &= evaluate_constraint(self.constraints[name], batch.column(name))
             if not result.any():
-                break
+                return result
+        for disjunction in self.disjunctions:
+            result &= disjunction.evaluate(batch)
         return result
 
     def may_match_statistics(
@@ -179,6 +135,31 @@ class BoundPredicates:
         if constraint is None:
             return True
         return constraint.may_match(minimum, maximum, null_count, row_count)
+
+    def may_match(self, statistics: Callable[[str], Statistics | None]) -> bool:
+        """Return False only if statistics of all columns prove that no row matches.
+
+        `statistics` returns those of a column, None where nothing is known.
+        """
+        for name in self._constrained:
+            found = statistics(name)
+            if found is not None and not self.may_match_statistics(name, *found):
+                return False
+        return all(
+            any(branch.may_match(statistics) for branch in disjunction.branches)
+            for disjunction in self.disjunctions
+        )
+
+    def split(self, names: Collection[str]) -> tuple[BoundPredicates, BoundPredicates]:
+        """Return the part that only needs columns among `names`, and the rest; both must hold."""
+        parts = []
+        for is_wanted in (True, False):
+            constraints = {n: c for n, c in self.constraints.items() if (n in names) == is_wanted}
+            disjunctions = [
+                d for d in self.disjunctions if set(names).issuperset(d.columns) == is_wanted
+            ]
+            parts.append(BoundPredicates(self.schema, constraints, tuple(disjunctions)))
+        return parts[0], parts[1]
 
     def key_bounds(self) -> tuple[bytes | None, bytes | None]:
         """Return (lower inclusive, upper exclusive) on the encoded key; None is no bound."""
@@ -198,18 +179,18 @@ class BoundPredicates:
         rest = dict(self.constraints)
         for name in self.schema.key_names:
             constraint = rest.get(name)
-            if constraint is None or (constraint.keys is not None and len(constraint.keys) > 1):
+            if constraint is None or constraint.range_count != 1:
                 break
             del rest[name]
-            if constraint.keys is None:
+            if constraint.spans:
                 break
-        return BoundPredicates(self.schema, self.predicates, rest)
+        return replace(self, constraints=rest)
 
     def range_bounds(self, columns: Sequence[str]) -> tuple[bytes | None, bytes | None]:
         """Return the bounds over any list of key columns, the last of them encoded as last."""
+        if self.is_empty:
+            return b"", b""
         constraints = [self.constraints.get(name) for name in columns]
-        if self.is_empty or any(c is not None and c.is_null for c in constraints):
-            return b"", b""  # key columns are NOT NULL: nothing matches
         types = [self.schema.column(name).type for name in columns]
         return _lower_bound(constraints, types), _upper_bound(constraints, types)
 
@@ -218,31 +199,86 @@ class BoundPredicates:
         if self.is_empty:
             return []
         constraint = self.constraints.get(column)
-        if constraint is None or constraint.keys is None:
+        if constraint is None or constraint.has_null or constraint.keys is None:
             return None
         return [domain_value(key, constraint.column.type) for key in constraint.keys]
 
 
-def bind_predicates(predicates: Iterable[Predicate], schema: Schema) -> BoundPredicates:
-    """Check predicates against a schema and merge them.
+def parse_where(where: Where, schema: Schema) -> tuple[Condition, ...]:
+    """Return the conditions that `where` means for a table of this schema; all must hold.
+
+    `where` is text, a condition, a tuple, or several of them, as in `Table.scan`. Raises
+    OptionError for text or tuples that are not understood, ColumnNotFoundError and SchemaError for
+    text with an unknown or ambiguous column. Other columns are checked when the table is read.
+    """
+    return parsed(conditions_of(where), schema)
+
+
+def parsed(conditions: tuple[Condition, ...], schema: Schema) -> tuple[Condition, ...]:
+    """Return conditions in which text is replaced by what it says."""
+    if not any(isinstance(condition, Text) for condition in conditions):
+        return conditions
+    # Imported here, because it imports sqlglot: 0.15 s of every process, most of which never parse.
+    from kudulite.model.condition_text import parse_condition
+
+    return And(
+        tuple(parse_condition(c.text, schema) if isinstance(c, Text) else c for c in conditions)
+    ).parts
+
+
+def bind_predicates(conditions: Iterable[Condition], schema: Schema) -> BoundPredicates:
+    """Check conditions, which must all hold, against a schema and merge them.
 
     ColumnNotFoundError for an unknown column; SchemaError, naming column and value, for a literal
     that cannot be compared with it. Ints, floats and Decimals compare with every number; ISO
     strings with dates and timestamps, and with unixtime_micros as UTC if they have no zone. A
     datetime without a zone cannot be compared with unixtime_micros.
     """
-    given = tuple(predicates)
-    grouped: dict[str, list[tuple[str, Any]]] = {}
-    for predicate in given:
-        if not isinstance(predicate, Predicate):
-            raise SchemaError(f"{predicate!r} is no predicate; write table['column'] == value")
-        schema.column(predicate.column)
-        grouped.setdefault(predicate.column, []).append((predicate.op, predicate.value))
-    constraints = {
-        name: build_constraint(schema.column(name), comparisons)
-        for name, comparisons in grouped.items()
+    return _conjunction([_bound(condition, schema) for condition in conditions], schema)
+
+
+def _bound(condition: Condition, schema: Schema) -> BoundPredicates:
+    if isinstance(condition, Predicate):
+        constraint = constraint_of(condition, schema.column(condition.column))
+        return BoundPredicates(schema, {condition.column: constraint})
+    assert isinstance(condition, And | Or), condition
+    parts = [_bound(part, schema) for part in condition.parts]
+    join = _conjunction if isinstance(condition, And) else _disjunction
+    return join(parts, schema)
+
+
+def _conjunction(parts: Sequence[BoundPredicates], schema: Schema) -> BoundPredicates:
+    constraints = {name: all_of(found) for name, found in _by_column(parts).items()}
+    disjunctions = tuple(found for part in parts for found in part.disjunctions)
+    return BoundPredicates(schema, constraints, disjunctions)
+
+
+def _by_column(parts: Iterable[BoundPredicates]) -> dict[str, list[ColumnConstraint]]:
+    grouped: dict[str, list[ColumnConstraint]] = {}
+    for part in parts:
+        for name, constraint in part.constraints.items():
+            grouped.setdefault(name, []).append(constraint)
+    return grouped
+
+
+def _disjunction(parts: Sequence[BoundPredicates], schema: Schema) -> BoundPredicates:
+    """Return what any of the parts allows; parts on the same single column become one."""
+    parts = [part for part in parts if not part.is_empty]
+    simple = [part for part in parts if len(part.constraints) == 1 and not part.disjunctions]
+    branches = [
+        BoundPredicates(schema, {name: any_of(found)}) for name, found in _by_column(simple).items()
+    ]
+    branches += [part for part in parts if len(part.constraints) != 1 or part.disjunctions]
+    if len(branches) == 1:
+        return branches[0]
+    if any(not branch.columns for branch in branches):  # it is true of every row
+        return BoundPredicates(schema, {})
+    implied = {
+        name: any_of(found)
+        for name, found in _by_column(branches).items()
+        if len(found) == len(branches)
     }
-    return BoundPredicates(schema, given, constraints)
+    return BoundPredicates(schema, implied, (Disjunction(tuple(branches)),))
 
 
 def _encode(key: DomainKey, column_type: ColumnType, is_last: bool) -> bytes:
@@ -257,9 +293,7 @@ def _lower_bound(
 ) -> bytes | None:
     result, last = b"", len(types) - 1
     for i, constraint in enumerate(constraints):
-        if constraint is None:
-            break
-        least = constraint.keys[0] if constraint.keys else constraint.lower
+        least = None if constraint is None else constraint.least
         if least is None:
             break
         result += _encode(least, types[i], i == last)
@@ -271,23 +305,13 @@ def _upper_bound(
 ) -> bytes | None:
     result, last = b"", len(types) - 1
     for i, constraint in enumerate(constraints):
-        greatest = None if constraint is None else _greatest(constraint)
+        greatest = None if constraint is None else constraint.greatest
         if greatest is None:
             if constraint is not None and constraint.upper is not None:
                 return result + _encode(constraint.upper, types[i], i == last)
             return prefix_successor(result) if i else None
         result += _encode(greatest, types[i], i == last)
     return key_successor(result)
-
-
-def _greatest(constraint: ColumnConstraint) -> DomainKey | None:
-    """Return the greatest allowed key, or None if there is no bound or no key just below it."""
-    if constraint.keys:
-        return constraint.keys[-1]
-    upper = constraint.upper
-    if upper is None or isinstance(upper, int):
-        return upper if upper is None else upper - 1
-    return upper[:-1] if upper.endswith(b"\0") else None
 
 
 def evaluate_constraint(
@@ -298,23 +322,55 @@ def evaluate_constraint(
     if isinstance(array, pa.ChunkedArray):  # over 2 GiB of strings
         parts = [evaluate_constraint(constraint, chunk) for chunk in array.chunks]
         return np.concatenate(parts)
-    count, column_type = len(array), constraint.column.type
+    count = len(array)
     if constraint.is_empty or count == 0:
         return np.zeros(count, bool)
-    if constraint.is_null or constraint.rank == RANK_NOT_NULL:
-        if array.null_count == 0:
-            return np.full(count, not constraint.is_null)
-        return _as_numpy(array.is_null() if constraint.is_null else array.is_valid())
+    if not constraint.edges or constraint.has_all_values:
+        match = np.full(count, bool(constraint.edges))
+    else:
+        match = _match_values(constraint, array)
+    if array.null_count:
+        if constraint.has_null:
+            match |= _as_numpy(array.is_null())
+        else:
+            match &= _as_numpy(array.is_valid())
+    return match
+
+
+def _match_values(constraint: ColumnConstraint, array: pa.Array) -> np.ndarray:
+    """Match the values that are not NULL; NULL gives anything."""
+    if constraint.without.range_count < constraint.range_count:  # as in `v != 1`
+        return ~_match_ranges(constraint.without, array)
+    return _match_ranges(constraint, array)
+
+
+def _match_ranges(constraint: ColumnConstraint, array: pa.Array) -> np.ndarray:
+    column_type = constraint.column.type
     if column_type.is_bytes or column_type.name == "decimal":
         return _match_arrow(constraint, array)
     values = _numbers(array)
+    if constraint.range_count > _FEW_RANGES:
+        return _search_ranges(constraint, values)
     if column_type.is_float:
-        match = _match_floats(constraint, values)
+        matches = [_is_float(values, key) for key in constraint.points]
+        matches += [_match_float_span(values, *span) for span in constraint.spans]
     else:
-        match = _match_integers(constraint, values)
-    if array.null_count:
-        match &= _as_numpy(array.is_valid())
-    return match
+        matches = [values == key for key in constraint.points]
+        matches += [_match_integer_span(values, *span) for span in constraint.spans]
+    return functools.reduce(np.bitwise_or, matches)
+
+
+def _search_ranges(constraint: ColumnConstraint, values: np.ndarray) -> np.ndarray:
+    """Match numbers by looking for their places among the edges, or for values by a set lookup."""
+    edges: Sequence[Any] = constraint.edges
+    if constraint.column.type.is_float:
+        edges = [float_of_key(key) for key in edges]
+        values = values.astype(np.float64, copy=False)  # bounds are always doubles
+    elif not constraint.spans:
+        return np.isin(values, np.array(constraint.points, values.dtype))
+    places = np.searchsorted(np.array(edges, values.dtype), values, "right")
+    is_in: np.ndarray = places % 2 == 1
+    return is_in
 
 
 def _as_numpy(array: pa.Array) -> np.ndarray:
@@ -333,45 +389,34 @@ def _numbers(array: pa.Array) -> np.ndarray:
     return np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * dtype.itemsize)
 
 
-def _match_integers(constraint: ColumnConstraint, values: np.ndarray) -> np.ndarray:
+def _match_integer_span(values: np.ndarray, lower: DomainKey, upper: DomainKey) -> np.ndarray:
     match: np.ndarray
-    keys = constraint.keys
-    if keys is not None:
-        if len(keys) > _FEW_KEYS:
-            return np.isin(values, np.array(keys, values.dtype))
-        match = values == keys[0]
-        for key in keys[1:]:
-            match |= values == key
+    if lower is None:
+        match = values <= upper - 1
         return match
-    if constraint.lower is None:
-        match = values <= constraint.upper - 1
-        return match
-    match = values >= constraint.lower
-    if constraint.upper is not None:
-        match &= values <= constraint.upper - 1
+    match = values >= lower
+    if upper is not None:
+        match &= values <= upper - 1
     return match
 
 
-def _match_floats(constraint: ColumnConstraint, values: np.ndarray) -> np.ndarray:
-    """Match floats: NaN is the greatest key and equals itself; bounds are always doubles."""
-    keys = constraint.keys
-    if keys is not None:
-        wanted = [float_of_key(key) for key in keys if key != NAN_KEY]
-        match = np.isin(values.astype(np.float64, copy=False), wanted)
-        if keys[-1] == NAN_KEY:
-            match |= np.isnan(values)
-        return match
-    if constraint.lower is None:
+def _is_float(values: np.ndarray, key: DomainKey) -> np.ndarray:
+    match: np.ndarray
+    match = np.isnan(values) if key == NAN_KEY else values == np.float64(float_of_key(key))
+    return match
+
+
+def _match_float_span(values: np.ndarray, lower: DomainKey, upper: DomainKey) -> np.ndarray:
+    """Match floats: NaN is the greatest key; bounds are always doubles."""
+    match: np.ndarray
+    if lower is None:
         match = np.ones(len(values), bool)
-    elif constraint.lower == NAN_KEY:
-        match = np.isnan(values)
     else:
-        match = ~(values < np.float64(float_of_key(constraint.lower)))  # true for NaN as well
-    if constraint.upper is not None:
-        if constraint.upper == NAN_KEY:
-            match &= ~np.isnan(values)
-        else:
-            match &= values <= np.float64(float_of_key(constraint.upper - 1))
+        match = ~(values < np.float64(float_of_key(lower)))  # true for NaN as well
+    if upper == NAN_KEY:
+        match &= ~np.isnan(values)
+    elif upper is not None:
+        match &= values <= np.float64(float_of_key(upper - 1))
     return match
 
 
@@ -387,20 +432,26 @@ def _match_arrow(constraint: ColumnConstraint, array: pa.Array) -> np.ndarray:
         """Return the key as a scalar of the array's type."""
         return pa.scalar(key if is_bytes else domain_value(key, column_type), array.type)
 
-    conditions = []
-    if constraint.keys is not None and len(constraint.keys) > 1:
-        wanted = pa.array([scalar(key).as_py() for key in constraint.keys], array.type)
-        conditions.append(pc.is_in(array, value_set=wanted))
-    elif constraint.keys is not None:
-        conditions.append(pc.equal(array, scalar(constraint.keys[0])))
-    if constraint.lower is not None:
-        conditions.append(pc.greater_equal(array, scalar(constraint.lower)))
-    if constraint.upper is not None and is_bytes:
-        conditions.append(pc.less(array, scalar(constraint.upper)))
-    elif constraint.upper is not None:
-        # The greatest allowed number, because the bound itself may have one digit too many.
-        conditions.append(pc.less_equal(array, scalar(constraint.upper - 1)))
-    match = functools.reduce(pc.and_, conditions)
+    def in_span(lower: DomainKey, upper: DomainKey) -> pa.Array:
+        """Return which values are in a range of several keys."""
+        conditions = []
+        if lower is not None:
+            conditions.append(pc.greater_equal(array, scalar(lower)))
+        if upper is not None and is_bytes:
+            conditions.append(pc.less(array, scalar(upper)))
+        elif upper is not None:
+            # The greatest allowed number, because the bound itself may have one digit too many.
+            conditions.append(pc.less_equal(array, scalar(upper - 1)))
+        return functools.reduce(pc.and_, conditions)
+
+    points = constraint.points
+    matches = [in_span(lower, upper) for lower, upper in constraint.spans]
+    if len(points) == 1:
+        matches.append(pc.equal(array, scalar(points[0])))
+    elif points:
+        wanted = pa.array([scalar(key).as_py() for key in points], array.type)
+        matches.append(pc.is_in(array, value_set=wanted))
+    match = functools.reduce(pc.or_, matches)
     if match.null_count:
         match = pc.fill_null(match, False)
     return _as_numpy(match)

@@ -52,6 +52,7 @@ from kudulite.delta.delta_mem_store import DeltaMemSnapshot
 from kudulite.delta.delta_source import DeltaSource
 from kudulite.errors import CorruptionError
 from kudulite.model.key_array import KeyArray
+from kudulite.model.predicate import Statistics
 from kudulite.model.schema import Column
 from kudulite.model.types import widened
 from kudulite.rowset.rowset import (
@@ -200,16 +201,17 @@ class DiskRowSet(RowSet):
         if start >= stop:
             return
         applier = self.applier(spec.timestamp)
-        checked = [
-            (name, column.id)
+        # By name: the ids of the columns whose statistics are of the values at the timestamp.
+        checked = {
+            name: column.id
             for name in spec.row_predicates.columns
             if not applier.changes_column((column := spec.schema.column(name)).id)
-        ]
+        }
         group_rows = self.meta.rows_per_group
         for group in range(start // group_rows, (stop - 1) // group_rows + 1):
             group_start = group * group_rows
             group_stop = min(group_start + group_rows, self.meta.row_count)
-            if all(self._may_match(spec, name, cid, group) for name, cid in checked):
+            if not checked or self._may_match(spec, checked, group):
                 yield Block(group, max(start, group_start), min(stop, group_stop))
 
     def rowids_of(self, block: Block) -> np.ndarray:
@@ -271,14 +273,16 @@ class DiskRowSet(RowSet):
             stop = self.key_index.locate(upper, "left")
         return start, stop
 
-    def _may_match(self, spec: ScanSpec, name: str, column_id: int, group: int) -> bool:
-        statistics = self.base.statistics(column_id, group)
-        if statistics is None:
-            return True
-        low, high, null_count = statistics
+    def _may_match(self, spec: ScanSpec, column_ids: Mapping[str, int], group: int) -> bool:
         start = group * self.meta.rows_per_group
         stop = min(start + self.meta.rows_per_group, self.meta.row_count)
-        return spec.row_predicates.may_match_statistics(name, low, high, null_count, stop - start)
+
+        def statistics(name: str) -> Statistics | None:
+            column_id = column_ids.get(name)
+            found = None if column_id is None else self.base.statistics(column_id, group)
+            return None if found is None else (*found, stop - start)
+
+        return spec.row_predicates.may_match(statistics)
 
     def read_row(self, rowid: int, columns: Sequence[Column], timestamp: int) -> list[object]:
         """Return one row's cells as Python values, as of `timestamp`."""

@@ -61,7 +61,7 @@ from kudulite.delta.delta_source import DeltaSource
 from kudulite.fs.file_system import FileRef
 from kudulite.fs.json_form import JsonForm, Stored
 from kudulite.model.key_array import KeyArray
-from kudulite.model.predicate import BoundPredicates, bind_predicates
+from kudulite.model.predicate import BoundPredicates
 from kudulite.model.schema import Column, Schema
 from kudulite.model.values import timestamp_from_micros
 
@@ -266,8 +266,8 @@ class ScanSpec:
 class DiffSpec:
     """Columns `names` of the rows of [`lower`, `upper`) that changed in (`start`, `end`].
 
-    `predicates` on key columns choose keys; a row matches predicates on other columns if its image
-    at either end of the window does. `column_ids` are all columns of the table: an update of a
+    `predicates` on key columns choose keys; a row matches all others if its image at either end of
+    the window does. `column_ids` are all columns of the table: an update of a
     dropped column is no change. With `with_before` the images at `start` are returned too.
     """
 
@@ -284,17 +284,16 @@ class DiffSpec:
     @cached_property
     def key_scan(self) -> ScanSpec:
         """The scan of all keys that may be in the result."""
-        predicates = self._predicates(on_key=True)
-        return ScanSpec(self.schema, (), predicates, self.end, self.lower, self.upper)
+        return ScanSpec(self.schema, (), self._split[0], self.end, self.lower, self.upper)
+
+    @property
+    def value_predicates(self) -> BoundPredicates:
+        """The predicates that need columns outside of the key."""
+        return self._split[1]
 
     @cached_property
-    def value_predicates(self) -> BoundPredicates:
-        """The predicates on columns outside of the key."""
-        return self._predicates(on_key=False)
-
-    def _predicates(self, *, on_key: bool) -> BoundPredicates:
-        keys, predicates = self.schema.key_names, self.predicates.predicates
-        return bind_predicates([p for p in predicates if (p.column in keys) == on_key], self.schema)
+    def _split(self) -> tuple[BoundPredicates, BoundPredicates]:
+        return self.predicates.split(self.schema.key_names)
 
     @cached_property
     def image_columns(self) -> tuple[Column, ...]:

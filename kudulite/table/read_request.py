@@ -26,9 +26,10 @@ from typing import Generic, Self
 
 import pyarrow as pa
 
-from kudulite.errors import ConflictError, OptionError, SchemaError
+from kudulite.errors import ConflictError, OptionError, SchemaError, UsageError
 from kudulite.model.aliases import Columns, Moment, Where
-from kudulite.model.predicate import Predicate, bind_predicates
+from kudulite.model.condition import Condition, conditions_of
+from kudulite.model.predicate import bind_predicates, parsed
 from kudulite.model.schema import Column, Schema
 from kudulite.rowset.rowset import DiffSpec, ScanSpec
 from kudulite.table.history import choose_snapshot
@@ -58,7 +59,7 @@ class ReadRequest:
     """
 
     columns: tuple[str, ...] | None = None
-    where: tuple[Predicate, ...] = ()
+    where: tuple[Condition, ...] = ()
     at: Moment | None = None
     start: Moment | None = None
     ordered: bool = False
@@ -79,12 +80,13 @@ class ReadRequest:
     ) -> ReadRequest:
         """Return a request from arguments as users give them: text of columns is one name.
 
-        Text is not a condition; `bind_predicates` refuses it as a whole.
+        Text of conditions is parsed when the read is planned. Raises OptionError for a `where` of
+        another form.
         """
         names = (columns,) if isinstance(columns, str) else columns
         return ReadRequest(
             columns=None if names is None else tuple(names),
-            where=(where,) if isinstance(where, Predicate | str) else tuple(where),
+            where=conditions_of(where),
             at=at,
             start=start,
             ordered=ordered,
@@ -140,7 +142,7 @@ class ReadPlan(ABC, Generic[Spec]):
         spec = ScanSpec(schema, names, predicates, self.timestamp, *predicates.key_bounds())
         return narrowed(spec, *request.bounds)
 
-    def of_columns(self, columns: Sequence[str], where: Sequence[Predicate]) -> Self:
+    def of_columns(self, columns: Sequence[str], where: Sequence[Condition]) -> Self:
         """Return the same plan of other columns, among those it has, and other rows."""
         request = replace(self.request, columns=tuple(columns), where=tuple(where))
         return replace(self, request=request)
@@ -264,7 +266,8 @@ def plan_rows(store: TableStore, request: ReadRequest) -> Read[ScanSpec]:
         raise OptionError(f"table {store.name!r}: limit {request.limit} of a scan is below 0")
     timestamp = choose_snapshot(store, request.at)
     manifest = store.newest()  # after settling: it shows all up to the timestamp
-    settled = replace(request, at=timestamp)
+    where = _parsed(store, manifest, request)
+    settled = replace(request, at=timestamp, where=where)
     return _planned(store, manifest, RowPlan(str(store.folder), manifest.table_id, settled))
 
 
@@ -280,8 +283,16 @@ def plan_changes(store: TableStore, request: ReadRequest) -> Read[DiffSpec]:
         )
     start, end = choose_window(store, request.start, request.at)
     manifest = store.newest()  # after settling: it shows all up to the end
-    settled = replace(request, start=start, at=end)
+    where = _parsed(store, manifest, request)
+    settled = replace(request, start=start, at=end, where=where)
     return _planned(store, manifest, ChangePlan(str(store.folder), manifest.table_id, settled))
+
+
+def _parsed(store: TableStore, manifest: Manifest, request: ReadRequest) -> tuple[Condition, ...]:
+    try:
+        return parsed(request.where, manifest.schema)
+    except UsageError as error:
+        raise type(error)(f"table {store.name!r}: {error}") from error
 
 
 def _planned(store: TableStore, manifest: Manifest, plan: ReadPlan[Spec]) -> Read[Spec]:

@@ -23,8 +23,9 @@ from typing import Any, NamedTuple, TypeVar
 import pyarrow as pa
 
 from kudulite.errors import ConflictError, TimestampError
+from kudulite.model.condition import Condition
 from kudulite.model.hybrid_time import format_timestamp, misread_number
-from kudulite.model.predicate import BoundPredicates, Predicate
+from kudulite.model.predicate import BoundPredicates
 from kudulite.model.schema import Column, Schema
 from kudulite.model.types import ColumnType
 from kudulite.rowset.disk_rowset import DiskRowSet
@@ -297,10 +298,10 @@ ColumnIds = tuple[PlannedColumn, ...]
 
 
 def planned_columns(
-    schema: Schema, names: Sequence[str], predicates: Sequence[Predicate]
+    schema: Schema, names: Sequence[str], conditions: Sequence[Condition]
 ) -> ColumnIds:
     """Return the key columns and those that a scan projects or compares, as they are."""
-    wanted = {*schema.key_names, *names, *(predicate.column for predicate in predicates)}
+    wanted = {*schema.key_names, *names, *(name for found in conditions for name in found.columns)}
     return tuple(PlannedColumn(c.name, c.id, c.type) for c in schema.columns if c.name in wanted)
 
 

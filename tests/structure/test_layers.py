@@ -40,13 +40,13 @@ PUBLIC_PACKAGES = ("kudulite", "kudulite.client")
 # These stand outside the engine and use it as any user does. The command-line tools may do both.
 USERS = ("kudulite_spark", "pyspark_kudulite", "examples")
 
-CORE_DEPENDENCIES = {"mmh3", "numpy", "pyarrow", "sortedcontainers"}
+CORE_DEPENDENCIES = {"mmh3", "numpy", "pyarrow", "sortedcontainers", "sqlglot"}
 ALLOWED_DEPENDENCIES = {
     "kudulite": CORE_DEPENDENCIES,
     "kudulite.client.native_scan": CORE_DEPENDENCIES | {"duckdb", "polars"},
     "kudulite.client.table": CORE_DEPENDENCIES | {"duckdb", "polars"},  # in signatures only
     "kudulite.tools": CORE_DEPENDENCIES | {"rich", "typer"},
-    "kudulite_spark": {"kudulite", "numpy", "pandas", "py4j", "pyarrow", "pyspark", "sqlglot"},
+    "kudulite_spark": {"kudulite", "numpy", "pandas", "py4j", "pyarrow", "pyspark"},
     "pyspark_kudulite": {"kudulite_spark", "pyspark"},
 }
 
@@ -176,7 +176,7 @@ def test_the_project_keeps_the_layers(check):
     assert not problems, "\n".join(problems)
 
 
-def test_the_core_depends_on_four_packages():
+def test_the_core_depends_on_five_packages():
     """The engine may import the dependencies of `pip install kudulite` and nothing else."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     names = {re.match(r"[\w.-]+", requirement)[0] for requirement in project["dependencies"]}

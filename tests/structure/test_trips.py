@@ -9,7 +9,7 @@ pytestmark = pytest.mark.xdist_group("structure")
 
 FILES_MAX = {
     "bulk_upsert": 37,
-    "scan": 27,
+    "scan": 28,
     "session_row": 19,
     "get": 17,
     "flush": 29,

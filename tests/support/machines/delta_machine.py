@@ -34,9 +34,10 @@ from kudulite.delta.delta_file import (
     without_unset,
 )
 from kudulite.fs.file_system import FileSystem, verify_file
+from kudulite.model.condition import Predicate
 from kudulite.model.encoded_key import encode_key, key_width
 from kudulite.model.key_array import KeyArray
-from kudulite.model.predicate import Predicate, bind_predicates
+from kudulite.model.predicate import bind_predicates
 from kudulite.model.schema import Column, Schema
 from kudulite.model.types import parse_type
 from kudulite.rowset.delta_compaction import compact_columns, merge_redo_files, merge_undo_files

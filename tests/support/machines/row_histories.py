@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from kudulite.basefile.block_cache import BlockCache
 from kudulite.fs.file_system import FileSystem
+from kudulite.model.condition import Predicate
 from kudulite.model.encoded_key import encode_key, key_width
 from kudulite.model.key_array import KeyArray
-from kudulite.model.predicate import Predicate, bind_predicates
+from kudulite.model.predicate import bind_predicates
 from kudulite.model.schema import Column, Schema
 from kudulite.model.types import parse_type
 from kudulite.rowset import rowset_writer

@@ -257,10 +257,30 @@ READS: dict[str, tuple[Callable[[Table], object], type[KuduliteError], str]] = {
         ColumnNotFoundError,
         "no column 'host'.*: k, n, s, d, ts, f",
     ),
-    "text for a predicate": (
-        lambda t: t.scan(where="k = 1"),
-        SchemaError,
-        r"'k = 1' is no predicate; write table\['column'\] == value",
+    "text that is no condition": (
+        lambda t: t.scan(where="k + 1 = 2"),
+        OptionError,
+        "table 'metrics': condition: 'k \\+ 1 = 2' is not supported; possible, joined by AND, OR",
+    ),
+    "text with an unknown column": (
+        lambda t: t.scan(where="host = 1"),
+        ColumnNotFoundError,
+        "condition: no column 'host' in 'host = 1'; columns: k, n",
+    ),
+    "a number for a predicate": (
+        lambda t: t.scan(where=1),
+        OptionError,
+        "where: 1 is no predicate; give text as in .*, predicates as in .*, or tuples as in",
+    ),
+    "an unknown operator of a tuple": (
+        lambda t: t.scan(where=[("k", "~", 1)]),
+        OptionError,
+        r"\('k', '~', 1\) has an unknown operator; known: =, ==, !=, .*, in, not in",
+    ),
+    "an empty list among lists": (
+        lambda t: t.scan(where=[[("k", "=", 1)], []]),
+        OptionError,
+        "an empty list in a list of lists says nothing",
     ),
     "unknown column": (
         lambda t: t.scan(columns=["k", "host"]),
@@ -278,7 +298,7 @@ READS: dict[str, tuple[Callable[[Table], object], type[KuduliteError], str]] = {
         "column 'n': 'x' cannot be compared with int16",
     ),
     "a comparison with None": (
-        lambda t: t["n"] == None,  # noqa: E711
+        lambda t: t["n"] >= None,
         UsageError,
         "column 'n': a comparison with None is never true; use is_null",
     ),

@@ -5,7 +5,7 @@ import pytest
 
 from kudulite.errors import ConflictError
 from kudulite.model import types as t
-from kudulite.model.predicate import Predicate
+from kudulite.model.condition import Predicate
 from kudulite.model.schema import Column, Schema
 from kudulite.table.scan_plan import (
     check_still_there,

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kudulite.model import types
-from kudulite.model.predicate import ColumnExpression, bind_predicates
+from kudulite.model.condition import ColumnExpression
+from kudulite.model.predicate import bind_predicates
 from kudulite.model.schema import NEW_COLUMN_ID, Column, Schema
 from kudulite.table.partition import HashDimension, PartitionSchema, RangePartition, tablets_to_scan
 

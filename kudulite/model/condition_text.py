@@ -1,19 +1,19 @@
-"""The `filter` option: SQL text to a conjunction of predicates.
+"""Conditions as text: SQL to a tree of predicates.
 
-    filter     := part AND part …
-    part       := column (= | == | <=> | < | <= | > | >=) literal, or the other way around
-                | column BETWEEN literal AND literal
-                | column IN (literal, …)
+    condition  := test | NOT condition | condition AND condition | condition OR condition
+    test       := column (= | == | <=> | != | <> | < | <= | > | >=) literal, or the other way around
+                | column [NOT] BETWEEN literal AND literal
+                | column [NOT] IN (literal, …)
                 | column IS [NOT] NULL | column <=> NULL
-                | column LIKE 'prefix%' | startswith(column, 'prefix')
+                | column [NOT] LIKE 'prefix%' | startswith(column, 'prefix')
     literal    := 12 | -1.5 | 1e3 | 10L | 1.5D | 1.5BD | 'text' | true | X'1CFF'
                 | DATE '2013-01-01' | TIMESTAMP '2013-01-01 10:00:00 Europe/Berlin'
 
 Names and literals are those of Spark SQL, parsed by sqlglot. Column names are found in any case.
-Everything else is refused: a filter must never be weaker or stronger than its text.
+Everything else is refused: a condition must never be weaker or stronger than its text.
 
-Spark does not pass the session's time zone to a Python source. A time without a zone is therefore
-UTC, whatever `spark.sql.session.timeZone` is. Write the zone where that matters.
+A time without a zone is UTC. Write the zone where that matters. (Spark does not pass the session's
+time zone to a Python source.)
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from sqlglot import TokenType, exp
 from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import SqlglotError
 
-from kudulite import Column, Predicate, Schema
-from kudulite.errors import ColumnNotFoundError, OptionError
-from kudulite_spark.types import find_name
+from kudulite.errors import ColumnNotFoundError, OptionError, SchemaError
+from kudulite.model.condition import And, Condition, Or, Predicate
+from kudulite.model.schema import Column, Schema
 
 # The value of a literal.
 Literal = bool | int | float | Decimal | str | bytes | date
@@ -39,37 +39,44 @@ Literal = bool | int | float | Decimal | str | bytes | date
 _SPARK = Dialect.get_or_raise("spark")
 
 ALLOWED = (
-    "allowed, joined by AND: column = <=> < <= > >= literal, BETWEEN, IN (…), IS [NOT] NULL,"
-    " LIKE 'prefix%'"
+    "possible, joined by AND, OR and NOT: column = != <=> < <= > >= literal, BETWEEN, IN (…),"
+    " IS NULL, LIKE 'prefix%'"
 )
 
 _OPERATORS: dict[type[exp.Expression], str] = {
     exp.EQ: "=",
+    exp.NEQ: "!=",
     exp.NullSafeEQ: "=",
     exp.LT: "<",
     exp.LTE: "<=",
     exp.GT: ">",
     exp.GTE: ">=",
 }
-_MIRRORED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_MIRRORED = {"=": "=", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+# Parts of a test that are understood; one with any other part means something else.
+_KNOWN_ARGUMENTS = {"this", "expression", "expressions", "low", "high", "negate"}
 _INTEGER_CASTS = {exp.DType.TINYINT, exp.DType.SMALLINT, exp.DType.INT, exp.DType.BIGINT}
 _FLOAT_CASTS = {exp.DType.FLOAT, exp.DType.DOUBLE}
 _ZONE_NAME = re.compile(r"(.*\d)\s+([A-Za-z][\w+\-/]*)|(.*\d)(Z)")
 
 
-def parse_filter(text: str, schema: Schema) -> list[Predicate]:
-    """Return predicates that together mean `text`, for a table of this schema.
+def parse_condition(text: str, schema: Schema) -> Condition:
+    """Return the condition that `text` means, for a table of this schema.
 
-    OptionError quotes the part that is not allowed; ColumnNotFoundError lists the columns."""
+    OptionError quotes the part that is not possible; ColumnNotFoundError lists the columns, and
+    SchemaError says that a name is ambiguous.
+    """
     try:
         statements = _SPARK.parse_into(exp.Condition, _joined_quotes(text))
+        if len(statements) == 1 and statements[0] is not None:
+            return _Translator(schema).condition(cast(exp.Expression, statements[0]))
     except SqlglotError as error:
         raise OptionError(
-            f"option 'filter': {text!r} is not SQL: {_plain_message(error)}; {ALLOWED}"
+            f"condition {text!r} is not SQL: {_plain_message(error)}; {ALLOWED}"
         ) from error
-    if len(statements) != 1 or statements[0] is None:
-        raise OptionError(f"option 'filter': {text!r} is not one condition; {ALLOWED}")
-    return _Translator(schema).conjunction(cast(exp.Expression, statements[0]))
+    except RecursionError:
+        raise OptionError("condition: parentheses and NOT are nested too deeply") from None
+    raise OptionError(f"condition {text!r} is not one condition; {ALLOWED}")
 
 
 def _plain_message(error: SqlglotError) -> str:
@@ -97,48 +104,64 @@ def _bare(node: exp.Expression) -> exp.Expression:
 
 
 def _refusal(node: exp.Expression, why: str = "is not supported") -> OptionError:
-    return OptionError(f"option 'filter': {node.sql(dialect='spark')!r} {why}; {ALLOWED}")
+    return OptionError(f"condition: {node.sql(dialect='spark')!r} {why}; {ALLOWED}")
 
 
 class _Translator:
-    """Turns syntax trees into predicates on the columns of one schema."""
+    """Turns syntax trees into conditions on the columns of one schema."""
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
 
-    def conjunction(self, node: exp.Expression) -> list[Predicate]:
-        if isinstance(node, exp.Paren):
-            return self.conjunction(node.this)
-        if isinstance(node, exp.And):
-            return self.conjunction(node.this) + self.conjunction(node.expression)
+    def condition(self, node: exp.Expression) -> Condition:
+        node = _bare(node)
+        if any(found and name not in _KNOWN_ARGUMENTS for name, found in node.args.items()):
+            raise _refusal(node)
+        # Depending on its version, sqlglot marks a test as negated or puts NOT around it.
+        return ~self._test(node) if node.args.get("negate") else self._test(node)
+
+    def _test(self, node: exp.Expression) -> Condition:
+        if isinstance(node, exp.And | exp.Or):
+            parts = tuple(self.condition(cast(exp.Expression, part)) for part in node.flatten())
+            return And(parts) if isinstance(node, exp.And) else Or(parts)
+        if isinstance(node, exp.Not):
+            return ~self.condition(node.this)
         if type(node) in _OPERATORS:
-            return [self._comparison(node)]
-        if isinstance(node, exp.Between) and not node.args.get("symmetric"):
+            return self._comparison(node)
+        if isinstance(node, exp.Between):
             column = self._column(node.this, node)
             low = self._literal(node.args["low"], column, node)
             high = self._literal(node.args["high"], column, node)
-            return [Predicate(column.name, ">=", low), Predicate(column.name, "<=", high)]
+            return And((Predicate(column.name, ">=", low), Predicate(column.name, "<=", high)))
         if isinstance(node, exp.In) and node.expressions:
-            return [self._in_list(node)]
+            return self._in_list(node)
         if isinstance(node, exp.Like | exp.StartsWith):
-            return [self._prefix(node)]
-        return [self._null_test(node)]
+            return self._prefix(node)
+        if isinstance(node, exp.Is) and isinstance(node.expression, exp.Null):
+            return Predicate(self._column(node.this, node).name, "is_null")
+        raise _refusal(node)
 
-    def _comparison(self, node: exp.Expression) -> Predicate:
+    def _comparison(self, node: exp.Expression) -> Condition:
         operator = _OPERATORS[type(node)]
         left, right = node.this, node.expression
         if not isinstance(left, exp.Column):
             left, right, operator = right, left, _MIRRORED[operator]
         column = self._column(left, node)
-        if isinstance(node, exp.NullSafeEQ) and isinstance(_bare(right), exp.Null):
-            return Predicate(column.name, "is_null", None)
-        return Predicate(column.name, operator, self._literal(right, column, node))
+        if not isinstance(node, exp.NullSafeEQ):
+            return Predicate(column.name, operator, self._literal(right, column, node))
+        if isinstance(_bare(right), exp.Null):
+            return Predicate(column.name, "is_null")
+        equal = Predicate(column.name, "=", self._literal(right, column, node))
+        # It is false, not unknown, where the cell is NULL; NOT makes a difference of that.
+        return equal & Predicate(column.name, "is_not_null") if column.nullable else equal
 
     def _in_list(self, node: exp.In) -> Predicate:
         column = self._column(node.this, node)
-        # A NULL in the list can only make the test unknown, never true.
-        items = [item for item in node.expressions if not isinstance(item, exp.Null)]
-        values = tuple(self._literal(item, column, node) for item in items)
+        # A NULL in the list makes the test unknown where it would be false.
+        values = tuple(
+            None if isinstance(_bare(item), exp.Null) else self._literal(item, column, node)
+            for item in node.expressions
+        )
         return Predicate(column.name, "in", values)
 
     def _prefix(self, node: exp.Expression) -> Predicate:
@@ -154,24 +177,24 @@ class _Translator:
         prefix = re.sub(r"\\(.)", r"\1", matched.group(1), flags=re.DOTALL)
         return Predicate(column.name, "starts_with" if matched.group(2) else "=", prefix)
 
-    def _null_test(self, node: exp.Expression) -> Predicate:
-        test = node.this if isinstance(node, exp.Not) else node
-        test = _bare(test)
-        if not isinstance(test, exp.Is) or not isinstance(test.expression, exp.Null):
-            raise _refusal(node)
-        operator = "is_not_null" if isinstance(node, exp.Not) else "is_null"
-        return Predicate(self._column(test.this, node).name, operator, None)
-
     def _column(self, node: exp.Expression, part: exp.Expression) -> Column:
         node = _bare(node)
         if not isinstance(node, exp.Column) or node.table:
             raise _refusal(part)
-        name = find_name(node.name, self._schema.names, "option 'filter'")
-        if name is not None:
-            return self._schema.column(name)
+        names = self._schema.names
+        if node.name in names:
+            return self._schema.column(node.name)
+        alike = [name for name in names if name.lower() == node.name.lower()]
+        if len(alike) == 1:
+            return self._schema.column(alike[0])
+        if alike:
+            raise SchemaError(
+                f"condition: column {node.name!r} is ambiguous: it may be"
+                f" {' or '.join(map(repr, alike))}; write one of these names exactly"
+            )
         raise ColumnNotFoundError(
-            f"option 'filter': no column {node.name!r} in {part.sql(dialect='spark')!r}; columns:"
-            f" {', '.join(self._schema.names)}"
+            f"condition: no column {node.name!r} in {part.sql(dialect='spark')!r}; columns:"
+            f" {', '.join(names)}"
         )
 
     def _literal(self, node: exp.Expression, column: Column, part: exp.Expression) -> Literal:

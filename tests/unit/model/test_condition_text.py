@@ -1,4 +1,4 @@
-"""The `filter` option: what it allows becomes the right predicates, everything else is refused."""
+"""Conditions as text: what is possible means what SQL says, everything else is refused."""
 
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -6,9 +6,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from kudulite import Column, ColumnType, Predicate, Schema, decimal, varchar
+from kudulite import Column, ColumnType, Predicate, Schema, decimal, parse_where, varchar
 from kudulite.errors import ColumnNotFoundError, OptionError
-from kudulite_spark.filter_text import parse_filter
+from kudulite.model.condition import And
 
 COLUMNS = {
     "i": ColumnType("int32"),
@@ -52,11 +52,19 @@ MIDNIGHT = datetime(2013, 1, 1, tzinfo=UTC)
         ("x > 1.5", [("x", ">", 1.5)]),
         ("f = 1.5D", [("f", "=", 1.5)]),
         ("i between -1 and 7", [("i", ">=", -1), ("i", "<=", 7)]),
-        ("s in ('a', 'b', null)", [("s", "in", ("a", "b"))]),
+        ("s in ('a', 'b', null)", [("s", "in", ("a", "b", None))]),
         ("i in (1)", [("i", "in", (1,))]),
         ("s is null", [("s", "is_null", None)]),
         ("s is not null", [("s", "is_not_null", None)]),
         ("not (s is null)", [("s", "is_not_null", None)]),
+        ("i <> 1 and 2 != i", [("i", "!=", 1), ("i", "!=", 2)]),
+        ("not i = 1", [("i", "!=", 1)]),
+        ("not not i < 1", [("i", "<", 1)]),
+        ("i not in (1, 2)", [("i", "not_in", (1, 2))]),
+        ("not (i < 1 or s >= 'a')", [("i", ">=", 1), ("s", "<", "a")]),
+        ("not i not between 1 and 2", [("i", ">=", 1), ("i", "<=", 2)]),
+        ("s not like 'ab%' and not s like 'c'", [("s", "not_starts_with", "ab"), ("s", "!=", "c")]),
+        ("s <=> 'a'", [("s", "=", "a"), ("s", "is_not_null", None)]),
         ("s like 'ab%'", [("s", "starts_with", "ab")]),
         ("s like 'ab'", [("s", "=", "ab")]),
         (r"s like 'a\_b\%%'", [("s", "starts_with", "a_b%")]),
@@ -83,12 +91,12 @@ MIDNIGHT = datetime(2013, 1, 1, tzinfo=UTC)
 )
 def test_allowed_forms(text, expected):
     """Literals get the type of the column; names are found as Spark finds them."""
-    assert parse_filter(text, SCHEMA) == [Predicate(*part) for part in expected]
+    assert parse_where(text, SCHEMA) == tuple(Predicate(*part) for part in expected)
 
 
 def test_named_zones_move_the_instant():
     """A zone in the literal wins over UTC."""
-    (predicate,) = parse_filter("ts >= TIMESTAMP '2013-07-01 00:00:00 America/New_York'", SCHEMA)
+    (predicate,) = parse_where("ts >= TIMESTAMP '2013-07-01 00:00:00 America/New_York'", SCHEMA)
     assert predicate.value == datetime(2013, 7, 1, tzinfo=ZoneInfo("America/New_York"))
     assert predicate.value.astimezone(UTC) == datetime(2013, 7, 1, 4, tzinfo=UTC)
 
@@ -96,10 +104,16 @@ def test_named_zones_move_the_instant():
 @pytest.mark.parametrize(
     ("text", "quoted"),
     [
-        ("i = 1 or i = 2", "i = 1 OR i = 2"),
-        ("i <> 1", "i <> 1"),
-        ("not i = 1", "NOT i = 1"),
-        ("i not in (1, 2)", "NOT i IN (1, 2)"),
+        ("i = 1 xor i = 2", "is not SQL"),
+        ("i is distinct from 1", "IS DISTINCT FROM"),
+        ("i between symmetric 2 and 1", "BETWEEN 2 AND 1"),
+        ("s not ilike 'a%'", "ILIKE"),
+        ("s like any ('a%', 'b%')", "ANY"),
+        ("not b", "'b'"),
+        ("i = 1 or true", "TRUE"),
+        ("s not like '%a'", "'%a'"),
+        ("i not in (select 1)", "SELECT 1"),
+        ("not i = null", "is never true; use IS NULL"),
         ("i = l", "i = l"),
         ("1 = 1", "1 = 1"),
         ("i + 1 = 5", "i + 1 = 5"),
@@ -134,7 +148,7 @@ def test_named_zones_move_the_instant():
 def test_everything_else_is_refused_with_the_part_and_what_is_allowed(text, quoted):
     """A filter weaker or stronger than its text would be a wrong answer."""
     with pytest.raises(OptionError) as caught:
-        parse_filter(text, SCHEMA)
+        parse_where(text, SCHEMA)
     assert quoted in str(caught.value)
     assert "LIKE 'prefix%'" in str(caught.value)
 
@@ -142,4 +156,27 @@ def test_everything_else_is_refused_with_the_part_and_what_is_allowed(text, quot
 def test_unknown_column_lists_the_columns():
     """As everywhere: the message shows what there is."""
     with pytest.raises(ColumnNotFoundError, match="no column 'nope' in 'nope = 1'; columns: i, l"):
-        parse_filter("nope = 1", SCHEMA)
+        parse_where("nope = 1", SCHEMA)
+
+
+def test_or_and_not_keep_their_order():
+    """AND binds closer than OR, NOT closer than AND; what prints is the condition itself."""
+    for text, printed in (
+        ("i = 1 OR i = 2 AND s = 'a'", "i = 1 OR (i = 2 AND s = 'a')"),
+        ("(i = 1 OR i = 2) AND s = 'a'", "(i = 1 OR i = 2) AND s = 'a'"),
+        ("i = 1 OR (i = 2 OR s = 'a')", "i = 1 OR i = 2 OR s = 'a'"),
+        ("NOT (i = 1 AND (s IS NULL OR NOT x > 1))", "i != 1 OR (s IS NOT NULL AND x > 1.0)"),
+        ("i NOT BETWEEN 1 AND 5 OR s NOT LIKE 'a%'", "i < 1 OR i > 5 OR s not starts_with 'a'"),
+        ("NOT (s <=> 'a' OR s IS NULL)", "(s != 'a' OR s IS NULL) AND s IS NOT NULL"),
+    ):
+        assert str(And(parse_where(text, SCHEMA))) in (printed, f"({printed})"), text
+    many = parse_where(" OR ".join(f"i = {number}" for number in range(5_000)), SCHEMA)
+    assert len(many) == 1 and len(many[0].parts) == 5_000
+    with pytest.raises(OptionError):
+        parse_where("(" * 5_000 + "i = 1" + ")" * 5_000, SCHEMA)
+
+
+def test_text_may_stand_beside_other_conditions():
+    """All parts of a sequence hold, whatever their form."""
+    found = parse_where(["i = 1 AND s = 'a'", Predicate("x", ">", 2.0), ("b", "=", True)], SCHEMA)
+    assert [str(part) for part in found] == ["i = 1", "s = 'a'", "x > 2.0", "b = True"]
