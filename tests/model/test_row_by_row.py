@@ -151,7 +151,7 @@ class Steps:
         key = self.setup.key(self.random.randrange(KEY_COUNT))
         values = dict(zip(self.setup.key_names, key, strict=True)) | {"a": 2, "b": "a", "c": 4}
         name = self.random.choice(sorted(values))
-        how = self.random.choice(["=", "<", ">=", "in", "null", "not null"])
+        how = self.random.choice(["=", "!=", "<", ">=", "in", "null", "not null"])
         return name, how, [values[name]] if how == "in" else values[name]
 
 

@@ -191,7 +191,7 @@ class Steps:
 
     def _condition(self) -> tuple[str, str, int | None]:
         name = self.random.choice(["key", *COLUMN_NAMES])
-        how = self.random.choice(["=", "<", ">=", "in", "null", "not null"])
+        how = self.random.choice(["=", "!=", "<", ">=", "in", "null", "not null"])
         number = self.random.randrange(self.setup.key_count if name == "key" else 12)
         return name, how, number
 

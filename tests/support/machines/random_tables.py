@@ -246,11 +246,13 @@ class RandomTable:
         return (*key, *(self.model.rows[key][name] for name in self.model.value_names))
 
     def compare_predicates(self, at: tuple[int, dict] | None = None) -> None:
-        """Random conjunctions give the rows that Python's comparisons choose."""
+        """Random conjunctions and disjunctions give the rows that Python's comparisons choose."""
         timestamp, rows = at or (None, self.model.rows)
         names = self.table.schema.names
         for _ in range(3):
             chosen = [self._predicate() for _ in range(self.random.choice([1, 1, 2]))]
+            if self.random.random() < 0.3:
+                chosen = [self._either(*self._predicate(), *self._predicate()), *chosen[1:]]
             expected = [
                 row
                 for row in self.model.tuples(rows)
@@ -260,6 +262,10 @@ class RandomTable:
             found = self.table.scan(where=where, at=timestamp)
             self.same(in_order(tuples(found.to_arrow())), expected, f"{where} at {timestamp}")
             self.same(found.count(), len(expected), f"count {where} at {timestamp}")
+
+    @staticmethod
+    def _either(one: Any, accepts: Any, other: Any, accepts_other: Any) -> tuple[Any, Any]:
+        return one | other, lambda row: accepts(row) or accepts_other(row)
 
     def _predicate(self) -> tuple[Any, Any]:
         """A predicate and the same in Python, over a row as a dict."""
@@ -281,6 +287,8 @@ class RandomTable:
             ">": (column > value, lambda v: v > value),
             ">=": (column >= value, lambda v: v >= value),
             "in": (column.in_list([value]), lambda v: v == value),
+            "!=": (column != value, lambda v: v != value),
+            "not >": (~(column > value), lambda v: v <= value),
         }
         if self.random.random() < 0.15:
             return column.is_null(), lambda row: row[name] is None

@@ -347,6 +347,7 @@ class HistoryModel(RowModel):
 
 COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "=": lambda found, value: found == value,
+    "!=": lambda found, value: found != value,
     "<": lambda found, value: found < value,
     ">=": lambda found, value: found >= value,
 }
@@ -356,6 +357,7 @@ def predicate_of(column: kudulite.ColumnExpression, how: str, value: Any) -> kud
     """The predicate `column how value`; for "in" the value is a list."""
     made = {
         "=": lambda: column == value,
+        "!=": lambda: column != value,
         "<": lambda: column < value,
         ">=": lambda: column >= value,
         "null": column.is_null,
