@@ -20,7 +20,7 @@ operator has another one that is true where it is false, and unknown where it is
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
@@ -203,6 +203,8 @@ def conditions_of(where: Any) -> tuple[Condition, ...]:
         return where.parts
     if isinstance(where, str | Condition) or _is_comparison(where):
         return (_condition(where),)
+    if isinstance(where, bytes | Mapping):
+        raise _refused(where)
     try:
         parts = list(where)
     except TypeError:
@@ -219,9 +221,12 @@ def _conjunction(comparisons: list[Any]) -> Condition:
 
 
 def _is_comparison(value: Any) -> bool:
+    """Return whether this is a tuple of a column, an operator and a value, not three texts."""
     if not isinstance(value, tuple) or len(value) != 3:
         return False
-    return isinstance(value[0], str) and isinstance(value[1], str) and value[1] in _OF_TUPLES
+    if not isinstance(value[0], str) or not isinstance(value[1], str):
+        return False
+    return value[1] in _OF_TUPLES or value[0].isidentifier()
 
 
 def _condition(value: Any) -> Condition:
@@ -229,14 +234,14 @@ def _condition(value: Any) -> Condition:
         return value
     if isinstance(value, str):
         return Text(value)
-    if _is_comparison(value):
-        column, op, literal = value
-        return _compared(column, _OF_TUPLES[op], literal)
-    if isinstance(value, tuple) and len(value) == 3 and isinstance(value[0], str):
+    if not _is_comparison(value):
+        raise _refused(value)
+    column, op, literal = value
+    if op not in _OF_TUPLES:
         raise OptionError(
             f"where: {value!r} has an unknown operator; known: {', '.join(_OF_TUPLES)}"
         )
-    raise _refused(value)
+    return _compared(column, _OF_TUPLES[op], literal)
 
 
 def _refused(value: Any) -> OptionError:

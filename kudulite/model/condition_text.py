@@ -84,7 +84,9 @@ def _plain_message(error: SqlglotError) -> str:
     details = getattr(error, "errors", None)
     if not details:
         return re.sub(r"\x1b\[\d*m", "", str(error))
-    return f"{details[0]['description']} at column {details[0]['col']}"
+    found = details[0]["description"]
+    found = "a part is missing" if found.startswith("Required keyword") else found
+    return f"{found} at column {details[0]['col']}"
 
 
 def _joined_quotes(text: str) -> str:

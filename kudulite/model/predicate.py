@@ -366,8 +366,8 @@ def _search_ranges(constraint: ColumnConstraint, values: np.ndarray) -> np.ndarr
     if constraint.column.type.is_float:
         edges = [float_of_key(key) for key in edges]
         values = values.astype(np.float64, copy=False)  # bounds are always doubles
-    elif not constraint.spans:
-        return np.isin(values, np.array(constraint.points, values.dtype))
+    elif constraint.keys is not None:
+        return np.isin(values, np.array(constraint.keys, values.dtype))
     places = np.searchsorted(np.array(edges, values.dtype), values, "right")
     is_in: np.ndarray = places % 2 == 1
     return is_in

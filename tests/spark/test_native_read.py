@@ -152,6 +152,10 @@ def test_filters_mean_what_they_mean_to_spark_and_to_a_scan(spark, made, monkeyp
         "local IN ('1582-10-07 00:00:00')",
         "d18 >= 0.00005",
         "raw IS NULL AND short >= 'b'",
+        "f64 > 5 OR f64 IS NULL OR i32 = -7",
+        "NOT (text LIKE 'a%' OR i32 IN (0, -7)) AND f64 != 0.0D",
+        "i8 NOT IN (-1, 0, 1) OR (d18 < 0.00005 AND NOT f32 <=> 0)",
+        "day NOT BETWEEN '1600-01-01' AND '2000-01-01' OR raw IS NULL",
     ]
     for text in texts:
         where = kudulite_spark.read_table(spark, made.path, where=text)

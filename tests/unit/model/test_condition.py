@@ -190,6 +190,11 @@ def test_forms_of_tuples():
     for wrong in (("a", "~", 1), [("a", "=")], [[("a", "=", 1)], ("a", "=", 1)], [None], b"a = 1"):
         with pytest.raises(OptionError):
             parse_where(wrong, SCHEMA)
+    with pytest.raises(OptionError, match=r"\('a', 'like', 'x'\) has an unknown operator"):
+        parse_where(("a", "like", "x"), SCHEMA)
+    with pytest.raises(OptionError, match=r"where: \{'a': 1\} is no predicate"):
+        parse_where({"a": 1}, SCHEMA)
+    assert len(parse_where(("k = 1", "n = 2", "s = 'x'"), SCHEMA)) == 3
 
 
 @pytest.mark.parametrize(

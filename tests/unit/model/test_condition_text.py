@@ -142,6 +142,7 @@ def test_named_zones_move_the_instant():
         ("i = 1; i = 2", "not one condition"),
         ("", "not one condition"),
         ("i = (", "is not SQL"),
+        ("i = ", "is not SQL: a part is missing at column"),
         ("i between 1", "is not SQL"),
     ],
 )
