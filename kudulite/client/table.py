@@ -52,9 +52,9 @@ from kudulite.table.garbage_collection import (
 from kudulite.table.history import (
     choose_snapshot,
     delete_tag,
-    listed_versions,
     make_tag,
     newest_change,
+    newest_versions,
 )
 from kudulite.table.maintenance import (
     MaintenanceResult,
@@ -344,7 +344,7 @@ class Table(BatchOperations, RowOperations):
         write through the log (of a session, or of a small batch) makes no version; a later memory
         flush does. `pandas.DataFrame(table.versions())` is a frame of them.
         """
-        return listed_versions(self._store)
+        return newest_versions(self._store)
 
     @property
     def tags(self) -> dict[str, Timestamp]:

@@ -145,18 +145,11 @@ def physical_microseconds(timestamp: int) -> int:
 
 def format_timestamp(timestamp: int) -> str:
     """Return `2026-11-21T10:00:00.000000Z (HybridTime 7…)`, the form in error messages."""
-    moment = format_moment(timestamp)
-    number = int(timestamp)
-    return f"{moment} (HybridTime {number})" if moment else f"HybridTime {number}"
-
-
-def format_moment(timestamp: int) -> str:
-    """Return `2026-11-21T10:00:00.000000Z`, empty for a time that has no date."""
     try:
         moment = _EPOCH + timedelta(microseconds=physical_microseconds(timestamp))
     except OverflowError:
-        return ""
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        return f"HybridTime {timestamp}"
+    return f"{moment.strftime('%Y-%m-%dT%H:%M:%S.%fZ')} (HybridTime {int(timestamp)})"
 
 
 def parse_timestamp(value: object) -> int:

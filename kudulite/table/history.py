@@ -281,7 +281,7 @@ def delete_tag(store: TableStore, name: str) -> None:
     publish_alone(store, f"deletion of tag {name!r}", build)
 
 
-def listed_versions(store: TableStore) -> list[TableVersion]:
+def newest_versions(store: TableStore) -> list[TableVersion]:
     """Return the newest versions that the table lists, newest first. Raises CorruptionError."""
     manifest = store.newest()
     with readable(f"{store.folder}: version {manifest.version}", "a manifest"):

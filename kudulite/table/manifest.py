@@ -30,7 +30,7 @@ from typing import Annotated, Any
 from kudulite.errors import FormatVersionError
 from kudulite.fs.file_system import FileRef, decode_checked_json, encode_checked_json, stored_crc32
 from kudulite.fs.json_form import JsonForm, Stored, readable
-from kudulite.model.hybrid_time import Timestamp, format_moment
+from kudulite.model.hybrid_time import TIMESTAMP_MAX, Timestamp
 from kudulite.model.schema import Schema
 from kudulite.rowset.rowset import RowSetMeta
 from kudulite.table.partition import PartitionSchema, RangePartition, TabletPartition, placed_schema
@@ -39,6 +39,7 @@ from kudulite.tablet.row_effects import NO_COUNTS, WriteCounts
 FORMAT_VERSION = 4
 USER_VERSIONS_MAX, MAINTENANCE_VERSIONS_MAX = 100, 20
 ROW_COUNTS = ("inserted", "updated", "deleted", "ignored")
+_ROW_TYPES = (int, int, str, int, int, int, int, str, str)
 _WRITER_LENGTH_MAX = 100
 HISTORY_SECONDS_DEFAULT = 7 * 24 * 3600
 NAME_DIGITS = 20
@@ -87,17 +88,15 @@ class TableVersion:
         rows = ", ".join(f"{count} {name}" for name, count in counts if count)
         parts = (self.operation, rows, self.writer, self.message and repr(self.message))
         listed = "; ".join(part for part in parts if part)
-        return f"<version {self.version} {format_moment(self.timestamp)} {listed}>"
+        return f"<version {self.version} {self.timestamp} {listed}>"
 
     @staticmethod
     def of(row: Sequence[Any]) -> TableVersion:
         """Build a version from its stored form. Raises ValueError or TypeError."""
-        version = TableVersion(*row)
-        for name, kind in TableVersion.__annotations__.items():
-            value, stored = getattr(version, name), "int" if kind == "Timestamp" else kind
-            if type(value).__name__ != stored:
-                raise ValueError(f"{name} {value!r} in the list of versions, expected {stored}")
-        return replace(version, timestamp=Timestamp(version.timestamp))
+        if tuple(map(type, row)) != _ROW_TYPES or not 0 <= row[1] <= TIMESTAMP_MAX:
+            raise ValueError(f"{row!r} in the list of versions")
+        number, timestamp, *rest = row
+        return TableVersion(number, Timestamp(timestamp), *rest)
 
 
 Rows = tuple[tuple[Any, ...], ...]

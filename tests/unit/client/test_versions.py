@@ -123,11 +123,11 @@ def test_a_version_prints_as_a_line(table):
     """And a list of them is a frame."""
     table.upsert(rows(1, 2), message="it's me")
     version, created = table.versions()
-    assert repr(replace(version, writer="ada@host:7", timestamp=1 << 60)) == (
-        '<version 2 1978-12-02T19:29:36.710656Z upsert; 2 inserted; ada@host:7; "it\'s me">'
+    assert repr(replace(version, writer="ada@host:7", timestamp=kudulite.Timestamp(1 << 60))) == (
+        '<version 2 1978-12-02T19:29:36.710656Z+0 upsert; 2 inserted; ada@host:7; "it\'s me">'
     )
-    assert repr(replace(created, writer="ada@host:7", timestamp=1 << 60)) == (
-        "<version 1 1978-12-02T19:29:36.710656Z create; ada@host:7>"
+    assert repr(replace(created, writer="ada@host:7", timestamp=kudulite.Timestamp(1 << 60))) == (
+        "<version 1 1978-12-02T19:29:36.710656Z+0 create; ada@host:7>"
     )
     assert pd.DataFrame(table.versions())["operation"].tolist() == ["upsert", "create"]
 
