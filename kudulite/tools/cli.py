@@ -40,40 +40,53 @@ def main(
     """Take the options that stand before a command."""
 
 
-app.command("list")(commands_look.list_tables)
-for command in (
-    commands_look.describe,
-    commands_look.partitions,
-    commands_look.layout,
-    commands_table.create,
-    commands_table.alter,
-    commands_table.rename,
-    commands_table.drop,
-    commands_look.get,
-    commands_look.scan,
-    commands_look.changes,
-    commands_look.history,
-    commands_write.load,
-    commands_write.upsert,
-    commands_write.delete,
-    commands_table.tag,
-    commands_table.untag,
-    commands_table.tags,
-    commands_table.retention,
-    commands_look.watch,
-    commands_upkeep.flush,
-    commands_upkeep.compact,
-    commands_upkeep.maintain,
-    commands_look.check,
-    commands_look.dump,
-    commands_upkeep.backup,
-    commands_upkeep.backups,
-    commands_upkeep.restore,
-    commands_upkeep.copy,
-    commands_upkeep.doctor,
-    commands_write.loadgen,
-):
-    app.command()(command)
+PANELS = {
+    "Tables": (
+        commands_look.list_tables,
+        commands_look.describe,
+        commands_look.partitions,
+        commands_look.layout,
+        commands_table.create,
+        commands_table.alter,
+        commands_table.rename,
+        commands_table.drop,
+    ),
+    "Rows": (
+        commands_look.get,
+        commands_look.scan,
+        commands_look.changes,
+        commands_look.history,
+        commands_write.load,
+        commands_write.upsert,
+        commands_write.delete,
+    ),
+    "The past": (
+        commands_table.tag,
+        commands_table.untag,
+        commands_table.tags,
+        commands_table.retention,
+    ),
+    "Maintenance": (
+        commands_look.watch,
+        commands_upkeep.flush,
+        commands_upkeep.compact,
+        commands_upkeep.maintain,
+        commands_look.check,
+        commands_look.dump,
+        commands_upkeep.doctor,
+        commands_write.loadgen,
+    ),
+    "Backups and copies": (
+        commands_upkeep.backup,
+        commands_upkeep.backups,
+        commands_upkeep.restore,
+        commands_upkeep.copy,
+    ),
+}
+for panel, commands in PANELS.items():
+    for command in commands:
+        name = "list" if command is commands_look.list_tables else command.__name__
+        app.command(name, rich_help_panel=panel)(command)
 
 
 def run() -> int:

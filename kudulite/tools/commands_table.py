@@ -38,7 +38,6 @@ from kudulite.tools.output import (
 
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
-Names = Annotated[list[str] | None, typer.Option(metavar="NAME")]
 TagName = Annotated[str, typer.Argument(metavar="NAME", help="The name of the tag.")]
 
 
@@ -84,8 +83,12 @@ def create(
 
 def alter(
     path: TablePath,
-    drop_column: Names = None,
-    rename_column: Annotated[list[str] | None, typer.Option(metavar="OLD:NEW")] = None,
+    drop_column: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="The past loses the column, too.")
+    ] = None,
+    rename_column: Annotated[
+        list[str] | None, typer.Option(metavar="OLD:NEW", help="No file is rewritten.")
+    ] = None,
     add_column: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME:TYPE", help="`!` after a type: NOT NULL, needs --set-default."),
@@ -94,7 +97,9 @@ def alter(
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="The value of cells that an insert does not set."),
     ] = None,
-    remove_default: Names = None,
+    remove_default: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Inserts then set NULL.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Drop, rename and add columns, and change defaults, in one new version.

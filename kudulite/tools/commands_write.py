@@ -207,7 +207,7 @@ RangePartitions = Annotated[
     typer.Option(
         "--range-partitions",
         "--range",
-        help='Of the new table: {"columns": […], "bounds": [[low, high], …]}.',
+        help='Of the new table: {"columns": ["t"], "bounds": [["2026-01-01", null]]}.',
     ),
 ]
 
