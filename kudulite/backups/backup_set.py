@@ -235,7 +235,7 @@ def verify_backups(
     manifest with that of its parent. `report` is called with the id of each backup before it is
     read. Raises NotFoundError if there is no backup.
     """
-    backups = BackupSet(Path(target), default_environment().file_system)
+    backups = BackupSet(path_of(target), default_environment().file_system)
     found: dict[str, list[str]] = {}
     if not backups.ids():
         raise NotFoundError(f"{backups.folder} has no backup to verify")

@@ -44,7 +44,7 @@ from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.schema import Column
 from kudulite.rowset.merge import merge_ordered
 from kudulite.rowset.rowset import DiffSpec, ScanSpec
-from kudulite.table.folder import MANIFEST_FOLDER, TABLET_FOLDER
+from kudulite.table.folder import MANIFEST_FOLDER, TABLET_FOLDER, path_of
 from kudulite.table.history import tablet_at
 from kudulite.table.manifest import TabletEntry
 from kudulite.table.read_request import Read, ReadRequest, plan_changes, plan_rows
@@ -128,11 +128,11 @@ class ArrowResult(ABC, Generic[Spec]):
 
         The file gets its name, and replaces one of that name, when it is complete and durable.
         Raises OptionError for a folder, for a place inside a table, and for a scan without columns;
-        StorageError.
+        UsageError for a URL; StorageError.
         """
         if not len(self.schema):
             raise OptionError("a scan without columns has no Parquet file; use count()")
-        target = Path(os.path.abspath(path))
+        target = path_of(path)
         _check_export(target)
         file_system = self._read.store.file_system
         hidden = target.with_name(f".{target.name}.{uuid.uuid4().hex}")

@@ -82,11 +82,6 @@ class Timestamp(int):
     @classmethod
     def from_datetime(cls, moment: datetime) -> Timestamp:
         """Return the end of a datetime's microsecond. Raises TimestampError without a zone."""
-        if moment.tzinfo is None:
-            raise TimestampError(
-                f"{moment!r} has no time zone; give datetime.now(UTC), or moment.astimezone() for a"
-                " local time"
-            )
         return cls(parse_timestamp(moment))
 
     def to_datetime(self) -> datetime:

@@ -15,6 +15,7 @@ import typer
 
 import kudulite
 from kudulite.errors import UsageError
+from kudulite.table.folder import path_of
 from kudulite.table.garbage_collection import GRACE_SECONDS, STAGING_GRACE_SECONDS
 from kudulite.table.maintenance import MaintenanceResult, Report, compact_table, maintain_table
 from kudulite.tablet.maintenance_policy import MaintenanceOperation
@@ -184,7 +185,7 @@ def backups(
     as_json: AsJson = False,
 ) -> None:
     """List the backups of a set, the oldest first; --verify ends with status 1 for damage."""
-    place = Path(target)
+    place = path_of(target)
     if is_table(place):
         raise UsageError(f"{target} is a table, not the directory of a table's backups")
     if place.exists() and not place.is_dir():

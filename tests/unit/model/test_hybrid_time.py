@@ -152,7 +152,7 @@ def test_a_timestamp_is_compared_with_a_datetime_by_microseconds():
     assert stamp != naive and not stamp == naive
     with pytest.raises(TypeError, match="offset-naive"):
         assert stamp < naive
-    with pytest.raises(TimestampError, match="has no time zone; give"):
+    with pytest.raises(TimestampError, match="it has no time zone; write"):
         Timestamp.from_datetime(naive)
 
 
