@@ -64,6 +64,7 @@ PANELS = {
         commands_table.tag,
         commands_table.untag,
         commands_table.tags,
+        commands_table.versions,
         commands_table.retention,
     ),
     "Maintenance": (

@@ -1,6 +1,6 @@
 """Commands that make, alter and remove a table, and those that name its moments.
 
-    create  alter  rename  drop  retention      tag  untag  tags
+    create  alter  rename  drop  retention      tag  untag  tags  versions
 
 A column is typed as `name:type`, with `!` at the end if it is NOT NULL: `host:string! load:double`.
 The steps of one `alter` are one new version. They apply in this order: columns are dropped,
@@ -19,6 +19,7 @@ import typer
 import kudulite
 from kudulite.errors import OptionError
 from kudulite.model.hybrid_time import Timestamp
+from kudulite.table.folder import path_of
 from kudulite.tools.commands_write import (
     HashPartitions,
     RangePartitions,
@@ -66,7 +67,7 @@ def create(
             "create needs --primary-key, and either columns as NAME:TYPE or --like FILE"
         )
     schema = _schema(columns or [], key) if like is None else schema_of_files([like], None)
-    place = Path(path).absolute()
+    place = path_of(path)
     made = kudulite.connect(place.parent, background_maintenance=False).create_table(
         place.name,
         schema,
@@ -222,6 +223,19 @@ def untag(path: TablePath, name: TagName, as_json: AsJson = False) -> None:
 def tags(path: TablePath, as_json: AsJson = False) -> None:
     """List the tags of a table, the oldest moment first."""
     _print_tags(kudulite.open_table(path).tags, as_json)
+
+
+def versions(
+    path: TablePath,
+    limit: Annotated[int | None, typer.Option(help="The most versions to list.", min=1)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the newest versions of a table, newest first: when, by what, whom, and how many rows."""
+    found = [vars(version) for version in kudulite.open_table(path).versions()[:limit]]
+    if as_json:
+        print_json(found)
+    elif found:
+        print_rows(list(found[0]), [[*version.values()] for version in found], thousands=True)
 
 
 def _print_tags(found: dict[str, Timestamp], as_json: bool) -> None:

@@ -147,3 +147,18 @@ def test_tags_are_made_listed_and_deleted(path):
     assert output("tags", path).splitlines()[1].split() == ["audit", str(moment)]
     assert output("untag", path, "audit") == f"tag audit at {moment} is deleted\n"
     assert "has no tag 'audit'; tags: none" in error("untag", path, "audit")
+
+
+def test_versions_are_listed_newest_first(path):
+    """As `Table.versions` has them; a row of a log is in no version."""
+    table = kudulite.open_table(path)
+    columns = ["id", "host", "load"]
+    write = table.new_bulk_write("insert", columns=columns, message="two rows")
+    write.commit([write.stage([pa.table({"id": [3, 4], "host": ["c", "c"], "load": [0.0, 1.0]})])])
+    found = value("versions", path)
+    assert [row["version"] for row in found] == [v.version for v in table.versions()]
+    newest = table.versions()[0]
+    assert (found[0]["operation"], found[0]["inserted"]) == ("insert", 2)
+    assert (found[0]["timestamp"], found[0]["time"]) == (newest.timestamp, str(newest.timestamp))
+    (line,) = output("versions", path, "--limit", 1).splitlines()[1:]
+    assert str(newest.timestamp) in line and line.rstrip().endswith("two rows")
