@@ -3,6 +3,7 @@
     table.upsert(batch)                      all rows or none, in one version
     table.apply(changes)                     an operation in each row
     table.update(where=…, set={…})           rows that match a condition, by a scan inside
+    table.restore(moment)                    the rows of then, by the changes since
     table.new_bulk_write("insert")           staged in pieces by several tasks, committed once
 
 A write of few rows without options is appended to the log, as rows of a session are. All others are
@@ -21,11 +22,12 @@ from inspect import getdoc
 from typing import Any, Never, TypeVar, Unpack, overload
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from kudulite.client.bulk_write import Batches, BulkWrite, SmallWrite, WriteResult
 from kudulite.client.lookup import arrow_batches
 from kudulite.client.row_operations import RowLayout
-from kudulite.client.scan import RowScan
+from kudulite.client.scan import Changes, RowScan
 from kudulite.errors import ConflictError, OptionError
 from kudulite.model.aliases import Moment, Rows, Where, WriteOptions
 from kudulite.model.hybrid_time import Timestamp
@@ -37,6 +39,7 @@ from kudulite.table.stage import WriteState, begin_write
 from kudulite.table.table_store import TableStore
 from kudulite.table.tablet_memory import flush_table
 from kudulite.tablet.operation import WriteSpec, parse_operation
+from kudulite.tablet.tablet_scan import BEFORE, CHANGE_COLUMNS, CHANGE_TYPE, CHANGE_TYPES
 
 WRITE_OPTIONS = tuple(sorted(WriteOptions.__annotations__))
 CONDITION_OPTIONS = ("application_id", "application_version", "message")
@@ -45,6 +48,8 @@ MESSAGE_BYTES_MAX = 500
 ATTEMPTS_MAX = 10
 _PAUSE_SECONDS = 0.005
 _CONSTANT_BYTES_MAX = 16 << 20
+# The operations that undo the changes of CHANGE_TYPES.
+_INVERSES = ("delete", "update", "insert")
 Write = TypeVar("Write", bound=Callable[..., object])
 
 
@@ -210,6 +215,33 @@ class BatchOperations:
         """Delete all rows in one version; the past stays readable."""
         write = self.new_bulk_write("upsert", overwrite=True)
         return self._run(write.labelled("truncate"), ())
+
+    def restore(self, moment: Moment, *, message: str | None = None) -> WriteResult:
+        """Make the rows of `moment` (as in `scan`) the rows of now, in a new version.
+
+            table.restore(table.versions()[1].timestamp)         undo the newest version
+
+        The past stays readable, so a restore can be undone. The cost depends on the number of rows
+        that changed since. Columns and ranges stay as they are: a column that was added since has
+        its default, and rows of a range that was dropped since are a RowError. If another writer
+        changes rows meanwhile, the changes are read again, up to 10 times, and then it is a
+        ConflictError. Raises TimestampError for a moment that cannot be read.
+        """
+
+        def attempt() -> WriteResult:
+            changes = Changes(self._store, ReadRequest.of(start=moment, images="both"))
+            names = [name for name in changes.schema.names if name not in CHANGE_COLUMNS]
+            batches = (undone(batch, names) for batch in changes.to_batches())
+            found = (batch for batch in batches if batch.num_rows)
+            first = next(found, None)
+            if first is None:
+                return self._unchanged(changes.end)
+            write = self.new_bulk_write(
+                columns=names, operation_column=CHANGE_TYPE, read_at=changes.end, message=message
+            )
+            return self._run(write.labelled("restore"), itertools.chain((first,), found))
+
+        return self._until_unchanged("restore", attempt)
 
     @_with_write_options
     def new_bulk_write(
@@ -394,3 +426,31 @@ def with_constants(
             for name, scalar in constants.items():
                 part = part.append_column(name, pa.repeat(scalar, part.num_rows))
             yield part
+
+
+def undone(changes: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
+    """Return the operations that undo changes with both images: rows, and the operation of each.
+
+    A row that was inserted is deleted. A row that differs from the row before becomes that row.
+    """
+    kinds = changes.column(CHANGE_TYPE)
+    is_new, before = pc.equal(kinds, "insert"), changes.column(BEFORE)
+    is_other = pc.not_equal(kinds, "update")
+    columns = {}
+    for name in names:
+        now, then = changes.column(name), pc.struct_field(before, name)
+        columns[name] = pc.if_else(is_new, now, then)
+        is_other = pc.or_(is_other, _differ(now, then))
+    inverse = pa.array(_INVERSES).take(pc.index_in(kinds, pa.array(CHANGE_TYPES)))
+    return pa.RecordBatch.from_pydict({**columns, CHANGE_TYPE: inverse}).filter(is_other)
+
+
+def _differ(left: pa.Array, right: pa.Array) -> pa.Array:
+    """Return which cells may differ; nulls are equal, floats are if their bits are."""
+    if pa.types.is_nested(left.type):  # Arrow does not compare lists
+        return pa.repeat(True, len(left))
+    if pa.types.is_floating(left.type):
+        bits = pa.int64() if left.type.bit_width == 64 else pa.int32()
+        left, right = left.view(bits), right.view(bits)
+    is_one_null = pc.xor(left.is_null(), right.is_null())
+    return pc.or_(is_one_null, pc.fill_null(pc.not_equal(left, right), False))
