@@ -49,6 +49,22 @@ def test_a_delete_removes_the_rows_that_match(table):
     assert stored(table) == []
 
 
+@pytest.mark.parametrize(
+    "where",
+    [
+        "color = 'red' AND (v < 2 OR v > 8)",
+        [("color", "=", "red"), ("v", "not in", [3, 5, 7])],
+        lambda t: (t["color"] == "red") & ~((t["v"] > 1) & (t["v"] < 9)),
+    ],
+)
+def test_a_condition_has_every_form_of_a_scan(table, where):
+    """Text, tuples, operators."""
+    given = where(table) if callable(where) else where
+    assert table.update(where=given, set={"v": 50}).updated == 2
+    assert [row[0] for row in stored(table) if row[2] == 50] == [1, 9]
+    assert table.delete(where="v = 50 OR color IS NULL").deleted == 2
+
+
 def test_no_match_is_no_version(table):
     """The result has zero counts, and the moment at which nothing matched."""
     before = table.version
