@@ -344,7 +344,7 @@ class Table(BatchOperations, RowOperations):
         write through the log (of a session, or of a small batch) makes no version; a later memory
         flush does. `pandas.DataFrame(table.versions())` is a frame of them.
         """
-        return newest_versions(self._store)
+        return newest_versions(self._store, self._store.newest())
 
     @property
     def tags(self) -> dict[str, Timestamp]:

@@ -1,6 +1,7 @@
 """Check: reads one version of a table whole and compares everything that is stored twice.
 
-    manifest    one entry per tablet of the partitioning; its figures are those of its superblock
+    manifest    one entry per tablet of the partitioning; its figures are those of its superblock;
+                it lists its own version and older ones
     files       each there, with the length and CRC that the metadata gives
     base data   row count; no null in NOT NULL columns; rows belong to the tablet
     key index   strictly ascending; the encoded keys of the base data; bounds as in the superblock
@@ -40,6 +41,7 @@ from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.model.types import is_widened
 from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.rowset import RowSet, RowSetMeta
+from kudulite.table.history import newest_versions
 from kudulite.table.manifest import DroppedRange, Manifest, TabletEntry
 from kudulite.table.partition import PartitionSchema
 from kudulite.table.table_store import TableStore
@@ -127,6 +129,13 @@ class _Check:
                 break
             with self.problems_of(f"version {version}"):
                 self.store.check_previous(self.store.at_version(version))
+        with self.problems_of("the list of versions"):
+            listed = [entry.version for entry in newest_versions(self.store, manifest)]
+            self.expect(
+                listed[:1] in ([], [manifest.version]) and len(set(listed)) == len(listed),
+                f"{self.store.folder}: version {manifest.version} lists versions {listed}, expected"
+                " itself and older ones, each once",
+            )
         ids = [entry.id for entry in manifest.readable_tablets]
         self.expect(len(set(ids)) == len(ids), f"{self.store.folder}: a tablet is listed twice")
         for partition, entries in manifest.partitions_at(0):

@@ -281,8 +281,7 @@ def delete_tag(store: TableStore, name: str) -> None:
     publish_alone(store, f"deletion of tag {name!r}", build)
 
 
-def newest_versions(store: TableStore) -> list[TableVersion]:
-    """Return the newest versions that the table lists, newest first. Raises CorruptionError."""
-    manifest = store.newest()
+def newest_versions(store: TableStore, manifest: Manifest) -> list[TableVersion]:
+    """Return the versions that `manifest` lists, newest first. Raises CorruptionError."""
     with readable(f"{store.folder}: version {manifest.version}", "a manifest"):
         return manifest.versions.newest_first()

@@ -142,15 +142,36 @@ def test_a_message_that_is_too_long_or_no_text_is_refused(table, message):
 
 
 @pytest.mark.parametrize(
-    "listed", [((1, 2),), ((1, 1, "create", 0, 0, 0, "0", "w", ""),), ((True,) * 9,), (("x",) * 9,)]
+    "listed",
+    [
+        ((1, 2),),
+        ((1, 1, "create", 0, 0, 0, "0", "w", ""),),
+        ((1, 1 << 64, "create", 0, 0, 0, 0, "w", ""),),
+        ((True,) * 9,),
+    ],
 )
 def test_a_list_of_another_form_is_damage(table, listed):
     """The rest of the manifest is readable."""
     store = table._store
     newest = store.newest()
     bad = replace(newest.successor(Origin("test", 1)), versions=VersionList(listed))
-    assert store.publish(bad)
+    store.publish(bad)
     with pytest.raises(CorruptionError, match=r"version 2: not a manifest"):
         table.versions()
     assert Manifest.decode(bad.encode(), "x").versions.users == listed
     assert table.scan().count() == 0
+    assert "not a manifest" in " ".join(table.check().problems)
+    store.publish(replace(store.newest().successor(Origin("test", 1)), versions=VersionList()))
+
+
+def test_a_list_of_other_versions_is_a_problem(table):
+    """One that lacks its own version, or has one twice."""
+    store = table._store
+    for numbers in ((1,), (3, 3), (5, 4)):
+        versions = VersionList()
+        for number in numbers:
+            versions = versions.with_version(number, Origin("test", 1))
+        newest = store.newest()
+        store.publish(replace(newest.successor(Origin("test", 1)), versions=versions))
+        assert "lists versions" in " ".join(table.check().problems)
+    store.publish(replace(store.newest().successor(Origin("test", 1)), versions=VersionList()))
