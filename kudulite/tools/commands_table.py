@@ -20,6 +20,7 @@ import kudulite
 from kudulite.errors import OptionError
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.table.folder import path_of
+from kudulite.table.history import ancient_history_mark
 from kudulite.tools.commands_write import (
     HashPartitions,
     RangePartitions,
@@ -191,12 +192,12 @@ def retention(
         table = kudulite.open_table(path)
         alterer = _client_of(table).new_table_alterer(table)
         alterer.set_history_retention(_seconds(duration)).alter()
-    seconds = store.newest().history_seconds
-    mark = kudulite.open_table(path).statistics.ancient_history_mark
+    newest = store.newest()
+    since = Timestamp(max(newest.created, ancient_history_mark(store, newest)))
     if as_json:
-        print_json({"history_seconds": seconds, "ancient_history_mark": mark})
+        print_json({"history_seconds": newest.history_seconds, "readable_since": since})
     else:
-        print(f"history is kept for {_duration(seconds)}; it is readable since {mark}")
+        print(f"history is kept for {_duration(newest.history_seconds)}; readable since {since}")
 
 
 def tag(

@@ -262,18 +262,12 @@ def test_get_prints_one_row(table):
     assert "2 values were given" in error("get", table.path, 3, 4)
 
 
-def test_scan_passes_its_condition_on(table, monkeypatch):
-    """As the text that `Table.scan` reads."""
-    given = []
-    scan = kudulite.Table.scan
-    monkeypatch.setattr(
-        kudulite.Table,
-        "scan",
-        lambda self, columns, where, **rest: given.append(where) or scan(self, columns, **rest),
-    )
-    output("scan", table.path, "--where", "k > 2 AND s != 'a'", "--limit", 1)
-    output("scan", table.path, "--limit", 1)
-    assert given == ["k > 2 AND s != 'a'", ()]
+def test_scan_takes_a_condition(table):
+    """As a text, with the columns that it names or without them."""
+    found = output("scan", table.path, "--where", "k < 3 AND s != 's1' OR k = 9", "--json")
+    assert {json.loads(line)["k"] for line in found.splitlines()} == {0, 2, 9}
+    assert output("scan", table.path, "--where", "k = 7", "--columns", "s").split() == ["s", "s7"]
+    assert "'x'" in error("scan", table.path, "--where", "x = 1")
 
 
 def test_a_wide_table_is_not_cut_in_a_pipe(tmp_path):
