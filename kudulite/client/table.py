@@ -103,6 +103,9 @@ class Table(BatchOperations, RowOperations):
         """Return the number of rows now, from metadata; the same as `live_row_count`."""
         return self.live_row_count
 
+    # Neither `for row in table` nor `name in table` would do what it says; see `scan` and `schema`.
+    __iter__ = None
+
     def __bool__(self) -> bool:
         """Return True, also for a table without rows."""
         return True
