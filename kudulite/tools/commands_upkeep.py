@@ -19,6 +19,7 @@ from kudulite.table.folder import path_of
 from kudulite.table.garbage_collection import GRACE_SECONDS, STAGING_GRACE_SECONDS
 from kudulite.table.maintenance import MaintenanceResult, Report, compact_table, maintain_table
 from kudulite.tablet.maintenance_policy import MaintenanceOperation
+from kudulite.tools.commands_write import print_result
 from kudulite.tools.doctor import diagnose
 from kudulite.tools.output import (
     AsJson,
@@ -219,8 +220,20 @@ def _print_damage(damaged: dict[str, list[str]], as_json: bool) -> None:
 
 
 def restore(
-    target: BackupSetPath,
-    path: TablePath,
+    source: Annotated[
+        str,
+        typer.Argument(metavar="SET", help="The directory of the backups; with --to, a table."),
+    ],
+    path: Annotated[
+        str | None, typer.Argument(metavar="PATH", help="The folder of the restored table.")
+    ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MOMENT",
+            help="Without backups: the rows of that moment of a table become the rows of now.",
+        ),
+    ] = None,
     at: Annotated[
         str | None,
         typer.Option(help="A backup's id, or a moment: the newest backup at or before it."),
@@ -228,9 +241,22 @@ def restore(
     overwrite: Annotated[bool, typer.Option(help="Replace an existing table.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Restore a table from its backups, or continue an interrupted restore."""
+    """Restore a table from its backups, or bring a table back to a moment of its past.
+
+    An interrupted restore from backups continues.
+    """
+    if to is not None:
+        if path is not None or at is not None or overwrite:
+            raise UsageError("restore --to takes a table only: kudulite restore TABLE --to MOMENT")
+        table = kudulite.open_table(source)
+        with Progress(f"restoring {table.name}"):
+            result = table.restore(to)
+        print_result(result, as_json)
+        return
+    if path is None:
+        raise UsageError("restore takes SET and PATH, or a table and --to MOMENT")
     with (
-        kudulite.begin_restore(target, path, at=at, overwrite=overwrite) as job,
+        kudulite.begin_restore(source, path, at=at, overwrite=overwrite) as job,
         Progress(f"restoring {path}") as progress,
     ):
         job.run(lambda done, count: progress.say(f"restoring {path}: {done} of {count} files"))

@@ -365,6 +365,11 @@ def _write(
     except BaseException:
         write.abort()
         raise
+    print_result(result, as_json)
+
+
+def print_result(result: kudulite.WriteResult, as_json: bool) -> None:
+    """Print the row counts of a write and its version."""
     counts: dict[str, Any] = {
         name: getattr(result, name) for name in ("inserted", "updated", "deleted", "ignored")
     }

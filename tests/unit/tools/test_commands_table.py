@@ -151,6 +151,21 @@ def test_tags_are_made_listed_and_deleted(path):
     assert "has no tag 'audit'; tags: none" in error("untag", path, "audit")
 
 
+def test_restore_brings_a_table_back_to_a_moment(path):
+    """As printed by `versions`; backups and moments are not mixed."""
+    table = kudulite.open_table(path)
+    moment = table.current_timestamp()
+    table.upsert([{"id": 1, "host": "a", "load": 9.0}, {"id": 2, "host": "b", "load": 1.0}])
+    found = value("restore", path, "--to", moment)
+    assert (found["updated"], found["deleted"]) == (1, 1)
+    assert table.scan(["id", "load"]).to_pylist() == [{"id": 1, "load": 0.5}]
+    assert output("restore", path, "--to", moment).startswith("nothing changed; version ")
+    for wrong in (("restore", path, path, "--to", moment), ("restore", path)):
+        assert "restore takes SET and PATH" in error(*wrong) or "takes a table only" in error(
+            *wrong
+        )
+
+
 def test_versions_are_listed_newest_first(path):
     """As `Table.versions` has them; a row of a log is in no version."""
     table = kudulite.open_table(path)

@@ -78,6 +78,25 @@ def test_a_killed_writer_loses_no_durable_row(tmp_path):
 
 
 @pytest.mark.full
+def test_a_wrong_load_is_undone(tmp_path):
+    """The list of versions has the moment before it, and what was undone stays readable."""
+    path = tmp_path / "root" / "t"
+    output("create", path, "id:int64", "note:string", "--primary-key", "id")
+    pq.write_table(pa.table({"id": range(4000), "note": ["x"] * 4000}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"id": range(2000, 6000), "note": ["wrong"] * 4000}), tmp_path / "b")
+    output("load", path, tmp_path / "a.parquet")
+    rows = output("scan", path, "--ordered", "--json")
+    output("upsert", path, tmp_path / "b", "--format", "parquet")
+    wrong, right = (version["time"] for version in value("versions", path)[:2])
+    found = value("restore", path, "--to", right)
+    assert (found["updated"], found["deleted"]) == (2000, 2000)
+    assert output("scan", path, "--ordered", "--json") == rows
+    undone = output("scan", path, "--where", "note = 'wrong'", "--at", wrong, "--json")
+    assert len(undone.splitlines()) == 4000
+    assert value("versions", path)[0]["operation"] == "restore"
+
+
+@pytest.mark.full
 def test_a_damaged_table_is_restored(tmp_path):
     """`check` names each damaged file; the backups are verified and give every row back."""
     path, target = tmp_path / "root" / "t", tmp_path / "backups"
