@@ -138,6 +138,13 @@ CASES: dict[str, Callable[[User], object]] = {
         pd.DataFrame({"id": [3, 4], "city": ["a", 7]})
     ),
     "bytes in a text column": lambda u: u.people.upsert(pa.table({"id": [3], "city": [b"Bari"]})),
+    "where='upper(city) = …'": lambda u: u.people.scan(where="upper(city) = 'ROME'"),
+    "where='town = …'": lambda u: u.people.scan(where="town = 'Rome'"),
+    "where='city = '": lambda u: u.people.scan(where="city = "),
+    "where={'city': 'Rome'}": lambda u: u.people.scan(where={"city": "Rome"}),  # type: ignore[arg-type]
+    "where=('city', 'like', 'R%')": lambda u: u.people.scan(where=("city", "like", "R%")),
+    "& without parentheses": lambda u: u.people["id"] == 1 & u.people["city"] == "Rome",  # type: ignore[operator]
+    "and between conditions": lambda u: (u.people["id"] == 1) and (u.people["city"] == "Rome"),
     "an object of a deleted table": User.use_after_a_new_creation,
 }
 
