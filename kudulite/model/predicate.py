@@ -54,6 +54,7 @@ from kudulite.model.predicate_constraint import (
 from kudulite.model.schema import Schema
 from kudulite.model.types import ColumnType, joined
 
+_FEW_ROWS = 8  # copying an eighth of the rows costs less than comparing all of them
 _FEW_RANGES = 4  # up to here, comparisons one by one are faster than a search
 
 # Minimum, maximum, number of nulls and number of rows of a column's values; each may be None.
@@ -119,7 +120,13 @@ class BoundPredicates:
             if not result.any():
                 return result
         for disjunction in self.disjunctions:
-            result &= disjunction.evaluate(batch)
+            if np.count_nonzero(result) * _FEW_ROWS > batch.num_rows:
+                result &= disjunction.evaluate(batch)
+                continue
+            # A list of keys has many branches, and what they all imply leaves few rows.
+            left, names = np.flatnonzero(result), disjunction.columns
+            rows = [batch.column(name).take(pa.array(left)) for name in names]
+            result[left] = disjunction.evaluate(pa.Table.from_arrays(rows, names))
         return result
 
     def may_match_statistics(

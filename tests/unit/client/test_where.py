@@ -93,6 +93,7 @@ def holds(found: NativeCondition | NativeDisjunction, row: dict) -> bool:
     return all(truth(("test", name, op, literal), {name: value}) for op, literal in tests)
 
 
+@pytest.mark.both
 def test_every_read_returns_the_rows_that_match(core: CoreTables):
     """Scans in any order, counts, tokens, changes, engines: now and in the past."""
     table, moments = changed_table(core)

@@ -223,3 +223,16 @@ def test_predicates_have_operators_for_all_negations():
     for op in ("=", "<", "<=", "in", "is_null", "starts_with"):
         predicate = Predicate("a", op, None if op == "is_null" else ("x",) if op == "in" else "x")
         assert ~predicate != predicate and ~~predicate == predicate
+
+
+def test_a_long_list_of_keys_is_evaluated_on_the_rows_that_are_left():
+    """What all branches imply leaves a few rows; the answer is that of all rows."""
+    numbers = np.random.default_rng(3).integers(0, 100, (2, 5_000))
+    batch = pa.record_batch({"a": numbers[0], "b": numbers[1]})
+    names = ["a", "b"]
+    schema = Schema.build([Column(-1, name, int64, nullable=False) for name in names], names)
+    for count in (1, 3, 30, 300):
+        wanted = {tuple(pair) for pair in numbers[:, :count].T.tolist()} | {(-1, 5)}
+        where = [[("a", "=", a), ("b", "=", b)] for a, b in wanted]
+        found = bind_predicates(parse_where(where, schema), schema).evaluate(batch)
+        assert found.tolist() == [tuple(pair) in wanted for pair in numbers.T.tolist()]
