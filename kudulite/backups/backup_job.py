@@ -55,7 +55,7 @@ from kudulite.client.client import open_table
 from kudulite.client.table import Table, store_of
 from kudulite.client.tokens import ChangeToken, ScanToken
 from kudulite.errors import ConflictError, CorruptionError, StorageError
-from kudulite.fs.file_system import FileSystem, check_length, read_file
+from kudulite.fs.file_system import FileSystem, check_length, entries_of, exists, read_file
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.table.folder import path_of
 from kudulite.table.read_request import ChangePlan, ReadRequest, RowPlan
@@ -89,7 +89,7 @@ class BackupJob(LockedJob):
     def _begin(self) -> None:
         table, backups = self._table, self._set
         for path in backups.folders():
-            if (path / MANIFEST_NAME).exists() and (path / PLAN_NAME).exists():
+            if exists(path / MANIFEST_NAME) and exists(path / PLAN_NAME):
                 clean_folder(backups, backups.read(path.name))
         parent = backups.newest()
         self.why_full = why_not_incremental(table, backups, parent, self._full)
@@ -104,7 +104,7 @@ class BackupJob(LockedJob):
     def _publish_plan(self) -> None:
         plan, file_system = self._plan, self._set.file_system
         folder = self._set.folder / plan.head.id
-        if (folder / MANIFEST_NAME).exists():
+        if exists(folder / MANIFEST_NAME):
             raise ConflictError(
                 f"{folder}: this backup exists, and the table has not changed since then"
             )
@@ -254,7 +254,7 @@ def clean_folder(backups: BackupSet, backup: Backup) -> None:
     The plan is removed last: a folder with a manifest and a plan is cleaned by the next backup.
     """
     kept = {MANIFEST_NAME, *(file.ref.name for file in backup.files)}
-    found = sorted(path for path in backup.path.iterdir() if path.name not in kept)
+    found = [path for path in entries_of(backup.path) if path.name not in kept]
     for path in [*(p for p in found if p.name != PLAN_NAME), backup.path / PLAN_NAME]:
         backups.file_system.remove(path)
 
@@ -304,7 +304,7 @@ class BackupPiece:
         return PieceResult.decode(read_file(self.result_path), str(self.result_path))
 
     def _is_done(self) -> bool:
-        if not self.result_path.exists():
+        if not exists(self.result_path):
             return False
         try:
             result = self.result()

@@ -28,7 +28,7 @@ from kudulite.errors import (
     TimestampError,
     UsageError,
 )
-from kudulite.fs.file_system import read_file
+from kudulite.fs.file_system import exists, read_file
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.table.history import check_not_ancient
 from kudulite.table.manifest import Manifest
@@ -95,7 +95,7 @@ def plan_to_continue(
     newest = backups.newest()
     found = None
     for path in reversed(backups.folders()):
-        if (path / MANIFEST_NAME).exists():
+        if exists(path / MANIFEST_NAME):
             continue
         plan = _read_plan(path)
         if found is None and plan is not None and plan.has_content_hash == content_hash:

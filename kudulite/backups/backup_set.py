@@ -31,7 +31,7 @@ from kudulite.backups.format import (
     readable_body,
 )
 from kudulite.errors import CorruptionError, FormatVersionError, NotFoundError, StorageError
-from kudulite.fs.file_system import FileSystem, read_file, verify_file
+from kudulite.fs.file_system import FileSystem, entries_of, exists, read_file, verify_file
 from kudulite.fs.json_form import Stored
 from kudulite.fs.lock import TabletLock, create_lock_file
 from kudulite.model.aliases import Moment
@@ -126,20 +126,16 @@ class BackupSet:
 
     def folders(self) -> list[Path]:
         """Return the folders of all backups, the oldest first, unfinished ones included."""
-        try:
-            found = [path for path in self.folder.iterdir() if moment_of_id(path.name) is not None]
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        return sorted(found)
+        return [path for path in entries_of(self.folder) if moment_of_id(path.name) is not None]
 
     def ids(self) -> list[str]:
         """Return the ids of the finished backups, the oldest first."""
-        return [path.name for path in self.folders() if (path / MANIFEST_NAME).exists()]
+        return [path.name for path in self.folders() if exists(path / MANIFEST_NAME)]
 
     def read(self, backup: str) -> Backup:
         """Read one backup's manifest. Raises NotFoundError listing the backups, CorruptionError."""
         path = self.folder / backup
-        if moment_of_id(backup) is None or not (path / MANIFEST_NAME).exists():
+        if moment_of_id(backup) is None or not exists(path / MANIFEST_NAME):
             raise NotFoundError(f"{self.folder} has no backup {backup!r}; {self._listed()}")
         return Backup.decode(read_file(path / MANIFEST_NAME), path)
 

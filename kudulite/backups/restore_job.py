@@ -67,7 +67,7 @@ from kudulite.errors import (
     StorageError,
     TableExistsError,
 )
-from kudulite.fs.file_system import encode_checked_json, read_file
+from kudulite.fs.file_system import encode_checked_json, exists, read_file
 from kudulite.model.aliases import Moment
 from kudulite.table.alter import TableDraft, alter_table
 from kudulite.table.folder import path_of
@@ -194,7 +194,7 @@ class RestoreJob(LockedJob):
 
     def _begin(self) -> None:
         """Find the hidden table of this chain, or make it anew."""
-        if not (self._folder / LOCK_NAME).exists():
+        if not exists(self._folder / LOCK_NAME):
             raise LockTimeoutError(
                 f"{self._folder}: another restore has just ended; look at its table"
             )
@@ -233,7 +233,7 @@ class RestoreJob(LockedJob):
     def _check_target(self, state: dict[str, Any] | None) -> None:
         """Raise TableExistsError unless the name is free, or may be taken."""
         folder = self._target.folder
-        if not folder.exists() or self._is_named(state):
+        if not exists(folder) or self._is_named(state):
             return
         if not self._target.exists():
             raise TableExistsError(f"cannot restore to {folder}: it exists and is not a table")

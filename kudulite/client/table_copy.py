@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import os
 import uuid
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 from kudulite.errors import ConflictError, CorruptionError, SchemaError, TableExistsError
-from kudulite.fs.file_system import FileRef, FileSystem
+from kudulite.fs.file_system import FileRef, FileSystem, entries_of, exists, storage_errors
 from kudulite.fs.lock import create_lock_file
 from kudulite.table.alter import alter_table
 from kudulite.table.folder import MANIFEST_FOLDER, STAGING_FOLDER, TABLET_FOLDER
@@ -99,7 +100,7 @@ def _places(source: TableStore, path: Path) -> tuple[TableStore, TableStore]:
     """Return where the copy is built, empty, and where it will be."""
     place = Path(os.path.abspath(path))
     target = TableStore(table_folder(place.parent, place.name), source.environment)
-    if place.exists():
+    if exists(place):
         raise TableExistsError(f"cannot copy {source.name!r} to {place}: it is there")
     hidden = TableStore(place.with_name(f".copy-{place.name}"), source.environment)
     source.file_system.remove_tree(hidden.folder)
@@ -140,10 +141,16 @@ def _copy_tablet(
     return replace(entry, superblock=ref)
 
 
+def _chunks(path: Path) -> Iterator[bytes]:
+    with storage_errors("read", path), path.open("rb") as file:
+        while chunk := file.read(_READ_BYTES):
+            yield chunk
+
+
 def _copy_file(target: TableStore, folder: Path, place: Path, ref: FileRef) -> None:
     open_sink = target.file_system.open_sink
-    with open_sink(place / ref.name) as sink, (folder / ref.name).open("rb") as file:
-        while chunk := file.read(_READ_BYTES):
+    with open_sink(place / ref.name) as sink:
+        for chunk in _chunks(folder / ref.name):
             sink.write(chunk)
         found = sink.finish()
     if found != ref:
@@ -187,7 +194,7 @@ def move_table(store: TableStore, target: TableStore) -> TableStore:
     file_system = store.file_system
     with ExitStack() as stack:
         store.lock_all(stack, f"renaming of {store.name!r}")
-        if target.folder.exists():
+        if exists(target.folder):
             raise TableExistsError(
                 f"cannot rename {store.name!r}: {target.name!r} is in {target.folder.parent}"
             )
@@ -217,5 +224,6 @@ def set_table_aside(store: TableStore, work: str, *, if_version: int | None = No
 
 def remove_trash(root: Path, file_system: FileSystem) -> None:
     """Remove deleted tables, also those whose deletion was killed half way."""
-    for path in list(root.glob(f"{TRASH_PREFIX}*")):
-        file_system.remove_tree(path)
+    for path in entries_of(root):
+        if path.name.startswith(TRASH_PREFIX):
+            file_system.remove_tree(path)

@@ -369,6 +369,27 @@ class FileSystem:
         return content
 
 
+def exists(path: str | Path) -> bool:
+    """Whether there is a file or a folder at `path`. Raises StorageError."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise storage_error("read", path, error) from error
+    return True
+
+
+def entries_of(folder: Path) -> list[Path]:
+    """Return the files and folders in `folder`, sorted; none without it. Raises StorageError."""
+    try:
+        return sorted(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise storage_error("list", folder, error) from error
+
+
 def read_file(path: Path) -> bytes:
     """Return a file's bytes; StorageError when it is missing or unreadable."""
     with storage_errors("read", path):

@@ -18,7 +18,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlparse
 
 from kudulite.errors import CorruptionError, UsageError
-from kudulite.fs.file_system import storage_error
+from kudulite.fs.file_system import entries_of, exists
 
 MANIFEST_FOLDER, TABLET_FOLDER, STAGING_FOLDER = "manifest", "tablet", "staging"
 HINT_NAME = "hint"
@@ -50,12 +50,7 @@ def path_of(given: object) -> Path:
 
 def listed_versions(folder: Path) -> list[int]:
     """Return the numbers in the names of manifest files, ascending; strays are included."""
-    try:
-        names = [path.name for path in (folder / MANIFEST_FOLDER).iterdir()]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise storage_error("list", folder / MANIFEST_FOLDER, error) from error
+    names = [path.name for path in entries_of(folder / MANIFEST_FOLDER)]
     stems = [name.removesuffix(".json") for name in names if name.endswith(".json")]
     return sorted(int(stem) for stem in stems if stem.isdigit())
 
@@ -71,13 +66,13 @@ def hinted_version(folder: Path) -> int:
 def check_has_no_lost_table(folder: Path) -> None:
     """Raise CorruptionError for a folder without a version in which one was published."""
     tablets = folder / TABLET_FOLDER
-    if not tablets.is_dir() or listed_versions(folder):
+    if not exists(tablets) or listed_versions(folder):
         return
     manifest = folder / MANIFEST_FOLDER
     lost = "the folder is missing"
-    if manifest.is_dir():
-        has_rows = any(any(tablets.glob(place)) for place in ("*/rowset/*/*", "*/wal/*"))
-        if not has_rows and not (manifest / HINT_NAME).exists():
+    if exists(manifest):
+        places = [tablet / name for tablet in entries_of(tablets) for name in ("rowset", "wal")]
+        if not any(map(entries_of, places)) and not exists(manifest / HINT_NAME):
             return
         lost = "the folder has no version"
     raise CorruptionError(
@@ -88,9 +83,9 @@ def check_has_no_lost_table(folder: Path) -> None:
 
 def contents(folder: Path) -> str:
     """Return what is there instead of a table, for a message."""
-    if not folder.exists():
+    if not exists(folder):
         return "the folder does not exist; create the table first"
     if not folder.is_dir():
         return "it is a file"
-    names = sorted(path.name for path in folder.iterdir())[:5]
+    names = [path.name for path in entries_of(folder)][:5]
     return f"expected a folder manifest/ with versions, found {', '.join(names) or 'nothing'}"

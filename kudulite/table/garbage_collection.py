@@ -18,11 +18,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from kudulite.errors import StorageError
+from kudulite.fs.file_system import entries_of, storage_error
 from kudulite.table.folder import MANIFEST_FOLDER, STAGING_FOLDER, TABLET_FOLDER
 from kudulite.table.manifest import Manifest, manifest_name
 from kudulite.table.stage import read_pinned_version
@@ -48,7 +50,7 @@ def collect_staging_garbage(store: TableStore, grace_seconds: float = STAGING_GR
     """Remove staging folders in which nothing was written during the grace time."""
     horizon = time.time() - grace_seconds
     count = 0
-    for folder in _entries(store.folder / STAGING_FOLDER):
+    for folder in entries_of(store.folder / STAGING_FOLDER):
         if _is_older(folder, horizon):
             store.file_system.remove_tree(folder)
             count += 1
@@ -60,7 +62,7 @@ def open_writes(store: TableStore) -> list[str]:
 
     Each pins the version that it read, with its files.
     """
-    folders = _entries(store.folder / STAGING_FOLDER)
+    folders = entries_of(store.folder / STAGING_FOLDER)
     return [folder.name for folder in folders if read_pinned_version(folder) is not None]
 
 
@@ -82,7 +84,7 @@ def collect_garbage(
             _read_versions(store, manifests)
             kept = _referenced(store, entry.id, manifests)
             for path in _files(store.tablet_folder(entry.id)):
-                if path in kept or (found := path.stat()).st_mtime >= horizon:
+                if path in kept or (found := _stat(path)).st_mtime >= horizon:
                     continue
                 byte_count += found.st_size
                 file_count += 1
@@ -100,10 +102,10 @@ def superseded_bytes(store: TableStore) -> int:
     """
     manifest = store.newest()
     total = 0
-    for folder in _entries(store.folder / TABLET_FOLDER):
+    for folder in entries_of(store.folder / TABLET_FOLDER):
         kept = _referenced(store, folder.name, {manifest.version: manifest})
         with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-            total += sum(path.stat().st_size for path in _files(folder) if path not in kept)
+            total += sum(_stat(path).st_size for path in _files(folder) if path not in kept)
     return total
 
 
@@ -112,14 +114,14 @@ def _collect_versions(store: TableStore, grace_seconds: float) -> int:
     horizon = time.time() - grace_seconds
     versions = store.versions()
     # Read after the versions: a write that begins meanwhile pins one that is listed.
-    pins = [read_pinned_version(folder) for folder in _entries(store.folder / STAGING_FOLDER)]
+    pins = [read_pinned_version(folder) for folder in entries_of(store.folder / STAGING_FOLDER)]
     oldest_pinned = min((pin for pin in pins if pin is not None), default=None)
     count = 0
     for version, successor in itertools.pairwise(versions):
         is_pinned = oldest_pinned is not None and version >= oldest_pinned
         path = store.folder / MANIFEST_FOLDER / manifest_name(successor)
         try:
-            is_young = path.stat().st_mtime >= horizon
+            is_young = _stat(path).st_mtime >= horizon
         except FileNotFoundError:
             break  # removed by another process
         if is_pinned or is_young:
@@ -172,7 +174,22 @@ def _referenced(store: TableStore, tablet_id: str, manifests: dict[int, Manifest
 
 
 def _files(folder: Path) -> list[Path]:
-    return [path for path in folder.rglob("*") if path.is_file()]
+    try:
+        return [path for path in folder.rglob("*") if path.is_file()]
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise storage_error("list", folder, error) from error
+
+
+def _stat(path: Path) -> os.stat_result:
+    """Return the file's size and times. Raises FileNotFoundError, StorageError for other errors."""
+    try:
+        return path.stat()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise storage_error("read", path, error) from error
 
 
 def _collect_tablets(store: TableStore, manifests: dict[int, Manifest], horizon: float) -> None:
@@ -192,21 +209,16 @@ def _collect_tablets(store: TableStore, manifests: dict[int, Manifest], horizon:
 
 def _unknown_tablets(store: TableStore, manifests: dict[int, Manifest]) -> list[Path]:
     known = {entry.id for manifest in manifests.values() for entry in manifest.readable_tablets}
-    return [folder for folder in _entries(store.folder / TABLET_FOLDER) if folder.name not in known]
+    return [
+        folder for folder in entries_of(store.folder / TABLET_FOLDER) if folder.name not in known
+    ]
 
 
 def _remove_empty_folders(folder: Path, horizon: float) -> None:
-    for path in _entries(folder):
+    for path in entries_of(folder):
         with contextlib.suppress(OSError):  # not empty, just filled, or removed meanwhile
             if path.stat().st_mtime < horizon:
                 path.rmdir()
-
-
-def _entries(folder: Path) -> list[Path]:
-    try:
-        return sorted(folder.iterdir())
-    except FileNotFoundError:
-        return []
 
 
 def _is_older(folder: Path, horizon: float) -> bool:
@@ -220,6 +232,8 @@ def _is_older(folder: Path, horizon: float) -> bool:
         return all(path.stat().st_mtime < horizon for path in folder.rglob("*"))
     except FileNotFoundError:
         return False
+    except OSError as error:
+        raise storage_error("read", folder, error) from error
 
 
 def _collect_temporaries(store: TableStore, horizon: float) -> None:
@@ -228,6 +242,6 @@ def _collect_temporaries(store: TableStore, horizon: float) -> None:
     Never sooner than the usual grace time: one that is under way needs its file.
     """
     horizon = min(horizon, time.time() - GRACE_SECONDS)
-    for path in _entries(store.folder / MANIFEST_FOLDER):
+    for path in entries_of(store.folder / MANIFEST_FOLDER):
         if path.name.startswith(".") and _is_older(path, horizon):
             store.file_system.remove(path)

@@ -32,6 +32,7 @@ import numpy as np
 import pyarrow as pa
 
 from kudulite.errors import ConflictError, OptionError, RowError, SchemaError, StorageError
+from kudulite.fs.file_system import entries_of, exists
 from kudulite.model.column_cast import cast_to_column
 from kudulite.model.hybrid_time import format_timestamp
 from kudulite.table.folder import STAGING_FOLDER
@@ -371,7 +372,7 @@ def begin_write(store: TableStore, state: WriteState) -> bool:
     again on the newest version.
     """
     if state.owner is not None:  # of its writes that were killed, and of one under way
-        for staged in (store.folder / STAGING_FOLDER).iterdir():
+        for staged in entries_of(store.folder / STAGING_FOLDER):
             if _read_pin(staged).get("owner") == state.owner:
                 _end(store, staged)
     folder = store.folder / state.folder
@@ -447,7 +448,7 @@ def new_part_folder(store: TableStore, state: WriteState) -> str:
 
 def check_write_is_open(store: TableStore, state: WriteState) -> None:
     """Raise ConflictError unless the staging folder of a write is there."""
-    if not (store.folder / state.folder / WRITE_FILE).exists():
+    if not exists(store.folder / state.folder / WRITE_FILE):
         raise ConflictError(
             f"table {store.name!r}: write {state.write_id} was aborted, or removed as abandoned;"
             " write again"

@@ -293,6 +293,8 @@ class TableStore:
             found = os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
+        except OSError as error:
+            raise storage_error("read", path, error) from error
         return found.st_ino, found.st_mtime_ns
 
     @cached_property

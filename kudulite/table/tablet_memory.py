@@ -37,7 +37,7 @@ from pathlib import Path
 
 from kudulite.delta.delta_file import create_delta_file
 from kudulite.errors import StorageError
-from kudulite.fs.file_system import read_ranges
+from kudulite.fs.file_system import exists, read_ranges
 from kudulite.fs.lock import TabletLock, read_lock_file
 from kudulite.model.schema import Schema
 from kudulite.rowset.disk_rowset import DiskRowSet
@@ -162,10 +162,10 @@ def _is_longer(folder: Path, end: WalPosition) -> bool:
     """Whether there is more of the log behind `end` than zeros."""
     if not os.path.exists(folder):  # most tablets have no log, and every scan asks for each
         return False
-    if segment_path(folder, end.segment + 1).exists():
+    if exists(segment_path(folder, end.segment + 1)):
         return True
     path = segment_path(folder, end.segment)
-    if not path.exists():
+    if not exists(path):
         return False
     _, (behind,) = read_ranges(path, [(end.first_frame.offset, FRAME_HEADER_BYTES)])
     return any(behind)

@@ -39,7 +39,7 @@ import numpy as np
 from kudulite.basefile.block_cache import BlockCache
 from kudulite.delta.delta_mem_store import DeltaMemSnapshot
 from kudulite.errors import FormatVersionError
-from kudulite.fs.file_system import FileRef
+from kudulite.fs.file_system import FileRef, exists
 from kudulite.fs.json_form import checked_name, readable
 from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.model.key_array import KeyArray
@@ -262,4 +262,4 @@ def are_there(rowsets: Sequence[RowSetMeta], base: Tablet) -> bool:
     known = {ref.name for rowset in base.disk_rowsets for ref in rowset.meta.file_refs}
     new = [(meta.id, ref.name) for meta in rowsets for ref in meta.file_refs]
     folder = base.folder / ROWSET_FOLDER
-    return all(name in known or (folder / place / name).exists() for place, name in new)
+    return all(name in known or exists(folder / place / name) for place, name in new)

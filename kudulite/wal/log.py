@@ -65,7 +65,9 @@ from kudulite.fs.file_system import (
     FileSystem,
     check_crc32,
     check_format_version,
+    exists,
     read_ranges,
+    storage_error,
 )
 from kudulite.model.schema import Schema
 from kudulite.wal.record_format import (
@@ -247,6 +249,8 @@ def list_segments(folder: Path) -> list[int]:
         names = os.listdir(folder)
     except FileNotFoundError:
         return []
+    except OSError as error:
+        raise storage_error("list", folder, error) from error
     return sorted(int(match[1]) for name in names if (match := _SEGMENT_NAME.fullmatch(name)))
 
 
@@ -433,13 +437,13 @@ class WalWriter:
             if behind:  # the usual case; no segment follows one that ends with zeros
                 self._is_cut = not any(behind)
                 return self._is_cut
-        if segment_path(self._folder, self.end.segment + 1).exists():
+        if exists(segment_path(self._folder, self.end.segment + 1)):
             return False
         if self.end.segment == 0:
             return True
         offset = self.end.first_frame.offset
         path = segment_path(self._folder, self.end.segment)
-        if not path.exists():
+        if not exists(path):
             return self.end.offset <= SEGMENT_HEADER_BYTES
         size, (behind,) = read_ranges(path, [(offset, FRAME_HEADER_BYTES)])
         return size >= offset and not any(behind)
@@ -508,9 +512,9 @@ class WalWriter:
         if self._file is None:
             end = self.end.first_frame
             path = segment_path(self._folder, end.segment)
-            if self.end.offset <= SEGMENT_HEADER_BYTES and not path.exists():
+            if self.end.offset <= SEGMENT_HEADER_BYTES and not exists(path):
                 before = segment_path(self._folder, end.segment - 1)
-                length = before.stat().st_size if before.exists() else 0
+                length = before.stat().st_size if exists(before) else 0
                 self._create_segment(end.segment, previous_length=length)
             else:
                 self._open_segment(end)
@@ -534,7 +538,7 @@ class WalWriter:
 
     def _create_segment(self, segment: int, *, previous_length: int) -> None:
         """Create a segment, durably, and continue in it."""
-        if not self._folder.exists():
+        if not exists(self._folder):
             self._file_system.make_directory(self._folder)
             self._file_system.sync_directory(self._folder.parent)
         path = segment_path(self._folder, segment)
