@@ -94,8 +94,13 @@ def activate(spark: SparkSession) -> None:
         return
     context = spark.sparkContext
     python = shutil.which(context.pythonExec) or context.pythonExec
-    if os.path.abspath(python) != os.path.abspath(sys.executable):
+    if _identity(python) != _identity(sys.executable):
         _check_import(python, context.environment.get("PYTHONPATH", ""))
+
+
+def _identity(python: str) -> tuple[str, str]:
+    """Return what an interpreter's packages depend on: its folder, and the program behind links."""
+    return os.path.dirname(os.path.abspath(python)), os.path.realpath(python)
 
 
 @functools.cache

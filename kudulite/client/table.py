@@ -197,12 +197,13 @@ class Table(BatchOperations, RowOperations):
         ordered: bool = False,
         limit: int | None = None,
     ) -> Scan:
-        """Plan a scan at one moment: now, or `at` (datetime, ISO text, HybridTime; inclusive).
+        """Plan a scan at one moment: now, or `at` (datetime with a zone, ISO text, HybridTime).
 
-        A tagged moment is `at=table.tags["name"]`. `where` is SQL text ("city = 'Rome' OR v != 1"),
-        a condition ((table["v"] > 3) | (table["v"] == None)), a tuple (("v", ">", 3)), or several
-        of them that must all hold. `ordered` gives key order over all tablets. Raises OptionError,
-        ColumnNotFoundError, SchemaError, TimestampError.
+        The moment is inclusive. A tagged one is `at=table.tags["name"]`. `where` is SQL text
+        ("city = 'Rome' OR v != 1"), a condition ((table["v"] > 3) | (table["v"] == None)), a tuple
+        (("v", ">", 3)), or several of them that must all hold. `ordered` gives key order over all
+        tablets. Raises OptionError, ColumnNotFoundError, SchemaError, and TimestampError for a
+        moment without a zone, before the creation of the table or the AHM, or ahead of the clock.
         """
         request = ReadRequest.of(columns, where, at=at, ordered=ordered, limit=limit)
         return Scan(self._store, request)
@@ -306,7 +307,8 @@ class Table(BatchOperations, RowOperations):
     ) -> Changes:
         """Return what changed in (start, end], one row per key; `end` None is now.
 
-        The moments are given as the `at` of a scan. Each row has `_change_type` (insert, update,
+        The moments are given as the `at` of a scan, but `start` may be before the table's creation,
+        for instance 0: all rows are changes then. Each row has `_change_type` (insert, update,
         delete) and `_commit_timestamp`, the time of its newest change in the window. With
         images="both" it also has `_before`, the row at `start`. Rows both inserted and deleted
         inside the window are not returned. A row is returned if it meets `where` at the start or at

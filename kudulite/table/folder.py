@@ -45,7 +45,10 @@ def path_of(given: object) -> Path:
         )
     if match is not None:
         text = unquote(urlparse(text).path)
-    return Path(os.path.abspath(os.path.expanduser(text)))
+    expanded = os.path.expanduser(text)
+    if expanded.startswith("~"):
+        raise UsageError(f"{text!r}: there is no such user; a folder of this name is './{text}'")
+    return Path(os.path.abspath(expanded))
 
 
 def listed_versions(folder: Path) -> list[int]:

@@ -1,4 +1,4 @@
-"""The mistakes of a new user: each whole message is compared to golden/first_hour.txt.
+"""The first hour of a user: results and whole messages of calls are in golden/first_hour.txt.
 
 Paths, moments and numbers of the run are replaced. After a message was changed, delete the file,
 run the test, which writes it, and read the difference.
@@ -22,6 +22,7 @@ from kudulite.errors import KuduliteError
 from tests.support.tables.core_tables import CoreTables
 
 GOLDEN = Path(__file__).parent / "golden" / "first_hour.txt"
+UTC = datetime.UTC
 NAIVE = datetime.datetime(2026, 11, 21, 10)
 OLD = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
 SCHEMA = pa.schema({"id": pa.int64(), "city": pa.string(), "seen": pa.timestamp("us", "UTC")})
@@ -46,6 +47,24 @@ class User:
         """Create a table; the types are wrong on purpose."""
         create: Callable[..., object] = self.client.create_table
         create("new", schema, primary_key=primary_key, **options)
+
+    def create_of_a_frame(self) -> str:
+        """With pandas' default of nanoseconds; the rows are written by a call of their own."""
+        frame = pd.DataFrame({"city": ["Bari"], "id": [7], "day": pd.to_datetime(["2026-11-21"])})
+        table = self.client.create_table("frame", frame, primary_key="id")
+        table.insert(frame)
+        return f"{table.schema}\n{table.get(7)}"
+
+    def write_an_empty_column(self) -> str:
+        """Pandas makes doubles of it."""
+        self.people.upsert(pd.DataFrame({"id": [9], "city": [float("nan")]}))
+        return str(self.people.get(9))
+
+    def read_now(self) -> str:
+        """Both ways that the message for a naive datetime gives."""
+        now = datetime.datetime.now()
+        found = [self.people.scan(at=at) for at in (now.astimezone(), datetime.datetime.now(UTC))]
+        return f"{[scan.count() for scan in found]} rows, {self.people.changes(0).count()} changes"
 
     def use_after_a_new_creation(self) -> None:
         """Hold a table while another one takes its name."""
@@ -101,6 +120,7 @@ class User:
 
 MIXED = pd.DataFrame({"id": [1, 2], "name": ["a", 7]})
 CASES: dict[str, Callable[[User], object]] = {
+    "at=now.astimezone(), at=datetime.now(timezone.utc), changes(0)": User.read_now,
     "at=datetime.now()": lambda u: u.people.scan(at=NAIVE),
     "at=date.today()": lambda u: u.people.scan(at=NAIVE.date()),
     "changes(datetime.now())": lambda u: u.people.changes(NAIVE),
@@ -125,6 +145,8 @@ CASES: dict[str, Callable[[User], object]] = {
     "table(…) with a lost manifest": User.open_a_lost_table,
     "create_table(…) over a lost manifest": User.create_over_a_lost_table,
     "close() with rows in a session": User.close_with_unflushed_rows,
+    "create_table(name, df, primary_key='id')": User.create_of_a_frame,
+    "a column of pandas without values": User.write_an_empty_column,
     "create_table(name, 5)": lambda u: u.create(5),
     "create_table(name, df) without a key": lambda u: u.create(pd.DataFrame({"id": [1]}), None),
     "create_table(name, a dict of types)": lambda u: u.create({"id": "int64"}),
@@ -154,8 +176,8 @@ def said(case: Callable[[User], object], user: User) -> str:
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         try:
-            case(user)
-            lines = []
+            result = case(user)
+            lines = [result] if isinstance(result, str) else []
         except KuduliteError as error:
             lines = [f"{type(error).__name__}: {error}"]
     lines = [f"{each.category.__name__}: {each.message}" for each in found] + lines

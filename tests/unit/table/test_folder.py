@@ -18,7 +18,16 @@ def test_paths_of_users(monkeypatch, tmp_path):
         assert path_of(given) == tmp_path / "a b"
     assert path_of("./~") == tmp_path / "~"
     assert path_of("a:b") == tmp_path / "a:b"
-    for given in ("s3://b/wh", "hdfs:/wh", Path("gs://b/wh"), "", None, 5, b"wh"):
+    for given in (
+        "s3://b/wh",
+        "hdfs:/wh",
+        Path("gs://b/wh"),
+        "~nobody-here/wh",
+        "",
+        None,
+        5,
+        b"wh",
+    ):
         with pytest.raises(UsageError):
             path_of(given)
     assert list(tmp_path.iterdir()) == []
