@@ -297,8 +297,12 @@ class HistoryState:
 
     @property
     def first_legal(self) -> int:
-        """The first moment that the mark found last does not pass while it is looked at."""
-        return self.mark + SLACK if self.setup.tick else self.mark
+        """The first moment that the mark found last does not pass while it is looked at.
+
+        The table exists at it.
+        """
+        mark = self.mark + SLACK if self.setup.tick else self.mark
+        return max(mark, self.manifest.created)
 
     def moment(self, at: int | None) -> int | None:
         """A legal moment that a number stands for, or one right before it; None is now."""
