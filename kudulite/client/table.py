@@ -307,10 +307,10 @@ class Table(BatchOperations, RowOperations):
     ) -> Changes:
         """Return what changed in (start, end], one row per key; `end` None is now.
 
-        The moments are given as the `at` of a scan, but `start` may be before the table's creation,
-        for instance 0: all rows are changes then. Each row has `_change_type` (insert, update,
-        delete) and `_commit_timestamp`, the time of its newest change in the window. With
-        images="both" it also has `_before`, the row at `start`. Rows both inserted and deleted
+        The moments are given as the `at` of a scan. A `start` of 0 is the creation of the table, so
+        all rows are changes; it is refused once the AHM is later. Each row has `_change_type`
+        (insert, update, delete) and `_commit_timestamp`, the time of its newest change in the
+        window. With images="both" it also has `_before`, the row at `start`. Rows both inserted and deleted
         inside the window are not returned. A row is returned if it meets `where` at the start or at
         the end of the window. `Timestamp.array` turns `_commit_timestamp` into times.
 

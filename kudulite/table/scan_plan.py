@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from kudulite.errors import ConflictError, TimestampError
 from kudulite.model.condition import Condition
-from kudulite.model.hybrid_time import format_timestamp, misread_number
+from kudulite.model.hybrid_time import format_timestamp, misread_number, physical_microseconds
 from kudulite.model.predicate import BoundPredicates
 from kudulite.model.schema import Column, Schema
 from kudulite.model.types import ColumnType
@@ -165,16 +165,15 @@ def tightest(choose: Callable[[list[bytes]], bytes], *bounds: bytes | None) -> b
 def choose_window(store: TableStore, start: Any, end: Any) -> tuple[int, int]:
     """Return the HybridTimes of a window, safe in all tablets; `end` None is now.
 
-    A window may start before the table was created, for instance at 0, and begins at the creation
-    then: the table had no rows before, and every commit is later. Raises TimestampError for a
-    moment ahead of the clock or before the ancient history mark, for an end before the creation,
-    and when the window ends before it starts.
+    A start of 0 is the creation of the table: no row is older, and every commit is later. Raises
+    TimestampError for a moment ahead of the clock or before the ancient history mark, for an end
+    before the creation, and when the window ends before it starts.
     """
     manifest = store.newest()
     after = moment_of(store, manifest, start)
-    if after < manifest.created:
-        if misread_number(start):
-            check_readable(store, manifest, after, start)
+    if misread_number(start):
+        check_readable(store, manifest, after, start)
+    if physical_microseconds(after) == 0:
         after = manifest.created
     if end is not None and (before := moment_of(store, manifest, end)) < after:
         check_readable(store, manifest, before, end)

@@ -130,8 +130,8 @@ class LookSteps(HistoryState):
         """A moment before the mark cannot be read."""
         mark = self.settle_mark()
         moment = mark - 1 - distance
-        if moment <= 0 or (how == "changes" and mark <= self.manifest.created):
-            return  # changes may begin before the creation, and have no row of before
+        if moment <= 0:
+            return
         table = self.tables[client]
         reads: dict[str, Callable[[], object]] = {
             "scan": lambda: table.scan(at=moment).to_arrow(),
