@@ -4,13 +4,17 @@ A `python` block holds a session as typed, `>>>` and what it prints, and runs as
 blocks of one document share their names. `sh` blocks are for people, but see the README's two.
 """
 
+import ast
 import doctest
 import importlib
+import json
 import re
 from pathlib import Path
 
 import pytest
 
+import kudulite
+import kudulite_spark
 from tests.support.source_tree import project_tree
 
 ROOT = Path(__file__).parents[2]
@@ -140,6 +144,13 @@ def test_the_architecture_names_every_file():
     assert [str(path) for path in expected if (ROOT / path).resolve() not in linked] == []
 
 
+def test_the_reference_has_every_public_name():
+    """Each name of `kudulite` and of `kudulite_spark` stands in docs/api.md, as code."""
+    page = (ROOT / "docs" / "api.md").read_text()
+    present = set(re.findall(r"(?:kudulite\.|kudulite_spark\.|`)(\w+)", page))
+    assert {*kudulite.__all__, *kudulite_spark.__all__} - present == set()
+
+
 def test_the_readme_has_two_commands_and_ci_runs_the_second():
     """One runs the example, the other the tests, each from a fresh checkout."""
     example, tests = (
@@ -150,3 +161,18 @@ def test_the_readme_has_two_commands_and_ci_runs_the_second():
     )
     assert example.endswith("examples/flights.py")
     assert tests in (ROOT / ".ci" / "run").read_text()
+
+
+def test_the_notebook_runs(tmp_path, monkeypatch):
+    """Each cell of examples/tour.ipynb runs; the last value of a cell has HTML or a repr."""
+    monkeypatch.chdir(tmp_path)
+    cells = json.loads((ROOT / "examples" / "tour.ipynb").read_text())["cells"]
+    names: dict = {}
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            body = ast.parse("".join(cell["source"])).body
+            last = body.pop() if isinstance(body[-1], ast.Expr) else None
+            exec(compile(ast.Module(body, []), "tour", "exec"), names)
+            if last is not None:
+                shown = eval(compile(ast.Expression(last.value), "tour", "eval"), names)
+                assert getattr(shown, "_repr_html_", shown.__repr__)()
