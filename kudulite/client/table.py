@@ -310,9 +310,9 @@ class Table(BatchOperations, RowOperations):
         The moments are given as the `at` of a scan. A `start` of 0 is the creation of the table, so
         all rows are changes; it is refused once the AHM is later. Each row has `_change_type`
         (insert, update, delete) and `_commit_timestamp`, the time of its newest change in the
-        window. With images="both" it also has `_before`, the row at `start`. Rows both inserted and deleted
-        inside the window are not returned. A row is returned if it meets `where` at the start or at
-        the end of the window. `Timestamp.array` turns `_commit_timestamp` into times.
+        window. With images="both" it also has `_before`, the row at `start`. Rows both inserted and
+        deleted inside the window are not returned. A row is returned if it meets `where` at the
+        start or at the end of the window. `Timestamp.array` turns `_commit_timestamp` into times.
 
         Raises TimestampError, ColumnNotFoundError, SchemaError and OptionError.
         """

@@ -26,6 +26,7 @@ class Frame:
 
     def __init__(self) -> None:
         self.write = self
+        self.sparkSession = None
         self.calls: list[tuple] = []
         self.given: dict[str, str] = {}
 
@@ -57,6 +58,7 @@ class Frame:
 def context(tmp_path, monkeypatch) -> KuduContext:
     """A context without a session, over a directory with one table."""
     monkeypatch.setattr(kudu_context, "start_directory", lambda spark: None)
+    monkeypatch.setattr(kudu_context, "activate", lambda spark: None)
     builder = kudulite.schema_builder()
     builder.add_column("id", kudulite.int64, nullable=False)
     builder.set_primary_keys(["id"])
