@@ -8,16 +8,6 @@ operation per row that is deleted or reinserted. Merging costs O(changes), once.
 base data to the snapshot is then one array operation per changed column, however many files there
 are. Memory is a layer of its own, so that a new change in memory does not merge the files again.
 
-`scatter` and `select` apply the merged values in as few passes over the bytes as possible:
-
-    result = (base with values[i] at positions[i])[selected]
-
-Fixed-width columns are written in place through numpy, with nulls as a separate bool array, and so
-is text of which all values have one width; a base that others may read is copied before. Other text
-without a selection is chosen row by row between the base and the new values, which are spread over
-the rows without copying their bytes. Other text with a selection, and lists, are gathered once from
-both together. This is two to four times faster than a masked replace followed by a filter.
-
 **Invariants** (1) the last change, in the order drawn above, that sets a cell or that deletes or
 reinserts a row decides; an UNDO DELETE means that the row did not exist before, and a REINSERT sets
 every column; (2) row ids of merged deltas are strictly ascending; (3) an UNDO file without a change
@@ -36,27 +26,15 @@ from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from kudulite.delta.delta_file import OP_DELETE, OP_UPDATE, concat_values
 from kudulite.delta.delta_mem_store import DeltaMemSnapshot
 from kudulite.delta.delta_source import DeltaSource
+from kudulite.delta.scatter import scatter, select
 from kudulite.model.types import widened
 
 # With up to so many row ids per change a table over all ids is cheaper than sorting.
 _DENSE_FACTOR = 2
-
-# numpy types that move 1, 2, 4, 8 and 16 bytes at once; the meaning of the bytes does not matter.
-_CARRIER_OF_BITS = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64, 128: np.complex128}
-# By type id, because a type's width is slow to ask for: Arrow raises an error where it has none.
-_CARRIERS = {
-    arrow_type.id: _CARRIER_OF_BITS[arrow_type.bit_width]
-    for arrow_type in (
-        *(pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32()),
-        *(pa.uint64(), pa.float32(), pa.float64(), pa.date32(), pa.timestamp("us")),
-        pa.decimal128(1),
-    )
-}
 
 
 @dataclass(frozen=True)
@@ -442,159 +420,3 @@ def _place_of(ascending: np.ndarray, probe: int) -> int:
     """Return the place of one number in ascending ones, or -1."""
     at = int(ascending.searchsorted(probe))
     return at if at < len(ascending) and ascending[at] == probe else -1
-
-
-def select(base: pa.Array, selected: np.ndarray | None) -> pa.Array:
-    """Return `base` at the int64[m] positions `selected`; None is all of it."""
-    if selected is None:
-        return base
-    if _carrier(base) is None or base.null_count:
-        return base.take(pa.array(selected))
-    return _from_numpy(base.type, _values(base)[selected], None)
-
-
-def scatter(
-    base: pa.Array,
-    positions: np.ndarray,
-    values: pa.Array,
-    selected: np.ndarray | None = None,
-    *,
-    is_own: bool = False,
-) -> pa.Array:
-    """Return `base` with `values[i]` at `positions[i]` (strictly ascending), then `selected`.
-
-    `base` itself is changed if `is_own` allows it.
-    """
-    carrier = _carrier(base)
-    if carrier is not None:
-        return _scatter_fixed(base, positions, values, selected, is_own)
-    width = _text_width(base)
-    if width and width == _text_width(values):
-        return select(_scatter_text(base, positions, values, width, is_own), selected)
-    if pa.types.is_boolean(base.type):
-        is_new = pa.array(_flags(positions, len(base)))
-        return select(pc.replace_with_mask(base, is_new, values), selected)
-    if selected is None and (pa.types.is_string(base.type) or pa.types.is_binary(base.type)):
-        # Faster than `pa.array`.
-        bits = _bitmap(_flags(positions, len(base)))
-        is_new = pa.Array.from_buffers(pa.bool_(), len(base), [None, bits])
-        return pc.if_else(is_new, _spread(values, positions, len(base)), base)
-    source = np.arange(len(base), dtype=np.int64)
-    source[positions] = len(base) + np.arange(len(positions))
-    if selected is not None:
-        source = source[selected]
-    return pa.concat_arrays([base, values]).take(pa.array(source))
-
-
-def _scatter_fixed(
-    base: pa.Array,
-    positions: np.ndarray,
-    values: pa.Array,
-    selected: np.ndarray | None,
-    is_own: bool,
-) -> pa.Array:
-    cells = _values(base)
-    # Arrow makes the values and the validity of an array of nulls from one buffer.
-    if not is_own or base.null_count or not cells.flags.writeable:
-        cells = cells.copy()
-    cells[positions] = _values(values)
-    valid = None
-    if base.null_count or values.null_count:
-        valid = _validity(base)
-        valid[positions] = _validity(values)
-    if selected is not None:
-        cells = cells[selected]
-        valid = None if valid is None else valid[selected]
-    return _from_numpy(base.type, cells, valid)
-
-
-def _text_width(array: pa.Array) -> int:
-    """Return how many bytes each value of an array has, 0 if that differs, and for other types."""
-    is_text = pa.types.is_string(array.type) or pa.types.is_binary(array.type)
-    if not is_text or array.null_count or not len(array):
-        return 0
-    ends = _text_ends(array)
-    width = int(ends[1] - ends[0])
-    if int(ends[-1] - ends[0]) != width * len(array) or (np.diff(ends) != width).any():
-        return 0
-    return width
-
-
-def _text_ends(array: pa.Array) -> np.ndarray:
-    offsets = array.buffers()[1]
-    return np.frombuffer(offsets, np.int32, array.offset + len(array) + 1)[array.offset :]
-
-
-def _scatter_text(
-    base: pa.Array, positions: np.ndarray, values: pa.Array, width: int, is_own: bool
-) -> pa.Array:
-    """Do as `scatter` where all values have `width` bytes."""
-    cells = _text_cells(base, width)
-    is_changed = is_own and cells.flags.writeable
-    if not is_changed:
-        cells = cells.copy()
-    cells[positions] = _text_cells(values, width)
-    if is_changed:
-        return base
-    ends = np.arange(len(base) + 1, dtype=np.int32) * width
-    buffers = [None, pa.py_buffer(ends), pa.py_buffer(cells.view(np.uint8))]
-    return pa.Array.from_buffers(base.type, len(base), buffers)
-
-
-def _text_cells(array: pa.Array, width: int) -> np.ndarray:
-    """Return the bytes of values of one width, as an array of them."""
-    first = int(_text_ends(array)[0])
-    return np.frombuffer(array.buffers()[2], np.dtype((np.void, width)), len(array), first)
-
-
-def _spread(values: pa.Array, positions: np.ndarray, count: int) -> pa.Array:
-    """Return `count` texts with `values[i]` at `positions[i]`; the other texts are undefined."""
-    ends = _text_ends(values)
-    spread = np.zeros(count + 1, np.int32)
-    spread[0] = ends[0]
-    spread[positions + 1] = np.diff(ends)
-    np.cumsum(spread, out=spread)
-    valid = None
-    if values.null_count:
-        valid = np.zeros(count, dtype=bool)
-        valid[positions] = _validity(values)
-    buffers = [_bitmap(valid), pa.py_buffer(spread), values.buffers()[2]]
-    return pa.Array.from_buffers(values.type, count, buffers)
-
-
-def _flags(positions: np.ndarray, count: int) -> np.ndarray:
-    """Return bool[count], true at `positions`."""
-    flags = np.zeros(count, dtype=bool)
-    flags[positions] = True
-    return flags
-
-
-def _bitmap(flags: np.ndarray | None) -> pa.Buffer | None:
-    """Return bool[n] packed into bits like Arrow does; None stays None."""
-    return None if flags is None else pa.py_buffer(np.packbits(flags, bitorder="little"))
-
-
-def _carrier(array: pa.Array) -> type | None:
-    """Return the numpy type that moves the array's cells; None for bool and variable width."""
-    return _CARRIERS.get(array.type.id)
-
-
-def _values(array: pa.Array) -> np.ndarray:
-    """Return the cells' bytes as numbers, null cells included."""
-    carrier = _carrier(array)
-    assert carrier is not None
-    buffer = array.buffers()[1]
-    if buffer is None:  # all null, and never written
-        return np.zeros(len(array), carrier)
-    return np.frombuffer(buffer, carrier, array.offset + len(array))[array.offset :]
-
-
-def _validity(array: pa.Array) -> np.ndarray:
-    """Return bool[n], a copy: which cells are not null."""
-    if not array.null_count:
-        return np.ones(len(array), dtype=bool)
-    return np.array(array.is_valid().to_numpy(zero_copy_only=False))
-
-
-def _from_numpy(arrow_type: pa.DataType, cells: np.ndarray, valid: np.ndarray | None) -> pa.Array:
-    return pa.Array.from_buffers(arrow_type, len(cells), [_bitmap(valid), pa.py_buffer(cells)])

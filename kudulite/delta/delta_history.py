@@ -41,7 +41,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from kudulite.delta.delta_applier import places_in, scatter
+from kudulite.delta.delta_applier import places_in
 from kudulite.delta.delta_file import (
     OP_DELETE,
     OP_REINSERT,
@@ -56,6 +56,7 @@ from kudulite.delta.delta_file import (
     without_unset,
 )
 from kudulite.delta.delta_source import DeltaSource
+from kudulite.delta.scatter import scatter
 
 # (column id, int64[m] strictly ascending row ids) -> the m values of base data.
 BaseValues = Callable[[int, np.ndarray], pa.Array]

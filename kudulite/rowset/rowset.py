@@ -49,7 +49,7 @@ import numpy as np
 import pyarrow as pa
 
 from kudulite.basefile.base_data import ROW_GROUP_ROWS
-from kudulite.delta.delta_applier import DeltaApplier, select
+from kudulite.delta.delta_applier import DeltaApplier
 from kudulite.delta.delta_file import (
     TIMESTAMP_UNASSIGNED,
     DeltaFileMeta,
@@ -58,6 +58,7 @@ from kudulite.delta.delta_file import (
     rows_between,
 )
 from kudulite.delta.delta_source import DeltaSource
+from kudulite.delta.scatter import select
 from kudulite.fs.file_system import FileRef
 from kudulite.fs.json_form import JsonForm, Stored
 from kudulite.model.key_array import KeyArray

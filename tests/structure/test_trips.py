@@ -9,12 +9,12 @@ pytestmark = pytest.mark.xdist_group("structure")
 
 FILES_MAX = {
     "bulk_upsert": 37,
-    "scan": 28,
+    "scan": 29,
     "session_row": 19,
     "get": 17,
     "flush": 29,
     "flush_deltas": 21,
-    "changes": 32,
+    "changes": 33,
 }
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from kudulite.delta.delta_applier import scatter, select
+from kudulite.delta.scatter import scatter, select
 
 VALUES = {
     pa.bool_(): (True, False),
