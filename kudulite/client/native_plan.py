@@ -19,7 +19,7 @@ Threads: any.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ import pyarrow as pa
 from kudulite.basefile.base_data import BaseDataFile
 from kudulite.client.scan import read_ahead
 from kudulite.client.tokens import RowSetToken
-from kudulite.delta.delta_applier import DeltaApplier
+from kudulite.delta.delta_applier import DeltaApplier, difference, distinct
 from kudulite.errors import StorageError
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.predicate import BoundPredicates
@@ -43,7 +43,7 @@ from kudulite.table.scan_plan import entries_to_scan
 from kudulite.table.table_store import TableStore
 from kudulite.table.tablet_memory import flush_table
 from kudulite.tablet.tablet import Tablet
-from kudulite.tablet.tablet_scan import BlockRead, ChosenRows, chosen_reads
+from kudulite.tablet.tablet_scan import BlockRead, ChosenRows, DeltaRead, chosen_reads
 
 _NO_ROWS = np.empty(0, np.int64)
 # Base data is compressed: what its rows take as Arrow, by experience.
@@ -103,6 +103,17 @@ class NativeFile:
 
 
 @dataclass(frozen=True)
+class OverlaidFile(NativeFile):
+    """A base file of which rows that are not excluded have changed cells, for this process.
+
+    The newest values of the `overlaid` columns are those of `applier`.
+    """
+
+    overlaid: tuple[Column, ...]
+    applier: DeltaApplier
+
+
+@dataclass(frozen=True)
 class NativeCondition:
     """A condition on one column, with values of the column's own type.
 
@@ -146,8 +157,14 @@ def plan_native(
     read: Read[ScanSpec],
     is_readable: Callable[[NativeFile], bool],
     limits: NativeLimits,
+    *,
+    with_overlays: bool = False,
 ) -> NativePlan:
-    """Do as `Table.native_plan`."""
+    """Do as `Table.native_plan`.
+
+    With overlays, the files also have the rows of which changes set some cells: see OverlaidFile.
+    Deleted rows, rows with a change of all cells and rows that memory changes are excluded.
+    """
     spec = read.spec
     tablets = _pinned_tablets(read)
     if sum(_memory_row_count(tablet) for _, tablet in tablets) > limits.memory_rows_max:
@@ -156,7 +173,7 @@ def plan_native(
         except StorageError:
             pass  # a directory that cannot be written: its rows are handed over all the same
         tablets = _pinned_tablets(read)
-    planner = _Planner(spec, is_readable, limits)
+    planner = _Planner(spec, is_readable, limits, with_overlays)
     for entry, tablet in tablets:
         planner.add_tablet(entry, tablet)
     planner.limit_excluded()
@@ -239,14 +256,18 @@ class _Rest:
 
     entry: TabletEntry
     rowset: DiskRowSet  # without memory
+    in_memory: np.ndarray  # the rows that memory changes
     chosen: ChosenRows
     positions: np.ndarray | None  # that `chosen` names; None: all
-    changed: np.ndarray
     file: NativeFile | None
 
     @property
     def row_count(self) -> int:
         return self.rowset.meta.row_count if self.positions is None else len(self.positions)
+
+    @property
+    def excluded_count(self) -> int:
+        return 0 if self.file is None else len(self.file.excluded)
 
     @property
     def decoded_bytes(self) -> int:
@@ -267,7 +288,7 @@ class _Rest:
     def as_whole(self) -> None:
         """Leave the rowset to the tokens."""
         self.file = None
-        self.chosen = replace(self.chosen, only_changed=False)
+        self.chosen = ChosenRows(self.rowset.meta.id, False, self.in_memory.tobytes())
         self.positions = self.chosen.positions(self.rowset, 0)
 
 
@@ -278,8 +299,9 @@ class _Planner:
     spec: ScanSpec
     is_readable: Callable[[NativeFile], bool]
     limits: NativeLimits
+    with_overlays: bool
     found: list[_Rest] = field(default_factory=list)
-    in_memory: list[BlockRead] = field(default_factory=list)
+    in_memory: list[BlockRead | DeltaRead] = field(default_factory=list)
 
     def add_tablet(self, entry: TabletEntry, tablet: Tablet) -> None:
         spec = self.spec
@@ -293,29 +315,38 @@ class _Planner:
 
     def _add_rowset(self, entry: TabletEntry, rowset: DiskRowSet) -> None:
         timestamp = self.spec.timestamp
-        applier = rowset.applier(timestamp)
-        changed = _NO_ROWS if applier.is_empty else applier.changed
-        without = _NO_ROWS
-        if rowset.dms is not None and len(rowset.dms):
-            without = DeltaApplier((), timestamp, memory=rowset.dms).changed
-        if len(without):
-            # The only place that sees memory together with files is this process.
-            self.in_memory += chosen_reads(rowset, without, self.spec)
-        file = self._file(rowset, changed)
-        chosen = ChosenRows(rowset.meta.id, file is not None, without.tobytes())
-        positions: np.ndarray | None
-        if file is not None:
-            positions = np.setdiff1d(changed, without, assume_unique=True)
-        else:
-            positions = chosen.positions(rowset, timestamp)
         plain = rowset if rowset.dms is None else rowset.with_dms(None)
-        self.found.append(_Rest(entry, plain, chosen, positions, changed, file))
+        in_memory = _NO_ROWS
+        if rowset.dms is not None and len(rowset.dms):
+            in_memory = DeltaApplier((), timestamp, memory=rowset.dms).changed
+        if len(in_memory):
+            # The only place that sees memory together with files is this process.
+            self.in_memory += chosen_reads(rowset, in_memory, self.spec)
+        file = self._file(plain, in_memory)
+        without = in_memory
+        if file is not None and self.with_overlays:
+            changed = plain.applier(timestamp).changed
+            kept = difference(changed, file.excluded)
+            without = distinct(np.concatenate([in_memory, kept]))
+        chosen = ChosenRows(rowset.meta.id, file is not None, without.tobytes())
+        positions = chosen.positions(plain, timestamp)
+        self.found.append(_Rest(entry, plain, in_memory, chosen, positions, file))
 
-    def _file(self, rowset: DiskRowSet, changed: np.ndarray) -> NativeFile | None:
+    def _file(self, rowset: DiskRowSet, in_memory: np.ndarray) -> NativeFile | None:
+        """Return the base file of a rowset without memory, or None if it is not read natively."""
         spec = self.spec
-        if len(changed) > self.limits.excluded_fraction_max * rowset.meta.row_count:
-            return None
         columns = [spec.schema.column(name) for name in spec.names] or list(spec.schema.columns)
+        applier = rowset.applier(spec.timestamp)
+        excluded, overlaid = applier.changed, list[Column]()
+        if self.with_overlays:
+            values = [column for column in columns if column.name not in spec.schema.key_names]
+            replaced, other_ids = applier.replaced([column.id for column in values])
+            excluded = distinct(np.concatenate([replaced, applier.deleted]))
+            overlaid = [column for column in values if column.id in other_ids]
+        if len(in_memory):
+            excluded = distinct(np.concatenate([excluded, in_memory]))
+        if len(excluded) > self.limits.excluded_fraction_max * rowset.meta.row_count:
+            return None
         base = rowset.base.only_file(columns)
         if base is None:
             return None
@@ -323,20 +354,22 @@ class _Planner:
             path=str(base.path),
             size_bytes=base.ref.length,
             row_count=rowset.meta.row_count,
-            columns=tuple(_stored_column(base, column) for column in columns),
+            columns=tuple(_stored_column(base, c, self.with_overlays) for c in columns),
             stored_names=tuple(base.name_by_id.values()),
-            excluded=changed,
+            excluded=excluded,
         )
+        if overlaid:
+            file = OverlaidFile(**vars(file), overlaid=tuple(overlaid), applier=applier)
         return file if self.is_readable(file) else None
 
     def limit_excluded(self) -> None:
         """Leave the rowsets with the most changes to the tokens, until the others' are few."""
         native = [rest for rest in self.found if rest.file is not None]
-        total = sum(len(rest.changed) for rest in native)
-        for rest in sorted(native, key=lambda rest: -len(rest.changed)):
+        total = sum(rest.excluded_count for rest in native)
+        for rest in sorted(native, key=lambda rest: -rest.excluded_count):
             if total <= self.limits.excluded_rows_max:
                 return
-            total -= len(rest.changed)
+            total -= rest.excluded_count
             rest.as_whole()
 
     def handed_over(self, schema: pa.Schema) -> tuple[pa.Table, list[_Rest]]:
@@ -365,10 +398,12 @@ def _rows_without_columns(row_count: int) -> pa.Table:
     return pa.Table.from_batches([pa.RecordBatch.from_struct_array(empty)])
 
 
-def _stored_column(base: BaseDataFile, column: Column) -> NativeColumn:
+def _stored_column(base: BaseDataFile, column: Column, is_short: bool) -> NativeColumn:
     name = base.name_by_id.get(column.id)
     if name is None:
         return NativeColumn(column, None, None)
+    if is_short:  # Polars and DuckDB read all encodings and dates
+        return NativeColumn(column, name, base.schema.field(name).type)
     bounds = None
     if column.type.name in ("date", "unixtime_micros"):
         bounds = _bounds(base, name)

@@ -1,12 +1,17 @@
 """Native scans: a scan as a Polars LazyFrame or a DuckDB relation; the engine reads base files.
 
-    NativePlan ─┬─ files          Parquet scans of the engine, without excluded rows ─┐
-                └─ rows, tokens   read here, of the columns that a query needs       ─┴─ union
+    NativePlan ─┬─ files          Parquet scans of the engine                         ─┐
+                │                 beside dirty ones: an overlay, joined by position    ├─ union
+                └─ rows, tokens   read here, of the columns that a query needs        ─┘
 
-A column of flags beside a file excludes its rows (DuckDB's positional join, Polars' horizontal
-concatenation). Looking row numbers up in a hash table or a bit string costs two to ten times as
-much. The engines read only the columns of a query. Its filters skip row groups of the files that
-need no flags; in the others they are applied after the flags.
+An overlay has flags that exclude rows, and the changed cells of columns; see `native_overlay`. The
+join is DuckDB's positional join or Polars' horizontal concatenation. Looking row numbers up in a
+hash table or a bit string costs two to ten times as much. Rows of which a change has set all cells
+are excluded and read here, from deltas alone: an overlay of all columns would cost the engines more
+than a filter. So kudulite decodes base data only for keys of such rows and for rows in memory.
+
+The engines read only the columns of a query. Its filters skip row groups of the files that have no
+overlay; in the others they are applied after the join.
 
 A scan with predicates, an order or a limit, or of a column that was widened since it was planned,
 is read here as a whole: kudulite skips tablets, row groups and rows by them.
@@ -19,14 +24,23 @@ read as long as its files exist: for the grace time after a compaction has repla
 
 from __future__ import annotations
 
+import sys
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 
-from kudulite.client.native_plan import NativeColumn, NativeFile, NativeLimits, plan_native
-from kudulite.client.scan import RowScan
+from kudulite.basefile.base_data import ROW_GROUP_ROWS
+from kudulite.client.native_overlay import Overlay
+from kudulite.client.native_plan import (
+    NativeColumn,
+    NativeFile,
+    NativeLimits,
+    OverlaidFile,
+    plan_native,
+)
+from kudulite.client.scan import READ_THREADS, RowScan
 from kudulite.client.tokens import read_tokens
 from kudulite.errors import NotSupportedError, OptionError
 from kudulite.table.read_request import Read, read_of
@@ -36,9 +50,15 @@ if TYPE_CHECKING:
     import polars as pl
 
 # Rows beside the files are read when a query runs, so that only its columns are decoded.
-_LIMITS = NativeLimits(handed_bytes_max=0, decoded_bytes_max=0)
+_LIMITS = NativeLimits(
+    excluded_fraction_max=1, excluded_rows_max=sys.maxsize, handed_bytes_max=0, decoded_bytes_max=0
+)
 # DuckDB expands them in a path, and cannot escape them.
 _GLOB_CHARACTERS = frozenset("*?[")
+# The names of a file and of its overlay in a query of DuckDB.
+_STORED, _NEW = "stored", "overlay"
+# Joins by position run in one thread each. Each part costs a millisecond of binding.
+_PARTS_PER_THREAD = 1
 
 # Reads rows of some columns, in their order.
 Reader = Callable[[Sequence[str]], Iterator[pa.RecordBatch]]
@@ -85,6 +105,7 @@ class Scan(RowScan):
             read,
             lambda file: [item.column for item in file.columns] == columns and is_readable(file),
             _LIMITS,
+            with_overlays=True,
         )
 
         def read_rest(names: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -102,24 +123,28 @@ class Scan(RowScan):
 
 def _clean_and_dirty(
     files: Sequence[NativeFile],
-) -> tuple[list[list[NativeFile]], list[NativeFile]]:
-    """Return files without excluded rows, those of one layout together, and the other files.
+) -> tuple[list[list[NativeFile]], list[list[NativeFile]]]:
+    """Return files that need no overlay and files that do, those of one layout together.
 
     Files of one layout have the columns under the same names in the same types.
     """
-    clean: dict[tuple[object, ...], list[NativeFile]] = {}
+    groups: dict[bool, dict[tuple[object, ...], list[NativeFile]]] = {False: {}, True: {}}
     for file in files:
-        if not len(file.excluded):
-            layout = tuple((item.stored_name, str(item.stored_type)) for item in file.columns)
-            clean.setdefault(layout, []).append(file)
-    return list(clean.values()), [file for file in files if len(file.excluded)]
+        is_dirty = len(file.excluded) > 0 or isinstance(file, OverlaidFile)
+        layout = tuple((item.stored_name, str(item.stored_type)) for item in file.columns)
+        groups[is_dirty].setdefault(layout, []).append(file)
+    return list(groups[False].values()), list(groups[True].values())
 
 
-def _flags(file: NativeFile) -> np.ndarray:
-    """Return bool[n]: which rows of a file are part of the snapshot."""
-    is_kept = np.ones(file.row_count, dtype=bool)
-    is_kept[file.excluded] = False
-    return is_kept
+def _balanced(files: Sequence[NativeFile], count: int) -> list[list[NativeFile]]:
+    """Return the files in at most `count` parts of about as many bytes."""
+    parts: list[list[NativeFile]] = [[] for _ in range(min(count, len(files)))]
+    sizes = [0] * len(parts)
+    for file in sorted(files, key=lambda file: -file.size_bytes):
+        least = sizes.index(min(sizes))
+        parts[least].append(file)
+        sizes[least] += file.size_bytes
+    return parts
 
 
 def _unused_name(schema: pa.Schema) -> str:
@@ -143,7 +168,6 @@ def _polars_frame(
     except ImportError as error:
         raise _not_installed("Polars", "polars") from error
     types = pl.DataFrame(schema.empty_table()).schema
-    flag = _unused_name(schema)
 
     def values(item: NativeColumn) -> pl.Expr:
         own = types[item.column.name]
@@ -173,13 +197,34 @@ def _polars_frame(
 
     clean, dirty = _clean_and_dirty(files)
     parts = [scan(group) for group in clean]
-    for file in dirty:
-        flags = pl.LazyFrame({flag: _flags(file)})
-        whole = pl.concat([scan([file]), flags], how="horizontal")
-        parts.append(whole.filter(pl.col(flag)).drop(flag))
+    for group in dirty:
+        parts.append(_with_overlay(scan(group), Overlay(group, _unused_name(schema)), schema.names))
     if rest is not None:
         parts.append(register_io_source(read_rest, schema=types))
     return parts[0] if len(parts) == 1 else pl.concat(parts)
+
+
+def _with_overlay(stored: pl.LazyFrame, overlay: Overlay, columns: Sequence[str]) -> pl.LazyFrame:
+    """Return the rows of some files as their overlay has them."""
+    import polars as pl
+    from polars.io.plugins import register_io_source
+
+    def read(
+        names: list[str] | None, predicate: pl.Expr | None, limit: int | None, _: int | None
+    ) -> Iterator[pl.DataFrame]:
+        assert predicate is None, "a filter below a join by position would move the rows"
+        for batch in overlay.read(overlay.schema.names if names is None else names):
+            yield pl.DataFrame(batch if limit is None else batch.slice(0, limit))
+            limit = None if limit is None else max(0, limit - batch.num_rows)
+
+    beside = register_io_source(read, schema=pl.DataFrame(overlay.schema.empty_table()).schema)
+    whole = pl.concat([stored, beside], how="horizontal").filter(pl.col(overlay.kept))
+    return whole.select(
+        pl.col(name)
+        if (names := overlay.names_of(name)) is None
+        else pl.when(names[0]).then(names[1]).otherwise(name).alias(name)
+        for name in columns
+    )
 
 
 # -- DuckDB
@@ -192,29 +237,112 @@ def _is_readable_by_duckdb(file: NativeFile) -> bool:
 
 
 def _dataset_of(schema: pa.Schema, read: Reader) -> Any:
-    """Return the rows that kudulite reads as a dataset; DuckDB says which columns it needs."""
+    """Return rows that kudulite reads as a dataset; DuckDB says which columns it needs."""
     # Imported here, because it imports pandas where that is installed: 0.25 s of every process.
     import pyarrow.dataset as ds
 
-    class RestOfRows(ds.Dataset):  # type: ignore[misc]
+    class LazyRows(ds.Dataset):  # type: ignore[misc]
         @property
         def schema(self) -> pa.Schema:
             return schema
 
         def scanner(
             self, columns: Sequence[str] | None = None, filter: Any = None, **options: Any
-        ) -> ds.Scanner:
+        ) -> Any:
             names = schema.names if columns is None else columns
             # A text that contains a column's name may just be a value: it is then read in vain.
             text = "" if filter is None else str(filter)
             needed = [name for name in schema.names if name in names or name in text]
             batches, read_schema = read(needed), pa.schema([schema.field(n) for n in needed])
+            if filter is None and needed == list(names):
+                return _Reading(pa.RecordBatchReader.from_batches(read_schema, batches))
             return ds.Scanner.from_batches(
                 batches, schema=read_schema, columns=list(names), filter=filter
             )
 
     # Dataset has no constructor for Python.
-    return RestOfRows.__new__(RestOfRows)
+    return LazyRows.__new__(LazyRows)
+
+
+class _Reading:
+    """A scanner without a filter, which has no threads of its own."""
+
+    def __init__(self, reader: pa.RecordBatchReader) -> None:
+        self._reader = reader
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        return self._reader
+
+
+class _UnionQuery:
+    """The text of a query over all parts of a plan, and the Python objects that it names.
+
+    One text is one bind for DuckDB; a relation that is put together step by step is bound at each.
+    """
+
+    def __init__(self, types: dict[str, str]) -> None:
+        """`types` are those of DuckDB, by the name of the column."""
+        self._types = types
+        self._parts: list[str] = []
+        self.objects: dict[str, Any] = {}
+
+    @property
+    def text(self) -> str:
+        """The query."""
+        return " UNION ALL ".join(self._parts)
+
+    def add_files(self, group: Sequence[NativeFile]) -> None:
+        """Add all rows of files of one layout."""
+        values = [f"{self._value(c)} AS {_quoted(c.column.name)}" for c in group[0].columns]
+        self._parts.append(f"SELECT {', '.join(values)} FROM {_parquet(group)}")
+
+    def add_overlaid(self, group: Sequence[NativeFile]) -> None:
+        """Add the rows of files of one layout with their overlay."""
+        overlay, values = Overlay(group, "kept"), []
+        for item in group[0].columns:
+            value, names = self._value(item), overlay.names_of(item.column.name)
+            if names is not None:
+                value = f"CASE WHEN {_NEW}.{names[0]} THEN {_NEW}.{names[1]} ELSE {value} END"
+            values.append(f"{value} AS {_quoted(item.column.name)}")
+        beside = self._named(
+            _dataset_of(overlay.schema, lambda names: overlay.read(names, ROW_GROUP_ROWS))
+        )
+        self._parts.append(
+            f"SELECT {', '.join(values)} FROM {_parquet(group)}"
+            f" POSITIONAL JOIN {beside} AS {_NEW} WHERE {_NEW}.{overlay.kept}"
+        )
+
+    def add_rows(self, rows: Any) -> None:
+        """Add the rows of a dataset."""
+        self._parts.append(f"SELECT * FROM {self._named(rows)}")
+
+    def _value(self, item: NativeColumn) -> str:
+        own = self._types[item.column.name]
+        if item.stored_name is not None:
+            found = f"{_STORED}.{_quoted(item.stored_name)}"
+            is_own = item.stored_type == item.column.type.arrow
+            return found if is_own else f"CAST({found} AS {own})"
+        if item.default is None:
+            return f"CAST(NULL AS {own})"
+        default = pa.table({"value": pa.array([item.default], item.column.type.arrow)})
+        return f"(SELECT value FROM {self._named(default)})"
+
+    def _named(self, found: Any) -> str:
+        # A table of this name would hide the object.
+        name = f"kudulite_{uuid.uuid4().hex}"
+        self.objects[name] = found
+        return name
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _parquet(group: Sequence[NativeFile]) -> str:
+    paths = ", ".join("'" + file.path.replace("'", "''") + "'" for file in group)
+    # Parquet statistics ignore NaN, and DuckDB would skip rows that have it.
+    options = "hive_partitioning = false, can_have_nan = true"
+    return f"read_parquet([{paths}], {options}) AS {_STORED}"
 
 
 def _duckdb_relation(
@@ -228,44 +356,20 @@ def _duckdb_relation(
     except ImportError as error:
         raise _not_installed("DuckDB", "duckdb") from error
     duck = connection or duckdb.default_connection()
-    types = dict(zip(schema.names, duck.from_arrow(schema.empty_table()).types, strict=True))
-    flag = _unused_name(schema)
-
-    def values(item: NativeColumn) -> duckdb.Expression:
-        own = types[item.column.name]
-        if item.stored_name is None:
-            found = duckdb.ConstantExpression(item.default).cast(own)
-        else:
-            found = duckdb.ColumnExpression(item.stored_name)
-            found = found if item.stored_type == item.column.type.arrow else found.cast(own)
-        return found.alias(item.column.name)
-
-    def scan(group: Sequence[NativeFile]) -> duckdb.DuckDBPyRelation:
-        paths = ", ".join("'" + file.path.replace("'", "''") + "'" for file in group)
-        # Parquet statistics ignore NaN, and DuckDB would skip rows that have it.
-        options = "hive_partitioning = false, can_have_nan = true"
-        found = duck.sql(f"FROM read_parquet([{paths}], {options})")
-        return found.select(*(values(item) for item in group[0].columns))
-
+    if not files:
+        assert rest is not None
+        return duck.from_arrow(_dataset_of(schema, rest))
+    types = duck.from_arrow(schema.empty_table()).types
+    query = _UnionQuery(dict(zip(schema.names, map(str, types), strict=True)))
     clean, dirty = _clean_and_dirty(files)
-    parts = [scan(group) for group in clean]
-    for file in dirty:
-        flags = duck.from_arrow(pa.table({flag: _flags(file)}))
-        parts.append(_flagged(duck, flag, scan([file]), flags))
+    for group in dirty:
+        for part in _balanced(group, _PARTS_PER_THREAD * READ_THREADS):
+            query.add_overlaid(part)
+    for group in clean:
+        query.add_files(group)
     if rest is not None:
-        parts.append(duck.from_arrow(_dataset_of(schema, rest)))
-    while len(parts) > 1:  # pairs, so that the query is not deep
-        pairs = [parts[at : at + 2] for at in range(0, len(parts), 2)]
-        parts = [pair[0].union(pair[1]) if len(pair) == 2 else pair[0] for pair in pairs]
-    return parts[0]
-
-
-def _flagged(
-    duck: duckdb.DuckDBPyConnection,
-    flag: str,
-    stored: duckdb.DuckDBPyRelation,
-    flags: duckdb.DuckDBPyRelation,
-) -> duckdb.DuckDBPyRelation:
-    """Return the rows of `stored` whose flag is true; DuckDB finds the relations by their names."""
-    query = f"SELECT * EXCLUDE ({flag}) FROM stored POSITIONAL JOIN flags WHERE {flag}"
-    return duck.sql(query)
+        query.add_rows(_dataset_of(schema, rest))
+    # DuckDB finds Python objects by the names of its caller's variables, and keeps them.
+    variables = {"duck": duck, "text": query.text, **query.objects}
+    relation: duckdb.DuckDBPyRelation = eval("duck.sql(text)", variables)
+    return relation

@@ -53,6 +53,7 @@ from kudulite.table.table_store import TableStore
 from kudulite.tablet.tablet_scan import (
     COMMIT_TIMESTAMP,
     BlockRead,
+    DeltaRead,
     DiffRead,
     block_reads,
     count_rows,
@@ -228,7 +229,9 @@ def row_batches(read: Read[ScanSpec], entries: Iterable[TabletEntry]) -> Iterato
     return read_ahead(reads, 0 if spec.limit is None else LIMITED_BLOCKS)
 
 
-def read_ahead(reads: Iterable[BlockRead | DiffRead], alone: int = 0) -> Iterator[pa.RecordBatch]:
+def read_ahead(
+    reads: Iterable[BlockRead | DeltaRead | DiffRead], alone: int = 0
+) -> Iterator[pa.RecordBatch]:
     """Run reads in threads, a few ahead of the consumer; yields in order.
 
     The first `alone` reads run when the consumer asks for them.

@@ -62,7 +62,13 @@ from kudulite.table.scan_plan import (
     plan_pieces,
 )
 from kudulite.table.table_store import TableStore, default_environment
-from kudulite.tablet.tablet_scan import BlockRead, ChosenRows, chosen_reads, scan_ordered
+from kudulite.tablet.tablet_scan import (
+    BlockRead,
+    ChosenRows,
+    DeltaRead,
+    chosen_reads,
+    scan_ordered,
+)
 
 SPLIT_BYTES_DEFAULT = 64 << 20
 
@@ -248,14 +254,19 @@ class RowSetToken(Token[ScanSpec], JsonForm):
             raise self._expired(store, "the table was deleted and created again")
 
     def _batches(self, read: Read[ScanSpec]) -> Iterator[pa.RecordBatch]:
+        return self.batches_of([self], read)
+
+    @staticmethod
+    def batches_of(tokens: Sequence[RowSetToken], read: Read[ScanSpec]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one plan's tokens."""
         try:
-            yield from read_ahead(self._reads(read))
+            yield from read_ahead(block for token in tokens for block in token._reads(read))
         except StorageError as error:
             if error.errno != errno.ENOENT:
                 raise
-            raise self._expired(read.store, str(error)) from error
+            raise tokens[0]._expired(read.store, str(error)) from error
 
-    def _reads(self, read: Read[ScanSpec]) -> Iterator[BlockRead]:
+    def _reads(self, read: Read[ScanSpec]) -> Iterator[BlockRead | DeltaRead]:
         tablet = read.store.tablet(self.tablet)
         for chosen in self.rows:
             rowset = tablet.rowset(chosen.rowset_id)
@@ -302,8 +313,8 @@ def read_tokens(tokens: Sequence[RowSetToken], columns: Sequence[str]) -> Iterat
     """
     if tokens:
         read = tokens[0].of_columns(columns)._read()
-        for token in tokens:
-            yield from (in_schema(batch, read.schema) for batch in token._batches(read))
+        batches = RowSetToken.batches_of(tokens, read)
+        yield from (in_schema(batch, read.schema) for batch in batches)
 
 
 def make_scan_tokens(

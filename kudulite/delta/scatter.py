@@ -60,16 +60,32 @@ def scatter(
     if pa.types.is_boolean(base.type):
         is_new = pa.array(_flags(positions, len(base)))
         return select(pc.replace_with_mask(base, is_new, values), selected)
-    if selected is None and (pa.types.is_string(base.type) or pa.types.is_binary(base.type)):
-        # Faster than `pa.array`.
-        bits = _bitmap(_flags(positions, len(base)))
-        is_new = pa.Array.from_buffers(pa.bool_(), len(base), [None, bits])
-        return pc.if_else(is_new, _spread(values, positions, len(base)), base)
+    if selected is None and _is_text(base.type):
+        is_new = bool_array(_flags(positions, len(base)))
+        return pc.if_else(is_new, _spread_text(values, positions, len(base)), base)
     source = np.arange(len(base), dtype=np.int64)
     source[positions] = len(base) + np.arange(len(positions))
     if selected is not None:
         source = source[selected]
     return pa.concat_arrays([base, values]).take(pa.array(source))
+
+
+def spread(values: pa.Array, positions: np.ndarray, count: int) -> pa.Array:
+    """Return `count` cells with `values[i]` at `positions[i]`; the other cells are undefined."""
+    carrier = _carrier(values)
+    if carrier is not None:
+        cells: np.ndarray = np.zeros(count, carrier)
+        cells[positions] = _values(values)
+        valid = None
+        if values.null_count:
+            valid = np.ones(count, dtype=bool)
+            valid[positions] = _validity(values)
+        return _from_numpy(values.type, cells, valid)
+    if _is_text(values.type):
+        return _spread_text(values, positions, count)
+    places = np.full(count, -1)
+    places[positions] = np.arange(len(positions))
+    return values.take(pa.array(places, mask=places < 0))
 
 
 def _scatter_fixed(
@@ -94,10 +110,13 @@ def _scatter_fixed(
     return _from_numpy(base.type, cells, valid)
 
 
+def _is_text(arrow_type: pa.DataType) -> bool:
+    return bool(pa.types.is_string(arrow_type) or pa.types.is_binary(arrow_type))
+
+
 def _text_width(array: pa.Array) -> int:
     """Return how many bytes each value of an array has, 0 if that differs, and for other types."""
-    is_text = pa.types.is_string(array.type) or pa.types.is_binary(array.type)
-    if not is_text or array.null_count or not len(array):
+    if not _is_text(array.type) or array.null_count or not len(array):
         return 0
     ends = _text_ends(array)
     width = int(ends[1] - ends[0])
@@ -133,7 +152,7 @@ def _text_cells(array: pa.Array, width: int) -> np.ndarray:
     return np.frombuffer(array.buffers()[2], np.dtype((np.void, width)), len(array), first)
 
 
-def _spread(values: pa.Array, positions: np.ndarray, count: int) -> pa.Array:
+def _spread_text(values: pa.Array, positions: np.ndarray, count: int) -> pa.Array:
     """Return `count` texts with `values[i]` at `positions[i]`; the other texts are undefined."""
     ends = _text_ends(values)
     spread = np.zeros(count + 1, np.int32)
@@ -153,6 +172,11 @@ def _flags(positions: np.ndarray, count: int) -> np.ndarray:
     flags = np.zeros(count, dtype=bool)
     flags[positions] = True
     return flags
+
+
+def bool_array(flags: np.ndarray) -> pa.Array:
+    """Return bool[n] as Arrow has it; faster than `pa.array`."""
+    return pa.Array.from_buffers(pa.bool_(), len(flags), [None, _bitmap(flags)])
 
 
 def _bitmap(flags: np.ndarray | None) -> pa.Buffer | None:

@@ -251,18 +251,20 @@ class DiskRowSet(RowSet):
         """Do as `read_images`; base data is read of columns that deltas do not set in all rows."""
         types = {column.id: column.type.arrow for column in columns}
         cells = [applier.cells(types, block.start + at) for applier, at in views]
-        is_chosen = np.zeros(block.row_count, dtype=bool)
-        for _, at in views:
-            is_chosen[at] = True
         in_base = [c for c in columns if not all(found[c.id].is_complete for found in cells)]
         base: dict[int, pa.Array] = {}
+        places = [at for _, at in views]
         if in_base:
+            is_chosen = np.zeros(block.row_count, dtype=bool)
+            for at in places:
+                is_chosen[at] = True
             arrays = self.base.read_some(block, in_base, np.flatnonzero(is_chosen))
             base = {column.id: array for column, array in zip(in_base, arrays, strict=True)}
-        place = np.cumsum(is_chosen) - 1
+            place = np.cumsum(is_chosen) - 1
+            places = [place[at] for at in places]
         return [
-            [found[c.id].over(base.get(c.id), place[at]) for c in columns]
-            for found, (_, at) in zip(cells, views, strict=True)
+            [found[c.id].over(base.get(c.id), at) for c in columns]
+            for found, at in zip(cells, places, strict=True)
         ]
 
     def _rowid_range(self, lower: bytes | None, upper: bytes | None) -> tuple[int, int]:

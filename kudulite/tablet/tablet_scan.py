@@ -41,7 +41,9 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from kudulite.basefile.base_data import CUT_ROWS_MAX
+from kudulite.basefile.base_data import CUT_ROWS_MAX, ROW_GROUP_ROWS
+from kudulite.delta.delta_applier import difference
+from kudulite.delta.scatter import select
 from kudulite.fs.json_form import JsonForm
 from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.model.key_array import KeyArray
@@ -84,6 +86,19 @@ class BlockRead:
         """Return the block's matching rows, or None if there are none."""
         rows = self.rowset.read_block(self.block, self.spec, self.wanted)
         return None if rows is None else rows.batch
+
+
+@dataclass(frozen=True)
+class DeltaRead:
+    """Rows of which deltas set all cells: arrays, and int64[n] places in each."""
+
+    cells: Sequence[tuple[pa.Array, np.ndarray]]
+    spec: ScanSpec
+
+    def run(self) -> pa.RecordBatch:
+        """Return the rows; no base data is read."""
+        arrays = [select(values, at) for values, at in self.cells]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.spec.fields)
 
 
 def block_reads(tablet: Tablet, spec: ScanSpec) -> Iterator[BlockRead]:
@@ -161,17 +176,23 @@ class ChosenRows(JsonForm):
         without = np.frombuffer(self.without, np.int64)
         if self.only_changed:
             changed = rowset.applier(timestamp).changed
-            return np.setdiff1d(changed, without, assume_unique=True)
+            return difference(changed, without)
         if not len(without):
             return None
-        return np.setdiff1d(np.arange(rowset.meta.row_count), without, assume_unique=True)
+        return difference(np.arange(rowset.meta.row_count), without)
 
 
 def chosen_reads(
     rowset: DiskRowSet, rows: np.ndarray | None, spec: ScanSpec
-) -> Iterator[BlockRead]:
+) -> Iterator[BlockRead | DeltaRead]:
     """Yield the reads of int64[m] ascending row ids of a rowset (None: all) that match `spec`."""
     if spec.predicates.is_empty or not rowset.is_visible(spec.timestamp):
+        return
+    cells = None if rows is None else _complete_cells(rowset, rows, spec)
+    if cells is not None:
+        for start in range(0, len(cells[0][1]), ROW_GROUP_ROWS):
+            part = slice(start, start + ROW_GROUP_ROWS)
+            yield DeltaRead([(values, at[part]) for values, at in cells], spec)
         return
     for block in rowset.blocks(spec):
         if rows is None:
@@ -180,6 +201,20 @@ def chosen_reads(
         low, high = np.searchsorted(rows, [block.start, block.stop])
         if low < high:
             yield BlockRead(rowset, block, spec, rows[low:high] - block.start)
+
+
+def _complete_cells(
+    rowset: DiskRowSet, rows: np.ndarray, spec: ScanSpec
+) -> list[tuple[pa.Array, np.ndarray]] | None:
+    """Return the cells of the live rows if deltas set all of them, else None."""
+    if not spec.names or spec.predicates.columns or spec.with_keys:
+        return None
+    if spec.lower is not None or spec.upper is not None:
+        return None
+    applier = rowset.applier(spec.timestamp)
+    columns = map(spec.schema.column, spec.names)
+    types = {column.id: column.type.arrow for column in columns}
+    return applier.complete_cells(types, difference(rows, applier.deleted))
 
 
 def diff_schema(spec: DiffSpec) -> pa.Schema:

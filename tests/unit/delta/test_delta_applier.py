@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kudulite.delta import delta_applier
-from kudulite.delta.delta_applier import DeltaApplier
+from kudulite.delta.delta_applier import DeltaApplier, difference, distinct
 from kudulite.delta.delta_file import (
     OP_DELETE,
     OP_UPDATE,
@@ -166,3 +166,11 @@ def check_every_snapshot(history: History, data) -> None:
             if applier.is_empty:
                 assert cells == history.base
                 assert not dead
+
+
+@given(st.lists(st.integers(0, 40)), st.lists(st.integers(0, 60)))
+def test_row_ids_are_made_distinct_and_subtracted(some: list[int], others: list[int]):
+    """As sets of Python, in ascending order; `others` may be above all row ids."""
+    rowids, without = (distinct(np.array(ids, np.int64)) for ids in (some, others))
+    assert rowids.tolist() == sorted(set(some))
+    assert difference(rowids, without).tolist() == sorted(set(some) - set(others))

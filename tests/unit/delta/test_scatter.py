@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from kudulite.delta.scatter import scatter, select
+from kudulite.delta.scatter import bool_array, scatter, select, spread
 
 VALUES = {
     pa.bool_(): (True, False),
@@ -100,3 +100,24 @@ def test_a_base_of_ones_own_gives_the_same_cells(arrow_type: pa.DataType):
         assert found.to_pylist() == [
             expected[at] for at in (range(count) if chosen is None else chosen)
         ]
+
+
+@pytest.mark.parametrize("arrow_type", VALUES, ids=str)
+def test_values_are_spread_over_rows(arrow_type: pa.DataType):
+    """Each value is at its position, with nulls and without; the other cells do not matter."""
+    chance = random.Random(5)
+    for _ in range(30):
+        count = chance.choice([1, 2, 9, 70])
+        where = sorted(chance.sample(range(count), chance.randint(0, count)))
+        values = some(chance, arrow_type, len(where), chance.random() < 0.5)
+        found = spread(values, np.array(where, np.int64), count)
+        found.validate(full=True)
+        assert len(found) == count and found.type == arrow_type
+        assert found.take(pa.array(where, pa.int64())).equals(values)
+
+
+def test_flags_become_an_array():
+    """As `pa.array` makes it, of any length."""
+    for count in (0, 1, 8, 13):
+        flags = np.arange(count) % 3 == 0
+        assert bool_array(flags).equals(pa.array(flags))
