@@ -1,5 +1,7 @@
 """Computed writes: a key that changed after the rows were read fails the commit, no other does."""
 
+import contextlib
+import random
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -31,7 +33,7 @@ class Shop:
         """Write rows through the log; they stay in memory."""
         with self.client.new_session() as session:
             for kind, key, value in changes:
-                row = {"k": key} if kind == "delete" else {"k": key, "v": value, "seq": 1}
+                row = {"k": key} if "delete" in kind else {"k": key, "v": value, "seq": 1}
                 session.apply(getattr(self.table, f"new_{kind}")(row))
                 session.flush()
 
@@ -304,3 +306,45 @@ def test_no_increment_is_lost(core):
         thread.join()
     found = {key: value for key, value, _ in stored(table)}
     assert [found[key] for key in range(3)] == [12, 22, 32]
+
+
+@tiered("seed", range(20))
+def test_a_write_fails_exactly_when_one_of_its_keys_changed(core, seed):
+    """Random changes of others, in files and in memory, flushed and compacted, against a set."""
+    choose = random.Random(seed)
+    shop = open_shop(core, small_write_rows_max=choose.choice([0, 1000]))
+    table, live = shop.table, set(range(10))
+    for _ in range(8):
+        read_at, changed = table.current_timestamp(), set()
+        write, staged = None, None
+        keys = choose.sample(range(16), choose.randint(1, 4))
+        for _ in range(choose.randint(0, 4)):
+            if write is None and choose.random() < 0.3:
+                write = table.new_bulk_write("upsert", read_at=read_at)
+            elif write is not None and staged is None and choose.random() < 0.5:
+                with contextlib.suppress(ConflictError):
+                    staged = write.stage([rows(*((key, seed) for key in keys))])
+            key, kind = (
+                choose.randrange(16),
+                choose.choice(["insert", "update", "delete", "upsert"]),
+            )
+            takes = {"insert": key not in live, "upsert": True}.get(kind, key in live)
+            if takes:
+                changed.add(key)
+                (live.discard if kind == "delete" else live.add)(key)
+            operation = kind if kind == "upsert" else f"{kind}_ignore"
+            if choose.random() < 0.5:
+                shop.session((operation, key, choose.randrange(99)))
+            else:
+                getattr(table, operation)(rows((key, choose.randrange(99))))
+            choose.choice([table.flush, table.compact, lambda: None, lambda: None])()
+        write = write or table.new_bulk_write("upsert", read_at=read_at)
+        try:
+            staged = staged or write.stage([rows(*((key, seed) for key in keys))])
+            write.commit([staged])
+            assert changed.isdisjoint(keys), (seed, changed, keys)
+            live.update(keys)
+        except ConflictError:
+            assert not changed.isdisjoint(keys), (seed, changed, keys)
+            write.abort()
+    assert {key for key, _, _ in stored(table)} == live
