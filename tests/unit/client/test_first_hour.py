@@ -12,6 +12,7 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -118,6 +119,9 @@ class User:
         self.people.upsert(pa.table({"id": [5, 6], "seen": seen}))
 
 
+# Of types that checkers refuse.
+WRONG: Any = {"city": "Rome"}
+ONE: Any = 1
 MIXED = pd.DataFrame({"id": [1, 2], "name": ["a", 7]})
 CASES: dict[str, Callable[[User], object]] = {
     "at=now.astimezone(), at=datetime.now(timezone.utc), changes(0)": User.read_now,
@@ -163,9 +167,9 @@ CASES: dict[str, Callable[[User], object]] = {
     "where='upper(city) = …'": lambda u: u.people.scan(where="upper(city) = 'ROME'"),
     "where='town = …'": lambda u: u.people.scan(where="town = 'Rome'"),
     "where='city = '": lambda u: u.people.scan(where="city = "),
-    "where={'city': 'Rome'}": lambda u: u.people.scan(where={"city": "Rome"}),  # type: ignore[arg-type]
+    "where={'city': 'Rome'}": lambda u: u.people.scan(where=WRONG),
     "where=('city', 'like', 'R%')": lambda u: u.people.scan(where=("city", "like", "R%")),
-    "& without parentheses": lambda u: u.people["id"] == 1 & u.people["city"] == "Rome",  # type: ignore[operator]
+    "& without parentheses": lambda u: u.people["id"] == ONE & u.people["city"] == "Rome",
     "and between conditions": lambda u: (u.people["id"] == 1) and (u.people["city"] == "Rome"),
     "an object of a deleted table": User.use_after_a_new_creation,
 }
