@@ -284,7 +284,7 @@ def test_a_newer_format_is_refused(spark, path, tmp_path):
         ({"snapshotTs": "1"}, ["unknown option 'snapshotts'", ", ".join(KNOWN_NAMES)]),
         ({"columns": "host,nn"}, ["no column 'nn'", "host, day, n, s"]),
         ({"filter": "nn = 1"}, ["no column 'nn'", "host, day, n, s"]),
-        ({"filter": "n = 1 OR n = 2"}, ["'n = 1 OR n = 2' is not supported", "BETWEEN"]),
+        ({"filter": "n + 1 = 2"}, ["'n + 1 = 2' is not supported", "BETWEEN"]),
         ({"snapshotTimestamp": "soon"}, ["'soon' is not a moment"]),
         ({"snapshotTimestamp": "2100-01-01"}, ["events", "ahead of the clock"]),
         ({"snapshotTimestamp": "2001-01-01"}, ["events", "before the table was created"]),
