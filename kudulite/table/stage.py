@@ -395,7 +395,7 @@ def base_of(store: TableStore, state: WriteState) -> Manifest:
     Raises ConflictError where the write is over or that version was removed, StorageError.
     """
     try:
-        base = store.at_version(state.base_version)
+        base = store.pinned_version(state.base_version, state.base_crc32)
     except StorageError as error:
         check_write_is_open(store, state)
         if error.errno == errno.ENOENT:

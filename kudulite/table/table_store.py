@@ -274,6 +274,13 @@ class TableStore:
             )
         return manifest
 
+    def pinned_version(self, version: int, crc32: int | None) -> Manifest:
+        """Read a version, unless the file on disk has `crc32` and is the one that was seen last."""
+        seen = None if self._seen is None else self._seen.manifest
+        if seen and seen.version == version and seen.file_crc32 == crc32 == self._crc32_of(version):
+            return seen
+        return self.at_version(version)
+
     def has_version(self, version: int) -> bool:
         """Whether there is a file of this number."""
         return os.access(self._version_path(version), os.F_OK)
@@ -456,16 +463,15 @@ class TableStore:
         self.file_system.sync_directory(self.folder / TABLET_FOLDER)
         self.file_system.sync_directory(self.folder)
         self.file_system.sync_directory(self.folder.parent)
-        created = self.environment.clock.now()
         manifest = Manifest(
             table_id=uuid.uuid4().hex,
             version=1,
             schema=schema,
             partition=partition,
             tablets=entries,
-            created=created,
+            created=(now := self.environment.clock.now()),
             commit_id=uuid.uuid4().hex,
-            versions=VersionList().with_version(1, Origin("create", created)),
+            versions=VersionList().with_version(1, Origin("create", now)),
         )
         published = self.publish(manifest)
         if published is None:

@@ -10,7 +10,7 @@ import pytest
 
 import kudulite
 from kudulite.client.table import Table
-from kudulite.errors import ConflictError, CorruptionError
+from kudulite.errors import ConflictError, CorruptionError, StorageError
 from kudulite.table import table_store
 from kudulite.table.garbage_collection import collect_garbage
 from kudulite.table.manifest import Manifest, Origin, manifest_name
@@ -377,3 +377,23 @@ def test_the_check_follows_the_versions(tmp_path):
     path.write_bytes(manifest_with(store.at_version(2), commit_id="other").encode())
     (problem,) = table.check().problems
     assert "follows a version 2 with CRC" in problem
+
+
+def test_a_pinned_version_is_read_again_unless_its_file_is_the_one_seen(store):
+    """Equal to the version that the file holds; a removed or changed file is noticed."""
+    seen = store.newest()
+    path = store.folder / "manifest" / manifest_name(seen.version)
+    content, crc32 = path.read_bytes(), seen.file_crc32
+    assert store.pinned_version(seen.version, crc32) is seen
+    elsewhere = TableStore(store.folder, environment())
+    assert elsewhere.pinned_version(seen.version, crc32) == seen
+    changed = dataclasses.replace(seen, history_seconds=7)
+    path.write_bytes(changed.encode())
+    assert store.pinned_version(seen.version, crc32) == changed
+    path.unlink()
+    with pytest.raises(StorageError):
+        store.pinned_version(seen.version, crc32)
+    path.write_bytes(content)
+    other(store, "next")
+    assert store.newest().version == seen.version + 1
+    assert store.pinned_version(seen.version, crc32) == seen
