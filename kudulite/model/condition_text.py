@@ -55,8 +55,8 @@ _OPERATORS: dict[type[exp.Expression], str] = {
 _MIRRORED = {"=": "=", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 # Parts of a test that are understood; one with any other part means something else.
 _KNOWN_ARGUMENTS = {"this", "expression", "expressions", "low", "high", "negate"}
-_INTEGER_CASTS = {exp.DType.TINYINT, exp.DType.SMALLINT, exp.DType.INT, exp.DType.BIGINT}
-_FLOAT_CASTS = {exp.DType.FLOAT, exp.DType.DOUBLE}
+_INTEGER_CASTS = {"TINYINT", "SMALLINT", "INT", "BIGINT"}
+_FLOAT_CASTS = {"FLOAT", "DOUBLE"}
 _ZONE_NAME = re.compile(r"(.*\d)\s+([A-Za-z][\w+\-/]*)|(.*\d)(Z)")
 
 
@@ -227,7 +227,7 @@ def _literal_value(node: exp.Expression) -> Literal:
     if isinstance(node, exp.Literal):
         return str(node.this) if node.is_string else _number(str(node.this))
     if isinstance(node, exp.Cast) and isinstance(node.this, exp.Literal):
-        return _typed_literal(str(node.this.this), node.to.this)
+        return _typed_literal(str(node.this.this), node.to.this.name)
     raise TypeError("expected a literal")
 
 
@@ -237,17 +237,17 @@ def _number(text: str) -> int | float | Decimal:
     return float(text) if "e" in text.lower() else Decimal(text)
 
 
-def _typed_literal(text: str, kind: exp.DType) -> Literal:
+def _typed_literal(text: str, kind: str) -> Literal:
     """Return the value of `DATE '…'`, `TIMESTAMP '…'`, `10L`, `1.5D`, `1.5BD`."""
-    if kind == exp.DType.DATE:
+    if kind == "DATE":
         return date.fromisoformat(text.strip())
-    if kind.name.startswith("TIMESTAMP"):
+    if kind.startswith("TIMESTAMP"):
         return parse_time(text)
     if kind in _INTEGER_CASTS:
         return int(text)
     if kind in _FLOAT_CASTS:
         return float(text)
-    if kind == exp.DType.DECIMAL:
+    if kind == "DECIMAL":
         return Decimal(text)
     raise TypeError("expected a number, a string, a boolean, DATE '…' or TIMESTAMP '…'")
 

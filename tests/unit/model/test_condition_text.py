@@ -106,7 +106,7 @@ def test_named_zones_move_the_instant():
     [
         ("i = 1 xor i = 2", "is not SQL"),
         ("i is distinct from 1", "IS DISTINCT FROM"),
-        ("i between symmetric 2 and 1", "BETWEEN 2 AND 1"),
+        ("i between symmetric 2 and 1", "BETWEEN"),
         ("s not ilike 'a%'", "ILIKE"),
         ("s like any ('a%', 'b%')", "ANY"),
         ("not b", "'b'"),
