@@ -28,7 +28,12 @@ import pyarrow as pa
 from kudulite.basefile.base_data import BaseDataFile
 from kudulite.client.scan import read_ahead
 from kudulite.client.tokens import RowSetToken
-from kudulite.delta.delta_applier import DeltaApplier, difference, distinct
+from kudulite.delta.delta_applier import (
+    ChangeSplit,
+    DeltaApplier,
+    difference,
+    distinct,
+)
 from kudulite.errors import StorageError
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.predicate import BoundPredicates
@@ -323,13 +328,14 @@ class _Planner:
             # The only place that sees memory together with files is this process.
             self.in_memory += chosen_reads(rowset, in_memory, self.spec)
         file = self._file(plain, in_memory)
-        without = in_memory
         if file is not None and self.with_overlays:
-            changed = plain.applier(timestamp).changed
-            kept = difference(changed, file.excluded)
-            without = distinct(np.concatenate([in_memory, kept]))
-        chosen = ChosenRows(rowset.meta.id, file is not None, without.tobytes())
-        positions = chosen.positions(plain, timestamp)
+            split = self._split(plain)
+            without = _joined(split.partial, in_memory)
+            chosen = ChosenRows(rowset.meta.id, True, without.tobytes())
+            positions: np.ndarray | None = difference(split.whole, in_memory)
+        else:
+            chosen = ChosenRows(rowset.meta.id, file is not None, in_memory.tobytes())
+            positions = chosen.positions(plain, timestamp)
         self.found.append(_Rest(entry, plain, in_memory, chosen, positions, file))
 
     def _file(self, rowset: DiskRowSet, in_memory: np.ndarray) -> NativeFile | None:
@@ -339,12 +345,10 @@ class _Planner:
         applier = rowset.applier(spec.timestamp)
         excluded, overlaid = applier.changed, list[Column]()
         if self.with_overlays:
-            values = [column for column in columns if column.name not in spec.schema.key_names]
-            replaced, other_ids = applier.replaced([column.id for column in values])
-            excluded = distinct(np.concatenate([replaced, applier.deleted]))
-            overlaid = [column for column in values if column.id in other_ids]
-        if len(in_memory):
-            excluded = distinct(np.concatenate([excluded, in_memory]))
+            split = self._split(rowset)
+            excluded = split.whole
+            overlaid = [column for column in columns if column.id in split.column_ids]
+        excluded = _joined(excluded, in_memory)
         if len(excluded) > self.limits.excluded_fraction_max * rowset.meta.row_count:
             return None
         base = rowset.base.only_file(columns)
@@ -361,6 +365,12 @@ class _Planner:
         if overlaid:
             file = OverlaidFile(**vars(file), overlaid=tuple(overlaid), applier=applier)
         return file if self.is_readable(file) else None
+
+    def _split(self, rowset: DiskRowSet) -> ChangeSplit:
+        """Return the changes of the value columns that are read, of a rowset without memory."""
+        schema, keys = self.spec.schema, set(self.spec.schema.key_names)
+        ids = [schema.column(name).id for name in self.spec.names if name not in keys]
+        return rowset.applier(self.spec.timestamp).split(ids)
 
     def limit_excluded(self) -> None:
         """Leave the rowsets with the most changes to the tokens, until the others' are few."""
@@ -391,6 +401,10 @@ class _Planner:
         if size > self.limits.handed_bytes_max:
             return False
         return sum(rest.decoded_bytes for rest in rests) <= self.limits.decoded_bytes_max
+
+
+def _joined(rowids: np.ndarray, others: np.ndarray) -> np.ndarray:
+    return distinct(np.concatenate([rowids, others])) if len(others) else rowids
 
 
 def _rows_without_columns(row_count: int) -> pa.Table:

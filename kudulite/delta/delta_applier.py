@@ -107,6 +107,19 @@ class DeltaCells:
         return cells
 
 
+@dataclass(frozen=True)
+class ChangeSplit:
+    """The changed rows of a rowset, int64 and ascending, for some columns.
+
+    `whole` are dead, or a change sets all the columns of them. The cells of the rows in `partial`
+    are those of base data, except in columns of `column_ids`.
+    """
+
+    whole: np.ndarray
+    partial: np.ndarray
+    column_ids: tuple[int, ...]
+
+
 class _Visible:
     """A source, and which of its changes a snapshot sees (REDO) or undoes (UNDO)."""
 
@@ -156,7 +169,7 @@ class DeltaApplier:
         self._columns: dict[int, ColumnApplier | None] = {}
         # Columns whose type was widened later; readers of the older type may still be running.
         self._widened: dict[tuple[int, pa.DataType], ColumnApplier] = {}
-        self._replaced: tuple[tuple[int, ...], tuple[np.ndarray, list[int]]] | None = None
+        self._split: tuple[tuple[int, ...], ChangeSplit] | None = None  # the last one
         if memory is not None and len(memory) and memory.meta.timestamp_min <= snapshot_timestamp:
             if self._sources:
                 self._below = DeltaApplier(after, snapshot_timestamp, before)
@@ -309,20 +322,20 @@ class DeltaApplier:
             found[column_id] = found[column_id].under(known[1], applier.values, known[2])
         return found
 
-    def replaced(self, column_ids: Collection[int]) -> tuple[np.ndarray, list[int]]:
-        """Return int64[m], ascending: rows with a change that sets all these columns.
+    def split(self, column_ids: Collection[int]) -> ChangeSplit:
+        """Return which changed rows are dead or have new cells in all columns, and which in some.
 
-        Also returns the ids of the columns that other changes set. A source counts as a whole, by
-        its statistics. Memory must not have any changes.
+        Changes that set all columns are found by the statistics of their source, as a whole.
+        Memory must not have any changes.
         """
         key = tuple(column_ids)
-        if self._replaced is None or self._replaced[0] != key:
-            self._replaced = key, self._find_replaced(key)
-        return self._replaced[1]
+        if self._split is None or self._split[0] != key:
+            self._split = key, self._split_changes(key)
+        return self._split[1]
 
-    def _find_replaced(self, column_ids: Sequence[int]) -> tuple[np.ndarray, list[int]]:
-        assert self._memory is None, "changes in memory may be incomplete"
-        parts, other_ids = [], set[int]()
+    def _split_changes(self, column_ids: Sequence[int]) -> ChangeSplit:
+        assert self._memory is None, "changes in memory may set other columns"
+        parts, partial_ids = [self.deleted], set[int]()
         for visible in self._sources:
             source, counts = visible.source, visible.source.meta.update_counts
             is_set = source.ops != OP_DELETE
@@ -330,9 +343,10 @@ class DeltaApplier:
             if column_ids and all(counts.get(column_id) == count for column_id in column_ids):
                 parts.append(source.rowids[visible.positions(is_set)])
             else:
-                other_ids.update(counts)
-        rowids = distinct(np.concatenate(parts)) if parts else np.empty(0, np.int64)
-        return rowids, [column_id for column_id in column_ids if column_id in other_ids]
+                partial_ids.update(counts)
+        whole = distinct(np.concatenate(parts))
+        partial = tuple(column_id for column_id in column_ids if column_id in partial_ids)
+        return ChangeSplit(whole, difference(self.changed, whole), partial)
 
     def column(self, column_id: int, arrow_type: pa.DataType) -> ColumnApplier | None:
         """Return a column's newest visible values, or None. Memory must not have any changes."""
@@ -342,14 +356,16 @@ class DeltaApplier:
     def complete_cells(
         self, types: Mapping[int, pa.DataType], rowids: np.ndarray
     ) -> list[tuple[pa.Array, np.ndarray]] | None:
-        """Return an array for each column, and the places in it of int64[n] ascending row ids.
+        """Return an array for each column, and the places in it of the rows that are live.
 
-        Returns None if a row has a cell from base data or from memory.
+        `rowids` is int64[n], ascending. Returns None if a row has a cell from base data or memory.
         """
         if self._memory is not None or not all(map(self.changes_column, types)):
             return None
         is_wanted = np.zeros(int(rowids.max(initial=-1)) + 1, dtype=bool)
         is_wanted[rowids] = True
+        is_wanted[self.deleted[: np.searchsorted(self.deleted, len(is_wanted))]] = False
+        count = np.count_nonzero(is_wanted)
         found: list[tuple[pa.Array, np.ndarray]] = []
         placed: list[tuple[np.ndarray, np.ndarray]] = []
         for column_id, arrow_type in types.items():
@@ -362,7 +378,7 @@ class DeltaApplier:
                 near = cells.rowids[: np.searchsorted(cells.rowids, len(is_wanted))]
                 places = np.flatnonzero(is_wanted[near])
                 placed.append((cells.rowids, places))
-            if len(places) != len(rowids):
+            if len(places) != count:
                 return None
             found.append((cells.values, places))
         return found
@@ -482,10 +498,11 @@ def difference(rowids: np.ndarray, others: np.ndarray) -> np.ndarray:
     """
     if not len(rowids) or not len(others):
         return rowids
-    is_kept = np.ones(int(rowids[-1]) + 1, dtype=bool)
-    low, high = np.searchsorted(others, [0, len(is_kept)])
-    is_kept[others[low:high]] = False
-    return rowids[is_kept[rowids]]
+    is_left = np.zeros(int(rowids[-1]) + 1, dtype=bool)
+    is_left[rowids] = True
+    low, high = np.searchsorted(others, [0, len(is_left)])
+    is_left[others[low:high]] = False
+    return np.flatnonzero(is_left)
 
 
 def _place_of(ascending: np.ndarray, probe: int) -> int:

@@ -211,10 +211,8 @@ def _complete_cells(
         return None
     if spec.lower is not None or spec.upper is not None:
         return None
-    applier = rowset.applier(spec.timestamp)
-    columns = map(spec.schema.column, spec.names)
-    types = {column.id: column.type.arrow for column in columns}
-    return applier.complete_cells(types, difference(rows, applier.deleted))
+    types = {c.id: c.type.arrow for c in map(spec.schema.column, spec.names)}
+    return rowset.applier(spec.timestamp).complete_cells(types, rows)
 
 
 def diff_schema(spec: DiffSpec) -> pa.Schema:
