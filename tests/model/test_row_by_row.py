@@ -29,9 +29,8 @@ from tests.support.machines.row_machine import (
 from tests.support.machines.shrinking import shrink
 from tests.support.oracle.table_model import DELETES, OPERATIONS, UPDATES, Row
 from tests.support.tables.core_tables import CoreTables
-from tests.support.tiers import tiered
+from tests.support.tiers import by_tier, tiered
 
-OPERATIONS_TOTAL = 100_000
 SEEDS = range(36)
 SETUPS = [
     Setup(keys, layout, required)
@@ -205,7 +204,7 @@ def expect_equal(folder: Path, setup: Setup, steps: Sequence[Step]) -> None:
 def test_any_steps_equal_the_model(core: CoreTables, seed: int):
     """Looked at after every other flush, and at the end in every way and at every version."""
     setup = SETUPS[seed % len(SETUPS)]
-    steps = Steps(setup, seed).make(OPERATIONS_TOTAL // len(SEEDS))
+    steps = Steps(setup, seed).make(by_tier(1_000, 1_700))
     expect_equal(core.root / "random", setup, steps)
 
 
