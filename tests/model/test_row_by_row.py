@@ -1,4 +1,4 @@
-"""100,000 random operations on five keys: sessions, batches, flushes, reopening, time travel.
+"""Random operations on five keys: sessions, batches, flushes, reopening, time travel.
 
 Two clients that share nothing but the folder take turns, as two processes would; several sessions
 of each hold rows back while others write. A failure prints the few steps that are needed for it, as
