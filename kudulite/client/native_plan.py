@@ -172,7 +172,7 @@ def plan_native(
     """
     spec = read.spec
     tablets = _pinned_tablets(read)
-    if sum(_memory_row_count(tablet) for _, tablet in tablets) > limits.memory_rows_max:
+    if sum(tablet.memory_row_count for _, tablet in tablets) > limits.memory_rows_max:
         try:
             flush_table(read.store)
         except StorageError:
@@ -248,11 +248,6 @@ def _pinned(store: TableStore, entry: TabletEntry, timestamp: int) -> tuple[Tabl
         pinned = store.tablet(entry).superblock
         if pinned is tablet.superblock or pinned == tablet.superblock:
             return entry, tablet
-
-
-def _memory_row_count(tablet: Tablet) -> int:
-    changes = sum(len(rowset.dms) for rowset in tablet.disk_rowsets if rowset.dms is not None)
-    return changes + (0 if tablet.memrowset is None else tablet.memrowset.row_count)
 
 
 @dataclass

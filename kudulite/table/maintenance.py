@@ -30,6 +30,7 @@ with the process, and garbage collection removes unpublished files.
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -68,6 +69,7 @@ from kudulite.tablet.maintenance_policy import (
     scored_operations,
 )
 from kudulite.tablet.tablet import MAINTENANCE_LOCK_NAME, Superblock
+from kudulite.wal.log import list_segments, segment_path
 
 # A tablet that is written to all the time must not keep a pass from ending.
 OPERATIONS_PER_TABLET_MAX = 100
@@ -255,9 +257,24 @@ class _Pass:
     def _perform(self, tablet_id: str, operation: MaintenanceOperation) -> bool:
         """Run one operation; False where it had nothing to do or a writer was faster."""
         self.report(tablet_id, operation)
+        begin = time.monotonic()
         result = self.run(self.store, tablet_id, operation)
         if result is not None:
             self.performed.append(PerformedOperation(tablet_id, operation, result))
+            _log.info(
+                "table %r, tablet %s: %s took %.2f s, wrote %d bytes; rowsets %d -> %d, bytes %d"
+                " -> %d, version %d",
+                self.store.name,
+                tablet_id,
+                operation.label,
+                time.monotonic() - begin,
+                result.bytes_written,
+                result.rowset_count_before,
+                result.rowset_count_after,
+                result.bytes_before,
+                result.bytes_after,
+                result.version,
+            )
         return result is not None
 
     def _best_tablet(self) -> str | None:
@@ -383,6 +400,8 @@ class TableStatistics:
     columns, `undo_bytes` by reads of the past. Of these, `ancient_bytes` (estimated) lie behind the
     ancient history mark and may be collected. `dead_row_count` rows are deleted and still stored,
     for the past. `superseded_bytes` are in files that the newest version does not refer to.
+    `unflushed_row_count` rows are in memory and in the logs, which take `log_bytes`; a process that
+    opens the table reads the logs first.
     """
 
     version: int
@@ -398,6 +417,8 @@ class TableStatistics:
     dead_row_count: int
     bytes_on_disk: int
     superseded_bytes: int
+    unflushed_row_count: int
+    log_bytes: int
     ancient_history_mark: Timestamp
 
     def _repr_html_(self) -> str:
@@ -435,8 +456,19 @@ def table_statistics(store: TableStore) -> TableStatistics:
         dead_row_count=sum(dead_row_count(meta) for meta in everything),
         bytes_on_disk=sum(entry.bytes_on_disk for entry in manifest.tablets),
         superseded_bytes=superseded_bytes(store),
+        unflushed_row_count=sum(tablet.memory_row_count for tablet in tablets),
+        log_bytes=sum(_log_bytes(tablet.wal_folder) for tablet in tablets),
         ancient_history_mark=Timestamp(mark),
     )
+
+
+def _log_bytes(folder: Path) -> int:
+    """Return the size of all segments of a log; of one that is removed meanwhile, 0."""
+    total = 0
+    for segment in list_segments(folder):
+        with suppress(FileNotFoundError):
+            total += segment_path(folder, segment).stat().st_size
+    return total
 
 
 def _files(

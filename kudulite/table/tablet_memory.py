@@ -30,6 +30,7 @@ says what is on disk.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -58,6 +59,8 @@ from kudulite.wal.log import (
 
 # Each lost race means that another process published the tablet, and so flushed it too.
 FLUSH_ATTEMPTS_MAX = 5
+
+_log = logging.getLogger(__name__)
 
 
 def read_tablet(store: TableStore, entry: TabletEntry) -> Tablet:
@@ -119,6 +122,13 @@ def make_durable(store: TableStore, entry: TabletEntry, lock: TabletLock) -> Wal
         store.file_system.sync_directory(folder)
     if tail.end > known:
         lock.set_wal_end(tail.end.segment, tail.end.offset)
+        _log.info(
+            "table %r, tablet %s: %d records recovered from the log, behind the end that their"
+            " writer noted",
+            store.name,
+            entry.id,
+            len(tail.records),
+        )
     if tail.records:
         lock.advance_safe_timestamp(tail.records[-1].timestamp)
     return tail.end

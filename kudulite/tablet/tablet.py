@@ -191,6 +191,12 @@ class Tablet:
                 live -= rowset.dms.meta.delete_count
         return live
 
+    @property
+    def memory_row_count(self) -> int:
+        """The rows in memory: new ones, and those of DiskRowSets that a DeltaMemStore changes."""
+        changed = sum(len(rowset.dms) for rowset in self.disk_rowsets if rowset.dms is not None)
+        return changed + (0 if self.memrowset is None else self.memrowset.row_count)
+
     @cached_property
     def timestamp_max(self) -> int:
         """The newest timestamp of any change in the tablet."""

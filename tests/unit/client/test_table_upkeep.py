@@ -1,5 +1,6 @@
 """Looking after a table: the rows and their past stay, what reads pay for goes."""
 
+import logging
 import threading
 
 import pyarrow as pa
@@ -141,3 +142,33 @@ def test_two_maintainers_and_a_writer_at_once(core: CoreTables):
     expect_same(table, moments)
     values = dict(row[:2] for row in stored(table))
     assert all(values[k] == 100 + step for step in range(5) for k in range(step, 400, 50))
+
+
+def test_statistics_have_the_rows_and_bytes_of_the_log(core: CoreTables):
+    """Until they are flushed; a new row and a changed one count."""
+    table = core.client().create_table("t", SCHEMA, primary_key="k")
+    table.insert(rows(range(100), 0))
+    table.flush()
+    before = table.statistics
+    session = core.client().new_session()
+    for key in (5, 1000):
+        session.apply(table.new_upsert({"k": key, "v": 7}))
+    session.flush()
+    figures = table.statistics
+    assert (before.unflushed_row_count, figures.unflushed_row_count) == (0, 2)
+    assert figures.log_bytes > before.log_bytes
+    table.flush()
+    assert table.statistics.unflushed_row_count == 0
+
+
+def test_each_operation_is_a_line_in_the_log_of_the_process(core: CoreTables, caplog):
+    """With the table, the tablet, the operation, its time and its bytes."""
+    table, _ = neglected(core)
+    with caplog.at_level(logging.INFO, logger="kudulite"):
+        done = table.maintain()
+    lines = [line for line in caplog.messages if "rowsets" in line]
+    assert len(lines) == len(done.operations) > 1
+    for line, performed in zip(lines, done.operations, strict=True):
+        label, result = performed.operation.label, performed.result
+        assert f"table 't', tablet {performed.tablet_id}: {label} took" in line
+        assert f"wrote {result.bytes_written} bytes; rowsets {result.rowset_count_before}" in line
