@@ -351,6 +351,15 @@ class FileSystem:
             finally:
                 os.close(descriptor)
 
+    def free_bytes(self, folder: Path) -> int | None:
+        """Return the bytes that a program may still write below a folder; None if not known."""
+        try:
+            found = os.statvfs(folder)
+        except OSError:
+            return None
+        # Some network file systems do not say.
+        return found.f_bavail * found.f_frsize if found.f_blocks else None
+
     def remove(self, path: Path) -> None:
         """Remove a file, if it exists."""
         self.before("remove", path)

@@ -29,6 +29,7 @@ arrives is in files or in a log of logical records.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -150,6 +151,7 @@ def _build(
         return None
     file_system, folder = store.file_system, base.folder / ROWSET_FOLDER
     if isinstance(operation, CompactRowSets):
+        _check_free_space(store, base, metas)
         merged = merge_rowsets(file_system, folder, schema, inputs, mark)
         file_system.sync_directory(folder)
         return Replacement(metas, merged.rowsets, mark, merged.row_map)
@@ -160,6 +162,19 @@ def _build(
         assert isinstance(operation, CompactDeltas)
         output = _joined_deltas(file_system, rowset, operation, mark)
     return None if output == rowset.meta else Replacement(metas, (output,), mark)
+
+
+def _check_free_space(store: TableStore, base: Tablet, metas: Sequence[RowSetMeta]) -> None:
+    """Raise StorageError before a merge that would fill the disk: its inputs stay beside it."""
+    free = store.file_system.free_bytes(base.folder)
+    needed = sum(meta.bytes_on_disk for meta in metas)
+    if free is not None and free < needed:
+        raise StorageError(
+            errno.ENOSPC,
+            f"table {store.name!r}: the merge of {len(metas)} rowsets of tablet {base.id} needs"
+            f" about {needed:,} bytes in {base.folder}, and {free:,} are free; nothing was changed:"
+            " free some space, then maintain the table again",
+        )
 
 
 def _joined_deltas(

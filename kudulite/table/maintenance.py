@@ -29,6 +29,7 @@ with the process, and garbage collection removes unpublished files.
 
 from __future__ import annotations
 
+import errno
 import logging
 import time
 from collections import Counter
@@ -39,7 +40,13 @@ from functools import partial
 from pathlib import Path
 
 from kudulite.delta.delta_file import DeltaFileMeta
-from kudulite.errors import KuduliteError, LockTimeoutError, TableNotFoundError, UsageError
+from kudulite.errors import (
+    KuduliteError,
+    LockTimeoutError,
+    StorageError,
+    TableNotFoundError,
+    UsageError,
+)
 from kudulite.fs.lock import TabletLock, create_lock_file
 from kudulite.model.html import html_fields
 from kudulite.model.hybrid_time import Timestamp
@@ -305,7 +312,15 @@ class _Pass:
         self._tried[tablet_id] += 1
         if self.budget_bytes is not None:
             self.budget_bytes -= scored.byte_count
-        if not self._perform(tablet_id, scored.operation):
+        try:
+            is_done = self._perform(tablet_id, scored.operation)
+        except StorageError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            # The garbage collection at the end of the run may free what the operation needs.
+            _log.warning("%s", error)
+            is_done = False
+        if not is_done:
             self._refused.add((tablet_id, scored.operation))
 
 

@@ -2,11 +2,13 @@
 
 import logging
 import threading
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from kudulite.errors import UsageError
+from kudulite.errors import StorageError, UsageError
+from kudulite.fs.file_system import FileSystem
 from tests.support.doubles.planned_work import Planned
 from tests.support.tables.core_tables import CoreTables, ManualClock, in_order, stored
 
@@ -172,3 +174,31 @@ def test_each_operation_is_a_line_in_the_log_of_the_process(core: CoreTables, ca
         label, result = performed.operation.label, performed.result
         assert f"table 't', tablet {performed.tablet_id}: {label} took" in line
         assert f"wrote {result.bytes_written} bytes; rowsets {result.rowset_count_before}" in line
+
+
+class FullFileSystem(FileSystem):
+    """A disk with a few bytes left."""
+
+    free: int | None = 100
+
+    def free_bytes(self, folder: Path) -> int | None:
+        """What is left."""
+        return self.free
+
+
+def test_a_merge_that_would_fill_the_disk_does_not_begin(core: CoreTables, caplog):
+    """`maintain` does all other work. It is tried where the free space is not known."""
+    disk = FullFileSystem()
+    table, moments = neglected(core, file_system=disk)
+    with pytest.raises(
+        StorageError, match=r"'t': the merge of .+ rowsets .* 100 are free; nothing"
+    ):
+        table.compact()
+    with caplog.at_level(logging.WARNING, logger="kudulite"):
+        done = table.maintain()
+    assert "100 are free" in caplog.text
+    assert not any("merging" in performed.operation.label for performed in done.operations)
+    expect_same(table, moments)
+    disk.free = None
+    assert table.compact().operations
+    expect_same(table, moments)
