@@ -71,9 +71,9 @@ from kudulite.fs.file_system import encode_checked_json, exists, read_file
 from kudulite.model.aliases import Moment
 from kudulite.table.alter import TableDraft, alter_table
 from kudulite.table.folder import path_of
-from kudulite.table.garbage_collection import collect_garbage, collect_staging_garbage
+from kudulite.table.garbage_collection import collect_garbage
 from kudulite.table.partition import RangePartition
-from kudulite.table.stage import StagedTask, in_threads
+from kudulite.table.stage import StagedTask, collect_staging_garbage, in_threads
 from kudulite.table.table_store import Environment, TableStore, default_environment
 
 # Each thread stages up to 256 MiB.

@@ -32,10 +32,9 @@ from kudulite.errors import ConflictError, OptionError
 from kudulite.model.aliases import Moment, Rows, Where, WriteOptions
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.schema import Schema
-from kudulite.table.garbage_collection import collect_staging_garbage
 from kudulite.table.history import choose_snapshot
 from kudulite.table.read_request import ReadRequest
-from kudulite.table.stage import WriteState, begin_write
+from kudulite.table.stage import WriteState, begin_write, collect_staging_garbage
 from kudulite.table.table_store import TableStore
 from kudulite.table.tablet_memory import flush_table
 from kudulite.tablet.operation import WriteSpec, parse_operation

@@ -47,7 +47,6 @@ from kudulite.table.check import CheckReport, check_table
 from kudulite.table.folder import path_of
 from kudulite.table.garbage_collection import (
     GRACE_SECONDS,
-    STAGING_GRACE_SECONDS,
 )
 from kudulite.table.history import (
     choose_snapshot,
@@ -69,6 +68,7 @@ from kudulite.table.manifest import TableVersion
 from kudulite.table.partition import PartitionSchema
 from kudulite.table.purge import PurgeReport, purge_keys
 from kudulite.table.read_request import ReadRequest, plan_rows
+from kudulite.table.stage import STAGING_GRACE_SECONDS
 from kudulite.table.table_store import TableStore, default_environment
 from kudulite.table.tablet_memory import flush_table
 

@@ -356,7 +356,8 @@ def literal_floor(value: Any, column_type: ColumnType, column: str) -> tuple[Dom
         micros = value.astype("datetime64[us]")  # rounds down
         value, is_exact = micros, bool(micros == value)
     try:
-        value = python_value(value, column_type)
+        if isinstance(value, np.generic):
+            value = python_value(value, column_type)
         if column_type.is_bytes:
             return _bytes_literal(value, column_type), True
         if column_type.name == "bool":

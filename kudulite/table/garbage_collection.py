@@ -27,13 +27,17 @@ from kudulite.errors import StorageError
 from kudulite.fs.file_system import entries_of, storage_error
 from kudulite.table.folder import MANIFEST_FOLDER, STAGING_FOLDER, TABLET_FOLDER
 from kudulite.table.manifest import Manifest, manifest_name
-from kudulite.table.stage import read_pinned_version
+from kudulite.table.stage import (
+    STAGING_GRACE_SECONDS,
+    collect_staging_garbage,
+    is_older,
+    read_pinned_version,
+)
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.tablet import LOCK_NAME, MAINTENANCE_LOCK_NAME, ROWSET_FOLDER, WAL_FOLDER
 from kudulite.wal.log import list_segments, segment_path
 
 GRACE_SECONDS = 3600.0
-STAGING_GRACE_SECONDS = 24 * 3600.0
 
 
 @dataclass(frozen=True)
@@ -44,26 +48,6 @@ class GarbageResult:
     version_count: int = 0
     file_count: int = 0
     byte_count: int = 0
-
-
-def collect_staging_garbage(store: TableStore, grace_seconds: float = STAGING_GRACE_SECONDS) -> int:
-    """Remove staging folders in which nothing was written during the grace time."""
-    horizon = time.time() - grace_seconds
-    count = 0
-    for folder in entries_of(store.folder / STAGING_FOLDER):
-        if _is_older(folder, horizon):
-            store.file_system.remove_tree(folder)
-            count += 1
-    return count
-
-
-def open_writes(store: TableStore) -> list[str]:
-    """Return the ids of the writes that have a staging folder: neither committed nor aborted.
-
-    Each pins the version that it read, with its files.
-    """
-    folders = entries_of(store.folder / STAGING_FOLDER)
-    return [folder.name for folder in folders if read_pinned_version(folder) is not None]
 
 
 def collect_garbage(
@@ -203,7 +187,7 @@ def _collect_tablets(store: TableStore, manifests: dict[int, Manifest], horizon:
     with store.lock_any("garbage collection"):
         _read_versions(store, manifests)
         for folder in _unknown_tablets(store, manifests):
-            if _is_older(folder, horizon):
+            if is_older(folder, horizon):
                 store.file_system.remove_tree(folder)
 
 
@@ -221,21 +205,6 @@ def _remove_empty_folders(folder: Path, horizon: float) -> None:
                 path.rmdir()
 
 
-def _is_older(folder: Path, horizon: float) -> bool:
-    """Whether nothing in a tree changed since `horizon`, stopping at the first that did.
-
-    A tree that is removed meanwhile is not older: there is nothing left to do.
-    """
-    try:
-        if folder.stat().st_mtime >= horizon:
-            return False
-        return all(path.stat().st_mtime < horizon for path in folder.rglob("*"))
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        raise storage_error("read", folder, error) from error
-
-
 def _collect_temporaries(store: TableStore, horizon: float) -> None:
     """Remove temporary files of killed publications beside the versions.
 
@@ -243,5 +212,5 @@ def _collect_temporaries(store: TableStore, horizon: float) -> None:
     """
     horizon = min(horizon, time.time() - GRACE_SECONDS)
     for path in entries_of(store.folder / MANIFEST_FOLDER):
-        if path.name.startswith(".") and _is_older(path, horizon):
+        if path.name.startswith(".") and is_older(path, horizon):
             store.file_system.remove(path)

@@ -56,13 +56,13 @@ from kudulite.table.background import RETRY_SECONDS
 from kudulite.table.compaction import OperationResult, run_operation
 from kudulite.table.garbage_collection import (
     GRACE_SECONDS,
-    STAGING_GRACE_SECONDS,
     GarbageResult,
     collect_garbage,
     superseded_bytes,
 )
 from kudulite.table.history import ancient_history_mark
 from kudulite.table.manifest import Manifest, TabletEntry
+from kudulite.table.stage import STAGING_GRACE_SECONDS
 from kudulite.table.table_store import Environment, TableStore
 from kudulite.table.tablet_memory import flush_tablet, read_tablet
 from kudulite.tablet.compaction_policy import BUDGET_BYTES, average_height

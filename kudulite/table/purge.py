@@ -26,9 +26,10 @@ from kudulite.model.key_array import KeyArray
 from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.merge_compaction import merge_rowsets
 from kudulite.table.compaction import Replacement, carry_over, publish_superblock
-from kudulite.table.garbage_collection import collect_garbage, open_writes
+from kudulite.table.garbage_collection import collect_garbage
 from kudulite.table.history import ancient_history_mark
 from kudulite.table.manifest import Manifest, Origin
+from kudulite.table.stage import open_writes
 from kudulite.table.table_store import TableStore
 from kudulite.table.tablet_memory import flush_tablet, flush_under_lock
 from kudulite.tablet.tablet import Tablet

@@ -10,7 +10,8 @@ column and tablet. Batches are collected up to `STAGE_BYTES_MAX`, so memory does
 size of the write; each collected chunk becomes one part per tablet.
 
 Tasks never create the folder of the write itself: after an abort, a task that is still running
-fails at its next file and leaves nothing behind.
+fails at its next file and leaves nothing behind. A new write removes the folders of writes that
+ended without cleaning up, after a day: a job may compute for hours before its first task writes.
 
 **Threads**: tablets are resolved in parallel; numpy and Arrow release the interpreter lock.
 """
@@ -21,6 +22,7 @@ import contextlib
 import errno
 import json
 import os
+import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,7 +34,7 @@ import numpy as np
 import pyarrow as pa
 
 from kudulite.errors import ConflictError, OptionError, RowError, SchemaError, StorageError
-from kudulite.fs.file_system import entries_of, exists
+from kudulite.fs.file_system import entries_of, exists, storage_error
 from kudulite.model.column_cast import cast_to_column
 from kudulite.model.hybrid_time import format_timestamp
 from kudulite.table.folder import STAGING_FOLDER
@@ -54,6 +56,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 WRITE_FILE = "write.json"
+STAGING_GRACE_SECONDS = 24 * 3600.0
 
 
 @dataclass(frozen=True)
@@ -484,3 +487,38 @@ def _read_pin(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return pin if isinstance(pin, dict) else {}
+
+
+def collect_staging_garbage(store: TableStore, grace_seconds: float = STAGING_GRACE_SECONDS) -> int:
+    """Remove staging folders in which nothing was written during the grace time."""
+    horizon = time.time() - grace_seconds
+    count = 0
+    for folder in entries_of(store.folder / STAGING_FOLDER):
+        if is_older(folder, horizon):
+            store.file_system.remove_tree(folder)
+            count += 1
+    return count
+
+
+def open_writes(store: TableStore) -> list[str]:
+    """Return the ids of the writes that have a staging folder: neither committed nor aborted.
+
+    Each pins the version that it read, with its files.
+    """
+    folders = entries_of(store.folder / STAGING_FOLDER)
+    return [folder.name for folder in folders if read_pinned_version(folder) is not None]
+
+
+def is_older(folder: Path, horizon: float) -> bool:
+    """Whether nothing in a tree changed since `horizon`, stopping at the first that did.
+
+    A tree that is removed meanwhile is not older: there is nothing left to do.
+    """
+    try:
+        if folder.stat().st_mtime >= horizon:
+            return False
+        return all(path.stat().st_mtime < horizon for path in folder.rglob("*"))
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise storage_error("read", folder, error) from error

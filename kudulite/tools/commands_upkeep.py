@@ -16,8 +16,9 @@ import typer
 import kudulite
 from kudulite.errors import UsageError
 from kudulite.table.folder import path_of
-from kudulite.table.garbage_collection import GRACE_SECONDS, STAGING_GRACE_SECONDS
+from kudulite.table.garbage_collection import GRACE_SECONDS
 from kudulite.table.maintenance import MaintenanceResult, Report, compact_table, maintain_table
+from kudulite.table.stage import STAGING_GRACE_SECONDS
 from kudulite.tablet.maintenance_policy import MaintenanceOperation
 from kudulite.tools.commands_write import print_result
 from kudulite.tools.doctor import diagnose

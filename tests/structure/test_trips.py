@@ -8,8 +8,8 @@ from tests.structure.trips import TRIPS, files_entered, trip
 pytestmark = pytest.mark.xdist_group("structure")
 
 FILES_MAX = {
-    "bulk_upsert": 37,
-    "scan": 29,
+    "bulk_upsert": 36,
+    "scan": 28,
     "session_row": 19,
     "get": 17,
     "flush": 29,

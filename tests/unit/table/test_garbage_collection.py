@@ -11,7 +11,8 @@ import kudulite
 from kudulite.client.table import Table
 from kudulite.errors import ConflictError
 from kudulite.table import tablet_memory
-from kudulite.table.garbage_collection import collect_garbage, collect_staging_garbage
+from kudulite.table.garbage_collection import collect_garbage
+from kudulite.table.stage import collect_staging_garbage
 from kudulite.table.table_store import TableStore
 from tests.support.tables.core_tables import CoreTables, files_below, stored
 
