@@ -68,7 +68,7 @@ def collect_garbage(
             _read_versions(store, manifests)
             kept = _referenced(store, entry.id, manifests)
             for path in _files(store.tablet_folder(entry.id)):
-                if path in kept or (found := _stat(path)).st_mtime >= horizon:
+                if path in kept or (found := stat_of(path)).st_mtime >= horizon:
                     continue
                 byte_count += found.st_size
                 file_count += 1
@@ -89,7 +89,7 @@ def superseded_bytes(store: TableStore) -> int:
     for folder in entries_of(store.folder / TABLET_FOLDER):
         kept = _referenced(store, folder.name, {manifest.version: manifest})
         with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-            total += sum(_stat(path).st_size for path in _files(folder) if path not in kept)
+            total += sum(stat_of(path).st_size for path in _files(folder) if path not in kept)
     return total
 
 
@@ -105,7 +105,7 @@ def _collect_versions(store: TableStore, grace_seconds: float) -> int:
         is_pinned = oldest_pinned is not None and version >= oldest_pinned
         path = store.folder / MANIFEST_FOLDER / manifest_name(successor)
         try:
-            is_young = _stat(path).st_mtime >= horizon
+            is_young = stat_of(path).st_mtime >= horizon
         except FileNotFoundError:
             break  # removed by another process
         if is_pinned or is_young:
@@ -166,7 +166,7 @@ def _files(folder: Path) -> list[Path]:
         raise storage_error("list", folder, error) from error
 
 
-def _stat(path: Path) -> os.stat_result:
+def stat_of(path: Path) -> os.stat_result:
     """Return the file's size and times. Raises FileNotFoundError, StorageError for other errors."""
     try:
         return path.stat()

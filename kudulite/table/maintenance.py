@@ -58,6 +58,7 @@ from kudulite.table.garbage_collection import (
     GRACE_SECONDS,
     GarbageResult,
     collect_garbage,
+    stat_of,
     superseded_bytes,
 )
 from kudulite.table.history import ancient_history_mark
@@ -482,7 +483,7 @@ def _log_bytes(folder: Path) -> int:
     total = 0
     for segment in list_segments(folder):
         with suppress(FileNotFoundError):
-            total += segment_path(folder, segment).stat().st_size
+            total += stat_of(segment_path(folder, segment)).st_size
     return total
 
 

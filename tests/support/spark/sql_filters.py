@@ -22,19 +22,12 @@ from typing import Any
 import numpy as np
 
 from kudulite import ColumnType, Condition, Predicate, Schema
+from tests.support.oracle.condition_model import COMPARISONS
 
 Row = Mapping[str, Any]
 Truth = bool | None
 UTC = datetime.UTC
 
-COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
-    "=": operator.eq,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-    "!=": operator.ne,
-}
 INTEGERS = {"int8", "int16", "int32", "int64"}
 _FAR = 10**9  # days: after all dates that Python knows
 

@@ -176,7 +176,7 @@ CASES: dict[str, Callable[[User], object]] = {
 
 
 def said(case: Callable[[User], object], user: User) -> str:
-    """What the user reads: the warnings and the error, without what differs between runs."""
+    """Return the warnings and the error that the user reads, without paths, times and numbers."""
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         try:

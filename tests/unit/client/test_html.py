@@ -1,4 +1,4 @@
-"""What a notebook shows of an object: small HTML tables in which nothing of the data is markup."""
+"""A notebook shows an object as small HTML tables, in which nothing of the data is markup."""
 
 import html.parser
 

@@ -182,7 +182,7 @@ class FullFileSystem(FileSystem):
     free: int | None = 100
 
     def free_bytes(self, folder: Path) -> int | None:
-        """What is left."""
+        """Return the bytes that are left."""
         return self.free
 
 

@@ -226,7 +226,7 @@ def test_predicates_have_operators_for_all_negations():
 
 
 def test_a_long_list_of_keys_is_evaluated_on_the_rows_that_are_left():
-    """What all branches imply leaves a few rows; the answer is that of all rows."""
+    """The constraint that all branches imply leaves a few rows; the answer is that of all rows."""
     numbers = np.random.default_rng(3).integers(0, 100, (2, 5_000))
     batch = pa.record_batch({"a": numbers[0], "b": numbers[1]})
     names = ["a", "b"]
