@@ -33,7 +33,7 @@ from typing import Any
 
 from stores.chart import write_chart
 from stores.report import markdown
-from stores.steps import SECONDS_PER_STEP, STEPS, StepRun, read_single_rows
+from stores.steps import SECONDS_PER_STEP, STEPS, StepRun, read_single_rows, run_native
 from stores.store import Store
 from stores.workload import Workload, make_workload, read_plan
 
@@ -75,11 +75,15 @@ def run_store(args: argparse.Namespace) -> None:
     """Run the steps of one store; prints a line of JSON for each."""
     store = store_class(args.store)(args.folder)
     seconds = QUICK_SECONDS if args.quick else SECONDS_PER_STEP
-    if args.cold:
-        read_single_rows(store, read_plan(args.workload), args.cold, seconds)
+    if args.cold or args.native:
+        plan = read_plan(args.workload)
+        if args.cold:
+            read_single_rows(store, plan, args.cold, seconds)
+        else:
+            run_native(store, plan, args.native, seconds)
         return
     run = StepRun(store, Workload(args.workload), args.steps, seconds)
-    run.run([sys.executable, *sys.argv, "--cold"])
+    run.run([sys.executable, *sys.argv])
 
 
 def measure_store(name: str, root: Path, args: argparse.Namespace) -> dict[str, Any]:
@@ -178,6 +182,7 @@ def parsed_arguments() -> argparse.Namespace:
         parser.add_argument(hidden, type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--store", choices=STORES, help=argparse.SUPPRESS)
     parser.add_argument("--cold", help=argparse.SUPPRESS)
+    parser.add_argument("--native", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.quick:
         args.rows = min(args.rows, QUICK_ROWS)

@@ -107,8 +107,10 @@ from kudulite.table.check import CheckReport
 from kudulite.table.garbage_collection import GarbageResult
 from kudulite.table.maintenance import MaintenanceResult, TableStatistics
 from kudulite.table.manifest import TableVersion
+from kudulite.table.metrics import TableMetrics
 from kudulite.table.read_request import ReadRequest
 from kudulite.table.stage import StagedTask
+from kudulite.tablet.layout import TableLayout
 from kudulite.tablet.operation import Operation, parse_operation
 
 __version__ = "0.1.0"
@@ -199,6 +201,8 @@ __all__ = [
     "StagedTask",
     "Table",
     "TableAlterer",
+    "TableLayout",
+    "TableMetrics",
     "TableStatistics",
     "TableVersion",
     "Timestamp",

@@ -90,6 +90,10 @@ class RetryableError(KuduliteError):
     """Nothing is wrong with the call; the same call may succeed later."""
 
 
+class OutOfMemoryError(RetryableError, MemoryError):
+    """The process or the machine has not enough memory, or no thread, for this call."""
+
+
 class LockTimeoutError(RetryableError, TimeoutError):
     """Another writer held a tablet for longer than the caller's lock timeout."""
 

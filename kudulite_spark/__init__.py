@@ -22,6 +22,7 @@ _MODULE_OF = {
     "register": "kudulite_spark.session",
     "repartition_for": "kudulite_spark.admin",
     "restore": "kudulite_spark.admin",
+    "versions": "kudulite_spark.admin",
 }
 
 __all__ = list(_MODULE_OF)

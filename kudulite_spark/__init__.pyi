@@ -3,6 +3,7 @@ from kudulite_spark.admin import create_table as create_table
 from kudulite_spark.admin import maintain as maintain
 from kudulite_spark.admin import repartition_for as repartition_for
 from kudulite_spark.admin import restore as restore
+from kudulite_spark.admin import versions as versions
 from kudulite_spark.jvm import ensure_java as ensure_java
 from kudulite_spark.kudu_context import CreateTableOptions as CreateTableOptions
 from kudulite_spark.kudu_context import KuduContext as KuduContext

@@ -185,6 +185,49 @@ def run_spread(
     return [pickle.loads(bytes(found[number])) for number in range(len(items))]
 
 
+# The columns of Delta's DESCRIBE HISTORY that a table can fill, and the exact moment.
+_VERSIONS_SCHEMA = (
+    "version BIGINT, timestamp TIMESTAMP, userId STRING, userName STRING, operation STRING,"
+    " operationParameters MAP<STRING, STRING>, readVersion BIGINT, isBlindAppend BOOLEAN,"
+    " operationMetrics MAP<STRING, STRING>, userMetadata STRING, engineInfo STRING,"
+    " hybridTime BIGINT"
+)
+
+
+def versions(spark: SparkSession, path: str | PathLike[str]) -> DataFrame:
+    """Return the newest versions of the table at `path`, newest first, as `Table.versions` does.
+
+    The columns are those of Delta's DESCRIBE HISTORY: `userId` is the writer (user@host:pid),
+    `userName` its user, `userMetadata` the message of the write. `operationMetrics` has
+    `numInsertedRows`, `numUpdatedRows`, `numDeletedRows` and `numIgnoredRows`. `hybridTime` is the
+    exact moment for `snapshotTimestamp`, of which `timestamp` has the microseconds. The columns
+    `operationParameters`, `readVersion`, `isBlindAppend` and `engineInfo` are empty."""
+    table = open_table(absolute_path(path, start_directory(spark)))
+    rows: list[tuple[Any, ...]] = [
+        (
+            found.version,
+            found.timestamp.to_datetime(),
+            found.writer,
+            found.writer.partition("@")[0],
+            found.operation,
+            {},
+            None,
+            None,
+            {
+                "numInsertedRows": str(found.inserted),
+                "numUpdatedRows": str(found.updated),
+                "numDeletedRows": str(found.deleted),
+                "numIgnoredRows": str(found.ignored),
+            },
+            found.message or None,
+            None,
+            int(found.timestamp),
+        )
+        for found in table.versions()
+    ]
+    return spark.createDataFrame(rows, _VERSIONS_SCHEMA)
+
+
 def repartition_for(
     df: DataFrame, path: str | PathLike[str], task_count: int | None = None
 ) -> DataFrame:

@@ -42,12 +42,13 @@ from kudulite.errors import (
 )
 from kudulite_spark.options import (
     CHECKPOINT,
+    COUNT,
     FRONT,
     ReadOptions,
     WriteOptions,
     absolute_path,
 )
-from kudulite_spark.python_worker import freeze_imports
+from kudulite_spark.python_worker import end_work
 from kudulite_spark.reader import PushingTabletReader, ScanPlan, TabletReader, decoded_tokens
 from kudulite_spark.stream_bounds import StreamStart
 from kudulite_spark.stream_reader import TableStreamReader
@@ -98,9 +99,24 @@ class KuduliteDataSource(DataSource):
             _conditions(read.filter, table.schema)  # report a mistake at load()
         found = own_schema(table.schema, read)
         if FRONT in self.options and not read.is_of_changes:
-            found = with_row_count(found, row_count(table, read))
-        freeze_imports()
+            found = with_row_count(found, *self._row_count(table, read))
+        end_work()
         return found
+
+    def _row_count(self, table: Table, read: ReadOptions) -> tuple[int, str | None]:
+        """Return how many rows a read returns, and the snapshot at which they can be counted.
+
+        The number is an estimate, unless the option is given that asks for the count.
+        """
+        if COUNT in self.options:
+            return table.scan(columns=[], at=self.options[COUNT]).count(), None
+        if read.scan_tokens is not None:
+            tokens = decoded_tokens(read.scan_tokens, str(table.path))
+            return sum(token.row_count_estimate for token in tokens), None
+        counted_at = None
+        if read.filter is None and self._moments is not None:
+            counted_at = str(self._moments[0])
+        return table.live_row_count, counted_at
 
     def reader(self, schema: StructType) -> TabletReader:
         """Return the reader of the columns in `schema`, at the snapshot fixed by load()."""
@@ -110,7 +126,7 @@ class KuduliteDataSource(DataSource):
         if self._moments is None:
             self._moments = chosen_moments(table, read)
         plan = plan.at(*self._moments)
-        freeze_imports()
+        end_work()
         # The front plans each scan for itself, so it may always push.
         may_push = read.pushdown or (FRONT in self.options and not read.is_of_changes)
         if may_push and _is_called_from(_PUSHDOWN_PROCESS):
@@ -120,7 +136,7 @@ class KuduliteDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> TableWriter:
         """Check the write, make the table if the options ask for it, and return the writer."""
         planned = plan_write(WriteOptions.parse(self.options), schema, overwrite)
-        freeze_imports()
+        end_work()
         return TableWriter(planned)
 
     def streamReader(self, schema: StructType) -> TableStreamReader:
@@ -139,7 +155,7 @@ class KuduliteDataSource(DataSource):
         checkpoint = self.options.get(CHECKPOINT)
         owner = None if checkpoint is None else f"stream {checkpoint}"
         planned = plan_write(options, schema, overwrite, owner)
-        freeze_imports()
+        end_work()
         return StreamTableWriter(planned)
 
     def _table_and_options(self) -> tuple[Table, ReadOptions]:
@@ -207,14 +223,6 @@ def own_schema(schema: Schema, read: ReadOptions) -> StructType:
     if read.is_of_changes:
         return change_schema(schema, read.columns, read.change_images == "both")
     return spark_schema(schema, read.columns)
-
-
-def row_count(table: Table, read: ReadOptions) -> int:
-    """Return about how many rows a read returns, without filters."""
-    if read.scan_tokens is not None:
-        tokens = decoded_tokens(read.scan_tokens, str(table.path))
-        return sum(token.row_count_estimate for token in tokens)
-    return table.live_row_count
 
 
 def scan_plan(wanted: StructType, table: Table, read: ReadOptions, is_of_changes: bool) -> ScanPlan:

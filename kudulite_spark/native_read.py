@@ -34,7 +34,9 @@ never rebased; (4) missing or broken files are errors, whatever the session's se
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import reduce
 from os import PathLike
@@ -45,6 +47,7 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import DataType, DecimalType, StructField, StructType
+from pyspark.sql.utils import is_remote
 
 from kudulite import (
     ColumnType,
@@ -61,12 +64,20 @@ from kudulite import (
 from kudulite_spark.literals import condition, literal
 from kudulite_spark.options import SCAN_TOKENS, absolute_path, parse_names
 from kudulite_spark.reader import encoded_tokens
-from kudulite_spark.session import activate, start_directory
+from kudulite_spark.session import activate, has_front, start_directory
 from kudulite_spark.types import find_all, spark_schema, spark_type
 
 # The call decodes the rows that it hands over, and every query copies them. That is cheaper than a
-# trip to Python in every query for up to about 100,000 rows of ten columns (measured).
-LIMITS = NativeLimits(handed_bytes_max=12 << 20)
+# trip to Python in every query for up to about 100,000 rows of ten columns (measured). With more
+# changes, which are seldom in few row groups, Python decodes nearly all base data for them, and can
+# as well read all rows. If it reads most rowsets, a union with the others only adds tasks. Without
+# the front, the source decodes all columns for each query, and is left as little as is sensible.
+LIMITS = NativeLimits(
+    excluded_fraction_max=0.05,
+    handed_bytes_max=12 << 20,
+    tokens_fraction_max=0.5,
+    bounded_rows_max=4096,
+)
 # Queries of wider tables need few of the columns. A plan decodes all columns of the rows that it
 # hands over. The source reads its rows lazily and, with the front, only the columns of the query.
 COLUMNS_MANY = 32
@@ -101,6 +112,9 @@ _READ_OPTIONS = {
 
 # From the first day that the old calendar lacks to ten days after the last; a day more for zones.
 _LACKING = datetime.date(1582, 10, 4), datetime.date(1582, 10, 26)
+
+_LISTING_FILES_MAX = "spark.sql.sources.parallelPartitionDiscovery.threshold"
+_setting_lock = threading.Lock()  # for the time in which a setting is another one than the user's
 
 _BLOCK_BITS = 6  # 64 rows to a number
 # A start so far below zero that no position in a file leads into the array; an int for Spark.
@@ -145,7 +159,7 @@ def read_table(
         where=conditions,
         at=snapshot,
         is_readable=reader.is_readable,
-        limits=_limits(len(needed)),
+        limits=_limits(len(needed), has_front(spark)),
     )
     frame = _frame(spark, table, plan)
     for found in plan.conditions:
@@ -153,9 +167,13 @@ def read_table(
     return _selected(frame, plan, names)
 
 
-def _limits(column_count: int) -> NativeLimits:
+def _limits(column_count: int, has_front: bool) -> NativeLimits:
     share = min(1.0, COLUMNS_MANY / max(1, column_count)) ** 2
-    return replace(LIMITS, decoded_bytes_max=int(LIMITS.decoded_bytes_max * share))
+    limits = replace(LIMITS, decoded_bytes_max=int(LIMITS.decoded_bytes_max * share))
+    if has_front:
+        return limits
+    fraction = max(limits.excluded_fraction_max, NativeLimits().excluded_fraction_max)
+    return replace(limits, excluded_fraction_max=fraction, tokens_fraction_max=1.0)
 
 
 def _selected(frame: DataFrame, plan: NativePlan, names: Sequence[str]) -> DataFrame:
@@ -178,19 +196,19 @@ def _selected(frame: DataFrame, plan: NativePlan, names: Sequence[str]) -> DataF
 
 
 def _frame(spark: SparkSession, table: Table, plan: NativePlan) -> DataFrame:
+    source = spark.read.format("kudulite").option("snapshotTimestamp", str(plan.timestamp))
+    columns = [backquoted(column.name) for column in plan.columns]
+    if plan.tokens and not plan.files and not plan.conditions:
+        # The source can count them without a job, and is not bound to files.
+        return source.load(str(table.path)).select(*columns)
     parts = scans(spark, plan.files)
     if not plan.columns:
         parts = [part.select() for part in parts]
     if plan.rows.num_rows or not (parts or plan.tokens):
         parts.append(_handed_over(spark, plan))
     if plan.tokens:
-        reader = spark.read.format("kudulite").option("snapshotTimestamp", str(plan.timestamp))
-        content = encoded_tokens(plan.tokens)
-        parts.append(
-            reader.option(SCAN_TOKENS, content)
-            .load(str(table.path))
-            .select(*(backquoted(column.name) for column in plan.columns))
-        )
+        source = source.option(SCAN_TOKENS, encoded_tokens(plan.tokens))
+        parts.append(source.load(str(table.path)).select(*columns))
     return reduce(DataFrame.union, parts)
 
 
@@ -285,7 +303,25 @@ def _scan(spark: SparkSession, files: Sequence[NativeFile]) -> DataFrame:
         if item.stored_name is not None and stored is not None:
             fields.append(StructField(item.stored_name, stored))
     reader = spark.read.schema(StructType(fields)).options(**_READ_OPTIONS)
-    return reader.parquet(*(f"file:{file.path}" for file in files))
+    with _found_by_driver(spark, len(files)):
+        return reader.parquet(*(f"file:{file.path}" for file in files))
+
+
+@contextmanager
+def _found_by_driver(spark: SparkSession, file_count: int) -> Iterator[None]:
+    """Let the driver look up the sizes of so many files.
+
+    Above this setting, Spark starts a job with a task for each file, which takes longer."""
+    if is_remote():  # the server looks them up when a query runs
+        yield
+        return
+    with _setting_lock:
+        usual = str(spark.conf.get(_LISTING_FILES_MAX))
+        spark.conf.set(_LISTING_FILES_MAX, str(max(int(usual), file_count)))
+        try:
+            yield
+        finally:
+            spark.conf.set(_LISTING_FILES_MAX, usual)
 
 
 def _scan_without_excluded(spark: SparkSession, files: Sequence[NativeFile]) -> DataFrame:

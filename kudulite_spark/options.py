@@ -46,7 +46,8 @@ _STREAM_NAMES = frozenset({CHECKPOINT, "queryname"})
 # Options between parts of the connector; not for users.
 SCAN_TOKENS = "kuduliteScanTokens"  # read only these pieces of a plan
 FRONT = "kuduliteFront"  # the caller is the front, which needs the table's row count
-_INTERNAL_NAMES = frozenset({SCAN_TOKENS.lower(), FRONT.lower()})
+COUNT = "kuduliteCount"  # the front needs the exact number of rows at this snapshot
+_INTERNAL_NAMES = frozenset({SCAN_TOKENS.lower(), FRONT.lower(), COUNT.lower()})
 
 _SPARK_NAMES = _CATALOG_NAMES | _INTERNAL_NAMES | _STREAM_NAMES
 

@@ -179,6 +179,13 @@ def _why_not(spark: SparkSession) -> str | None:
     return None
 
 
+def has_front(spark: SparkSession) -> bool:
+    """Whether loads of the session use the front; Connect does not tell, and is taken to."""
+    if str(spark.conf.get("spark.kudulite.front", "true")).lower() == "false":
+        return False
+    return is_remote() or _has_front(spark)
+
+
 def _has_front(spark: SparkSession) -> bool:
     jvm: Any = spark._jvm
     lookup = jvm.org.apache.spark.sql.execution.datasources.DataSource.lookupDataSource
@@ -212,6 +219,10 @@ def _java_error() -> type[Exception]:
     return error
 
 
+def _is_terminal() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
 def local_session(
     name: str = "kudulite", *, cores: int = 2, options: Mapping[str, str] | None = None
 ) -> SparkSession:
@@ -231,7 +242,8 @@ def local_session(
         "spark.log.level": "ERROR",
         "spark.sql.shuffle.partitions": str(cores),
         "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
+        # Spark's bar for stages, which a pipe or a file does not need.
+        "spark.ui.showConsoleProgress": str(_is_terminal()).lower(),
         **(options or {}),
     }
     builder = SparkSession.builder.master(f"local[{cores}]").appName(name)

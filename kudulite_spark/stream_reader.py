@@ -28,7 +28,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from kudulite import ScanToken, Table, Token, open_table
 from kudulite.errors import ConflictError, OptionError, TableNotFoundError, TimestampError
-from kudulite_spark.python_worker import freeze_imports
+from kudulite_spark.python_worker import end_work
 from kudulite_spark.reader import ScanPlan, TabletPartition, TabletReader, fitted_batches, packed
 from kudulite_spark.stream_bounds import (
     NOW,
@@ -166,7 +166,7 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for content in partition.tokens:
                 batches = self._batches(Token.from_bytes(content))
                 yield from fitted_batches(batches, plan.arrow_schema, plan.own_names)
-        freeze_imports()
+        end_work()
 
     def _batches(self, token: Token[Any]) -> Iterator[pa.RecordBatch]:
         plan = self._plan

@@ -58,8 +58,8 @@ from kudulite_spark.options import WriteOptions
 
 # Spark keeps the declared type of a CHAR or VARCHAR column under this key of a field's metadata.
 CHAR_VARCHAR_KEY = "__CHAR_VARCHAR_TYPE_STRING"
-# The front removes it; see java/DefaultSource.java.
-ROW_COUNT_KEY = "kudulite.rowCount"
+# The front removes them; see java/DefaultSource.java.
+ROW_COUNT_KEY, COUNTED_AT_KEY = "kudulite.rowCount", "kudulite.countedAt"
 _CHAR_VARCHAR = re.compile(r"(?:var)?char\((\d+)\)")
 
 _SPARK_OF_NAME: dict[str, DataType] = {
@@ -110,12 +110,18 @@ def spark_schema(schema: Schema, names: Sequence[str] | None = None) -> StructTy
     return StructType([_spark_field(column) for column in columns])
 
 
-def with_row_count(struct: StructType, row_count: int) -> StructType:
-    """Return the schema with the table's row count noted at its first column, for the front."""
+def with_row_count(struct: StructType, row_count: int, counted_at: str | None) -> StructType:
+    """Return the schema with notes for the front at its first column.
+
+    They are the read's row count, which may be an estimate, and the snapshot at which Python can
+    count the rows, if it can.
+    """
     if not struct.fields:
         return struct
     first, *rest = struct.fields
     noted = {**first.metadata, ROW_COUNT_KEY: row_count}
+    if counted_at is not None:
+        noted[COUNTED_AT_KEY] = counted_at
     return StructType([StructField(first.name, first.dataType, first.nullable, noted), *rest])
 
 

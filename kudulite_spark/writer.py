@@ -39,7 +39,7 @@ from pyspark.sql.datasource import (
 from kudulite import BulkWrite, StagedTask
 from kudulite.errors import ConflictError, TableNotFoundError
 from kudulite_spark.options import WriteOptions, catalog_of
-from kudulite_spark.python_worker import freeze_imports
+from kudulite_spark.python_worker import end_work
 
 logger = logging.getLogger("kudulite.spark")
 
@@ -92,7 +92,7 @@ class TableWriter(DataSourceArrowWriter):
         context = TaskContext.get()
         assert context is not None
         message = StagedMessage(self.planned.stage(iterator, context))
-        freeze_imports()
+        end_work()
         return message
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -101,7 +101,7 @@ class TableWriter(DataSourceArrowWriter):
         if self.planned.options.repartition:
             self._report_scattered(staged)
         self.planned.bulk_write.commit(staged)
-        freeze_imports()
+        end_work()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Remove everything of this write, even if some of its tasks still run."""
@@ -158,7 +158,7 @@ class StreamTableWriter(DataSourceStreamArrowWriter):
         bulk_write = self._planned.bulk_write.for_application(application_id, batch_id)
         planned = replace(self._planned, bulk_write=bulk_write)
         staged = planned.stage(iterator, context)
-        freeze_imports()
+        end_work()
         return StreamMessage(staged, planned, application_id, batch_id)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:

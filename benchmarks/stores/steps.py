@@ -1,7 +1,8 @@
 """Steps: the writes and reads of one store, in a process of its own, measured and verified.
 
     process of a store     load · reads · three writes · reads · past · single rows · series
-    └─ its own process     reads single rows of a store that it has just opened
+    ├─ its own process     reads single rows of a store that it has just opened
+    └─ its own process     aggregates by other engines, whose memory is not that of the store
 
 A step is a line of JSON on stdout: {"step", "seconds", "cpu_seconds", "repeats", "peak_bytes"}, or
 {"step", "error"}. A result that differs from the plan is an error. Verification is not part of the
@@ -32,7 +33,6 @@ from stores.workload import (
     Aggregate,
     Content,
     Plan,
-    State,
     Workload,
     content_of,
 )
@@ -62,10 +62,10 @@ class StepRun:
         self.seconds = seconds
         self.moments: dict[str, Any] = {}
 
-    def run(self, cold_command: list[str]) -> None:
-        """Run all steps; `cold_command` reads single rows in a process of its own."""
+    def run(self, command: list[str]) -> None:
+        """Run all steps; `command` with an option does reads in a process of its own."""
         self.store.open()
-        self.cold_command = cold_command
+        self.command = command
         emit("caller", bytes=sum(table.nbytes for table in self.tables.values()))
         emit("start", peak_bytes=_resident_bytes())
         rows = self.tables["rows"]
@@ -109,40 +109,26 @@ class StepRun:
                 self.store.aggregate,
                 lambda found: check_aggregate(found, state.aggregate),
             )
-        self.native(name, state, None)
+        self.native(name, state_name, None)
 
     def gets(self, name: str) -> None:
         """Read single rows in a new process: each key for the first time, then again."""
+        self.in_process(f"get_{name}_cold", "--cold", "loaded" if name == "clean" else "deleted")
+
+    def native(self, name: str, state: str, moment: Any) -> None:
+        """Aggregate the same rows by other engines in a new process."""
+        step = f"{NATIVE}_{name}"
+        if step in self.steps and hasattr(self.store, "native_works"):
+            self.in_process(step, "--native", name, state, json.dumps(moment))
+
+    def in_process(self, step: str, *options: str) -> None:
+        """Do reads in a process of its own, which prints their figures."""
         self.store.close()
-        command = [*self.cold_command, "loaded" if name == "clean" else "deleted"]
-        output = subprocess.run(command, capture_output=True, text=True)
+        output = subprocess.run([*self.command, *options], capture_output=True, text=True)
         self.store.open()
+        print(output.stdout, end="", flush=True)
         if output.returncode:
-            emit(f"get_{name}_cold", error=output.stderr.strip().splitlines()[-1])
-            return
-        found = json.loads(output.stdout)
-        for step in ("open", "cold", "warm"):
-            emit(f"get_{name}_{step}", **found[step])
-
-    def native(self, name: str, state: State, moment: Any) -> None:
-        """Aggregate the same rows by other engines, in turn with plain Parquet files of them."""
-        if f"{NATIVE}_{name}" not in self.steps or not hasattr(self.store, "native_works"):
-            return
-        folder = self.store.folder.parent / f"plain_{name}"
-        works = self.store.native_works(folder, moment)
-        times = {work: Times() for work in works}
-
-        def run_in_turn() -> None:
-            # The first turn is not counted: one would pay for memory that another finds warm.
-            for turn in range(REPEATS + 1):
-                for work, run in works.items():
-                    check_aggregate(times[work].run(run) if turn else run(), state.aggregate)
-                if turn and sum(sum(found.elapsed) for found in times.values()) > self.seconds * 5:
-                    return
-
-        if self.verify(f"{NATIVE}_{name}", run_in_turn):
-            for work, found in times.items():
-                emit(f"{NATIVE}_{name}_{work}", **found.figures())
+            emit(step, error=output.stderr.strip().splitlines()[-1])
 
     def writes(self) -> None:
         """Upsert, update and delete; a moment before and after each."""
@@ -171,7 +157,7 @@ class StepRun:
                 lambda: self.store.aggregate(before),
                 lambda found: check_aggregate(found, loaded.aggregate),
             )
-        self.native("past", loaded, before)
+        self.native("past", "loaded", before)
         windows = {
             "update": (self.moments["before update"], self.moments["before delete"]),
             "all": (before, self.moments["end"]),
@@ -229,6 +215,7 @@ class StepRun:
             for _ in range(warm_ups):
                 work()
             while len(times.elapsed) < repeats and sum(times.elapsed) < self.seconds:
+                found = None  # a result is freed before the next one
                 found = times.run(work)
             peak = high_water_bytes()
         except NotImplementedError:
@@ -274,7 +261,7 @@ class StepRun:
 
 
 def read_single_rows(store: Store, plan: Plan, state: str, seconds: float) -> None:
-    """Open the store and read single rows by key, cold and then warm; prints JSON.
+    """Open the store and read single rows by key, cold and then warm; prints their figures.
 
     Raises WrongResultError.
     """
@@ -290,7 +277,31 @@ def read_single_rows(store: Store, plan: Plan, state: str, seconds: float) -> No
             times["warm"].run(lambda key=key: store.get(key))
     for row, expected in zip(rows, plan.states[state].of_gets, strict=False):
         check_rows(pa.Table.from_pylist([row], SCHEMA), expected)
-    print(json.dumps({step: found.figures() for step, found in times.items()}))
+    name = "clean" if state == "loaded" else "dirty"
+    for step, found in times.items():
+        emit(f"get_{name}_{step}", **found.figures())
+
+
+def run_native(store: Store, plan: Plan, names: Sequence[str], seconds: float) -> None:
+    """Aggregate by other engines, in turn with plain Parquet files of the same rows.
+
+    `names` are those of the reads and of the state, and the moment; prints the figures. Raises
+    WrongResultError.
+    """
+    name, state, moment = names
+    store.open()
+    folder = store.folder.parent / f"plain_{name}"
+    works = store.native_works(folder, json.loads(moment))
+    times = {work: Times() for work in works}
+    # The first turn is not counted: one would pay for memory that another finds warm.
+    for turn in range(REPEATS + 1):
+        for work, run in works.items():
+            found = times[work].run(run) if turn else run()
+            check_aggregate(found, plan.states[state].aggregate)
+        if turn and sum(sum(found.elapsed) for found in times.values()) > seconds * 5:
+            break
+    for work, found in times.items():
+        emit(f"{NATIVE}_{name}_{work}", **found.figures())
 
 
 class Times:

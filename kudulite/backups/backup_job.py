@@ -56,6 +56,7 @@ from kudulite.client.table import Table, store_of
 from kudulite.client.tokens import ChangeToken, ScanToken
 from kudulite.errors import ConflictError, CorruptionError, StorageError
 from kudulite.fs.file_system import FileSystem, check_length, entries_of, exists, read_file
+from kudulite.fs.progress import Progress
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.table.folder import path_of
 from kudulite.table.read_request import ChangePlan, ReadRequest, RowPlan
@@ -135,7 +136,14 @@ class BackupJob(LockedJob):
     def run(self, report: Callable[[int, int], None] = lambda done, count: None) -> None:
         """Run all pieces in a few threads; `report` gets the number of finished and of all."""
         pieces = self.pieces
-        in_threads("backup", BackupPiece.run, pieces, report=lambda done: report(done, len(pieces)))
+        text = f"backup of table {self._table.name!r}"
+        with Progress(text, len(pieces), "pieces") as progress:
+
+            def finished(done: int) -> None:
+                progress.report(done, len(pieces))
+                report(done, len(pieces))
+
+            in_threads("backup", BackupPiece.run, pieces, report=finished)
 
     def finish(self) -> Backup:
         """Publish the manifest after all pieces were run, and return the backup.

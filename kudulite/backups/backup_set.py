@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Self
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kudulite.backups.format import (
@@ -31,14 +30,22 @@ from kudulite.backups.format import (
     readable_body,
 )
 from kudulite.errors import CorruptionError, FormatVersionError, NotFoundError, StorageError
-from kudulite.fs.file_system import FileSystem, entries_of, exists, read_file, verify_file
+from kudulite.fs.file_system import (
+    FileSystem,
+    arrow_errors,
+    entries_of,
+    exists,
+    read_file,
+    verify_file,
+)
 from kudulite.fs.json_form import Stored
 from kudulite.fs.lock import TabletLock, create_lock_file
+from kudulite.fs.progress import Progress
 from kudulite.model.aliases import Moment
 from kudulite.model.hybrid_time import format_timestamp, parse_timestamp
+from kudulite.table.environment import default_environment
 from kudulite.table.folder import path_of
 from kudulite.table.partition import placed_schema
-from kudulite.table.table_store import default_environment
 
 _DAMAGE = (CorruptionError, FormatVersionError, StorageError)
 
@@ -109,10 +116,8 @@ def check_data_file(folder: Path, file: DataFile) -> None:
     """Read a whole file. Raises CorruptionError or StorageError unless it matches `file`."""
     path = folder / file.ref.name
     verify_file(path, file.ref)
-    try:
+    with arrow_errors(path, "not a Parquet file"):
         found = pq.read_metadata(path).num_rows
-    except pa.ArrowException as error:
-        raise CorruptionError(f"{path}: not a Parquet file: {error}") from error
     if found != file.row_count:
         raise CorruptionError(f"{path}: {found} rows, expected {file.row_count}")
 
@@ -235,10 +240,11 @@ def verify_backups(
     found: dict[str, list[str]] = {}
     if not backups.ids():
         raise NotFoundError(f"{backups.folder} has no backup to verify")
-    for name in backups.ids():
-        report(name)
-        if problems := backups.problems_of(name):
-            found[name] = problems
+    with Progress(f"verification of {backups.folder}", len(backups.ids()), "backups") as progress:
+        for name in progress.counted(backups.ids(), lambda name: 1):
+            report(name)
+            if problems := backups.problems_of(name):
+                found[name] = problems
     return found
 
 

@@ -39,6 +39,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import index
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
@@ -108,8 +109,11 @@ class ContentSum(NamedTuple):
 
     @staticmethod
     def from_json(value: Sequence[int]) -> ContentSum:
-        """Build a sum from `to_json`'s form."""
-        return ContentSum(*value)
+        """Build a sum from `to_json`'s form. Raises ValueError, TypeError."""
+        row_count, content = map(index, value)
+        if min(row_count, content) < 0 or max(row_count, content) >= 1 << 64:
+            raise ValueError(f"{value} as the number of rows and their hash")
+        return ContentSum(row_count, content)
 
 
 @dataclass(frozen=True)

@@ -67,14 +67,16 @@ from kudulite.errors import (
     StorageError,
     TableExistsError,
 )
-from kudulite.fs.file_system import encode_checked_json, exists, read_file
+from kudulite.fs.file_system import arrow_errors, encode_checked_json, exists, read_file
+from kudulite.fs.progress import Progress
 from kudulite.model.aliases import Moment
 from kudulite.table.alter import TableDraft, alter_table
+from kudulite.table.environment import Environment, default_environment
 from kudulite.table.folder import path_of
 from kudulite.table.garbage_collection import collect_garbage
 from kudulite.table.partition import RangePartition
 from kudulite.table.stage import StagedTask, collect_staging_garbage, in_threads
-from kudulite.table.table_store import Environment, TableStore, default_environment
+from kudulite.table.table_store import TableStore
 
 # Each thread stages up to 256 MiB.
 THREAD_COUNT = min(2, os.cpu_count() or 1)
@@ -145,16 +147,17 @@ class RestoreJob(LockedJob):
 
     def run(self, report: Callable[[int, int], None] = lambda done, count: None) -> None:
         """Do all steps in a few threads; `report` gets the number of finished files and of all."""
-        count, done = sum(len(backup.files) for backup in self._chain), 0
+        count = sum(len(backup.files) for backup in self._chain)
 
-        def finished(step: RestoreStep, _staged_count: int) -> None:
-            nonlocal done
-            done += not step.is_deletes
-            report(done, count)
+        with Progress(f"restore of table {self._place.name!r}", count, "files") as progress:
 
-        for step in self.steps():
-            tasks, report_one = range(step.task_count), partial(finished, step)
-            step.commit(in_threads("restore", step.stage, tasks, THREAD_COUNT, report_one))
+            def finished(step: RestoreStep, _staged_count: int) -> None:
+                progress.add(not step.is_deletes)
+                report(progress.done, count)
+
+            for step in self.steps():
+                tasks, report_one = range(step.task_count), partial(finished, step)
+                step.commit(in_threads("restore", step.stage, tasks, THREAD_COUNT, report_one))
 
     def content_pieces(self) -> list[ContentPiece]:
         """Return the parts of the check of all rows, none if the backup has no content hash."""
@@ -169,7 +172,8 @@ class RestoreJob(LockedJob):
         CorruptionError if the rows differ from the backup's, TableExistsError.
         """
         if self._hidden.exists():
-            self._check(sums)
+            with Progress(f"check of the restored table {self._place.name!r}"):
+                self._check(sums)
             collect_garbage(self._hidden, 0, 0)  # files of interrupted attempts
         self._give_name()
         return Table(self._target)
@@ -224,7 +228,7 @@ class RestoreJob(LockedJob):
         path = self._folder / _STATE_NAME
         try:
             with readable_body(read_file(path), str(path), "the state of a restore") as state:
-                return state
+                return {name: state[name] for name in ("table_id", "chain")}
         except FormatVersionError:
             raise
         except (StorageError, CorruptionError):
@@ -372,12 +376,13 @@ class RestoreStep:
     def _batches(self, path: Path) -> Iterator[pa.RecordBatch]:
         table = open_table(self.table_folder)
         columns = [*self.names, *([] if self.is_full else [CHANGE_TYPE])]
-        try:
-            with pq.ParquetFile(path, page_checksum_verification=True) as file:
-                for batch in file.iter_batches(_BATCH_ROWS, columns=columns):
-                    yield self._chosen(batch, table)
-        except (pa.ArrowException, OSError) as error:
-            raise CorruptionError(f"{path}: cannot be read as Parquet: {error}") from error
+        with (
+            arrow_errors(path, "cannot be read as Parquet"),
+            pq.ParquetFile(path, page_checksum_verification=True) as file,
+        ):
+            for batch in file.iter_batches(_BATCH_ROWS, columns=columns):
+                batch.validate(full=True)
+                yield self._chosen(batch, table)
 
     def _chosen(self, batch: pa.RecordBatch, table: Table) -> pa.RecordBatch:
         if self.is_full:

@@ -10,6 +10,7 @@ rowset's, known by id. Any Parquet reader can read the file; kudulite adds metad
     file       := parquet pages (each with a CRC-32 of its own)  footer  length:u32le  "PAR1"
     footer     := thrift FileMetaData whose key-value metadata hold
                     kudulite.format_version = "1", or "2" with row groups of fewer rows
+                    kudulite.file_name      = the name of the file; older files do not have it
                     kudulite.footer_crc32   = 8 lower-case hex digits
 
 Parquet guards pages with checksums but not its footer, where row counts, offsets and statistics
@@ -19,16 +20,19 @@ are. `kudulite.footer_crc32` is the CRC-32 of the footer with its own 8 digits r
 
     6b 75 64 75 … 63 72 63 33 32  18 08  31 32 33 34 61 62 63 64      kudulite.footer_crc32 1234abcd
 
-The key is searched from the end, because statistics (user bytes) precede the metadata.
+The key is searched from the end, because statistics (user bytes) precede the metadata. The name has
+a UUID, so a file in the place of another one of equal length is found when its footer is read.
 
 All row groups but the last have the same number of rows, so a rowid determines its row group. They
 have ROW_GROUP_ROWS rows, or, in format version 2, a half, a quarter, an eighth and so on, because
 wide rows would fill more than ROW_GROUP_BYTES of memory.
 Columns have their names and, as Parquet field ids, their column ids.
 
-**Damage** The footer's checksum is verified at the first use, a page's when it is read. Together
-they cover all of the file except page headers, whose damage Parquet notices in most cases. The
-file's own CRC in its FileRef covers every byte; `kudulite check` compares it.
+**Damage** The footer's checksum and the file's name in it are verified at the first use, a page's
+checksum when it is read. Together they cover all of the file except page headers, whose damage
+Parquet notices in most cases. The file's own CRC in its FileRef covers every byte; `kudulite check`
+compares it. Decoded values are validated at their first read, because a file may be made to fit its
+checksums.
 
 **Threads** Writers on different sinks, and all of `BaseDataFile`, from any thread; pyarrow encodes
 and decodes without the GIL. The parsed footer and the memory map are shared. Each read makes its
@@ -40,7 +44,7 @@ from __future__ import annotations
 
 import contextlib
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -60,8 +64,9 @@ from kudulite.basefile.page_range import (
     PageRange,
 )
 from kudulite.errors import CorruptionError, StorageError
-from kudulite.fs.file_system import FileRef, Sink, check_format_version
-from kudulite.model.schema import FIELD_ID_KEY, Column
+from kudulite.fs.file_system import FileRef, Sink, arrow_errors, check_format_version
+from kudulite.model.schema import DICTIONARY, FIELD_ID_KEY, Column, parquet_encoding, parquet_path
+from kudulite.model.types import check_values
 
 SAMPLE_ROWS = 8192
 SAMPLE_DISTINCT_FRACTION_MAX = 0.8  # of 8192: about 17,000 distinct values in the column
@@ -76,12 +81,12 @@ _SURE_DICTIONARY_BYTES = 64 << 10
 # Scattered rows in more pages of each row group are read by row group.
 _FEW_PAGES = 4
 FORMAT_VERSION_KEY = b"kudulite.format_version"
+FILE_NAME_KEY = b"kudulite.file_name"
 FOOTER_CRC_KEY = b"kudulite.footer_crc32"
 FOOTER_CRC_BLANK = b"00000000"
 TRAILER_BYTES = 8  # length and magic
 _THRIFT_STRING_HEADER = b"\x18\x08"
 
-DICTIONARY = "DICTIONARY"  # not a Parquet encoding id: dictionary pages, PLAIN once they are full
 COMPRESSION_DEFAULT = "zstd"
 
 
@@ -139,6 +144,7 @@ class BaseDataWriter:
         self._columns = columns
         self._group_rows = group_rows or ROW_GROUP_ROWS
         self._schema = pa.schema(column.arrow_field for column in columns)
+        self._path = sink.path
         self._sink = _SealingSink(sink)
         self._writer: pq.ParquetWriter | None = None
         self._row_count = 0
@@ -162,8 +168,7 @@ class BaseDataWriter:
         """Write the footer, after at least one call of `write`."""
         assert self._writer is not None, "nothing was written"
         is_first = self._row_count <= self._group_rows or self._group_rows == ROW_GROUP_ROWS
-        version = "1" if is_first else str(FORMAT_VERSION)
-        stamps = {FORMAT_VERSION_KEY: version, FOOTER_CRC_KEY: FOOTER_CRC_BLANK}
+        stamps = footer_stamps(self._path, has_whole_groups=is_first)
         self._writer.add_key_value_metadata(stamps)
         self._sink.hold_tail()
         self._writer.close()
@@ -328,7 +333,7 @@ class BaseDataFile:
         # never changes, and verifying at every scan costs a tenth of the scan.
         chunks = {(row_group, name) for row_group in row_groups for name in columns}
         is_verified = chunks <= self._verified
-        with self._corruption_errors(f"row groups {list(row_groups)}, columns {list(columns)}"):
+        with self._reading(f"row groups {list(row_groups)}, columns {list(columns)}"):
             reader = pq.ParquetFile(
                 opened.source,
                 metadata=opened.metadata,
@@ -338,6 +343,8 @@ class BaseDataFile:
             table = reader.read_row_groups(
                 list(row_groups), columns=list(columns), use_threads=use_threads
             )
+            if not is_verified:
+                check_values(table)
         release_pages(opened.content, self.ref)
         expected_rows = sum(stop - start for start, stop in map(self.row_group_rows, row_groups))
         if table.num_rows != expected_rows:
@@ -399,9 +406,10 @@ class BaseDataFile:
         # Pages of most columns have the same rows; a cut has columns with the same rows only.
         cuts: dict[tuple[int, int], dict[str, PageRange]] = {}
         found: dict[str, pa.Array] = {}
-        with self._corruption_errors(f"pages of row group {group}, columns {list(columns)}"):
-            for name in columns:
-                pages = opened.pages.covering(group, opened.index_by_name[name], start, stop)
+        indexes = {name: opened.index_by_name[name] for name in columns}
+        with self._reading(f"pages of row group {group}, columns {list(columns)}"):
+            for name, index in indexes.items():
+                pages = opened.pages.covering(group, index, start, stop)
                 if pages is not None:
                     cuts.setdefault(pages.rows, {})[name] = pages
             for (first, last), pages_by_name in cuts.items():
@@ -409,6 +417,7 @@ class BaseDataFile:
                 content = opened.pages.cut(list(pages_by_name.values()), count)
                 reader = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True)
                 table = reader.read_row_group(0, use_threads=False)
+                check_values(table)
                 if table.num_rows != count:
                     raise PageIndexError(f"read {table.num_rows} rows, not {count}")
                 for name, values in zip(pages_by_name, table.columns, strict=True):
@@ -433,16 +442,21 @@ class BaseDataFile:
         opened = self._opened
         if pa.types.is_list(opened.schema.field(column).type):
             return None  # Parquet's statistics are of the elements
-        chunk = opened.metadata.row_group(row_group).column(opened.index_by_name[column])
-        statistics = chunk.statistics
-        if statistics is None or not statistics.has_null_count:
-            return None
-        if not statistics.has_min_max:
-            return None, None, statistics.null_count
-        try:
-            return statistics.min, statistics.max, statistics.null_count
-        except (OverflowError, ValueError):  # a timestamp outside datetime's years 1..9999
-            return None, None, statistics.null_count
+        index = opened.index_by_name[column]
+        chunk = opened.metadata.row_group(row_group).column(index)
+        with self._reading(f"the statistics of column {column}"):
+            # Parquet ends the process if it is asked for statistics of another type.
+            if chunk.physical_type != opened.metadata.schema.column(index).physical_type:
+                raise ValueError(f"they are of type {chunk.physical_type}")
+            statistics = chunk.statistics
+            if statistics is None or not statistics.has_null_count:
+                return None
+            if not statistics.has_min_max:
+                return None, None, statistics.null_count
+            try:
+                return statistics.min, statistics.max, statistics.null_count
+            except (OverflowError, ValueError):  # a timestamp outside datetime's years 1..9999
+                return None, None, statistics.null_count
 
     @property
     def _opened(self) -> _OpenedFile:
@@ -463,26 +477,20 @@ class BaseDataFile:
         footer = source.read_at(stop - start, start)
         if not is_footer_intact(footer):
             raise CorruptionError(f"{self.path}: the checksum of the footer differs")
-        with self._corruption_errors("the footer"):
+        with self._reading("the footer"):
             metadata = pq.read_metadata(source)
             file_schema = metadata.schema.to_arrow_schema()
-        version = self._check_version(metadata)
-        return _OpenedFile(
-            source=source,
-            content=source.read_buffer(),
-            metadata=metadata,
-            schema=pa.schema([field.remove_metadata() for field in file_schema]),
-            index_by_name={name: i for i, name in enumerate(file_schema.names)},
-            name_by_id={int(field.metadata[FIELD_ID_KEY]): field.name for field in file_schema},
-            group_rows=self._checked_group_rows(metadata, version),
-            footer=footer,
-        )
-
-    def _check_version(self, metadata: pq.FileMetaData) -> str:
-        stored = (metadata.metadata or {}).get(FORMAT_VERSION_KEY, b"none").decode()
-        if stored != "1":
-            check_format_version(f"{self.path}: base data", stored, str(FORMAT_VERSION))
-        return stored
+            version = checked_version(self.path, metadata)
+            return _OpenedFile(
+                source=source,
+                content=source.read_buffer(),
+                metadata=metadata,
+                schema=pa.schema([field.remove_metadata() for field in file_schema]),
+                index_by_name={name: i for i, name in enumerate(file_schema.names)},
+                name_by_id={int(field.metadata[FIELD_ID_KEY]): field.name for field in file_schema},
+                group_rows=self._checked_group_rows(metadata, version),
+                footer=footer,
+            )
 
     def _checked_group_rows(self, metadata: pq.FileMetaData, version: str) -> int:
         found = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
@@ -490,20 +498,14 @@ class BaseDataFile:
         if version != "1" and len(found) > 1 and 0 < found[0] < group_rows:
             group_rows = found[0]
         full, rest = divmod(metadata.num_rows, group_rows)
-        expected = [group_rows] * full + ([rest] if rest or not full else [])
-        if found != expected or ROW_GROUP_ROWS % group_rows:
+        expected = [group_rows] * min(full, len(found)) + ([rest] if rest or not full else [])
+        if found != expected or ROW_GROUP_ROWS % group_rows or sum(found) != metadata.num_rows:
             raise CorruptionError(f"{self.path}: row groups of {found} rows, expected {expected}")
         return group_rows
 
-    @contextlib.contextmanager
-    def _corruption_errors(self, what: str) -> Iterator[None]:
+    def _reading(self, what: str) -> arrow_errors:
         """Turn Parquet's errors about bytes into a CorruptionError of this file."""
-        try:
-            yield
-        except StorageError:
-            raise
-        except (pa.ArrowException, OSError, PageIndexError) as error:
-            raise CorruptionError(f"{self.path}: cannot read {what}: {error}") from error
+        return arrow_errors(self.path, f"cannot read {what}")
 
 
 def are_in_few_pages(rowids: np.ndarray) -> bool:
@@ -527,36 +529,32 @@ def combined(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
-def parquet_path(column: Column) -> str:
-    """Return Parquet's path of a column's values; those of an array are two levels down."""
-    return f"{column.name}.list.element" if column.type.is_array else column.name
+def footer_stamps(path: Path, *, has_whole_groups: bool) -> Mapping[bytes, bytes | str]:
+    """Return the pairs for the footer of `path`; `sealed_footer` fills in the CRC."""
+    version = "1" if has_whole_groups else str(FORMAT_VERSION)
+    return {
+        FORMAT_VERSION_KEY: version,
+        FILE_NAME_KEY: path.name,
+        FOOTER_CRC_KEY: FOOTER_CRC_BLANK,
+    }
 
 
-def parquet_encoding(column: Column, *, has_repeats: bool) -> str:
-    """Return the Parquet encoding, or DICTIONARY, for a column's ENCODING attribute.
+def checked_version(path: Path, metadata: pq.FileMetaData) -> str:
+    """Return the format version of the file at `path`.
 
-    For "auto", `has_repeats` decides whether a dictionary pays. Integers always take
-    DELTA_BINARY_PACKED, which writes 3 to 8 times faster than a dictionary and reads no slower.
-    Other numbers without repeats are PLAIN. BYTE_STREAM_SPLIT is as fast and 6 % smaller on random
-    doubles, but Spark's vectorised reader has it only since SPARK-56894 (2026), so it needs the
-    explicit "bitshuffle".
+    Raises FormatVersionError, and CorruptionError for a file that has the name of another one.
     """
-    value_type = column.type.element or column.type
-    if column.encoding == "plain":
-        return "PLAIN"
-    if column.encoding == "prefix":
-        return "DELTA_BYTE_ARRAY"
-    if value_type.name == "bool":
-        return "RLE"
-    if column.encoding in ("dict", "rle"):
-        return DICTIONARY
-    assert column.encoding in ("auto", "bitshuffle"), column.encoding
-    # Whole numbers, dates, timestamps and short decimals, which Parquet stores as INT32 or INT64.
-    if value_type.key_width in (1, 2, 4, 8):
-        return "DELTA_BINARY_PACKED"
-    if column.encoding == "auto" and has_repeats:
-        return DICTIONARY
-    return "PLAIN" if column.encoding == "auto" else "BYTE_STREAM_SPLIT"
+    pairs = metadata.metadata or {}
+    stored = pairs.get(FORMAT_VERSION_KEY, b"none").decode(errors="replace")
+    if stored != "1":
+        check_format_version(f"{path}: base data", stored, str(FORMAT_VERSION))
+    name = pairs.get(FILE_NAME_KEY)
+    if name is not None and name != path.name.encode():
+        raise CorruptionError(
+            f"{path}: holds the file {name.decode(errors='replace')}; files were swapped, or one"
+            " was copied over another: restore the file from a copy of the table"
+        )
+    return stored
 
 
 def sealed_footer(tail: bytes) -> bytes:

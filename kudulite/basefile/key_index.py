@@ -44,7 +44,7 @@ import pyarrow as pa
 
 from kudulite.basefile.block_cache import open_mapped
 from kudulite.errors import CorruptionError
-from kudulite.fs.file_system import FileRef, Sink, check_crc32, check_format_version
+from kudulite.fs.file_system import FileRef, Sink, arrow_errors, check_crc32, check_format_version
 from kudulite.model.key_array import KeyArray, Side, searched_in_order
 
 WHOLE_BATCH_FRACTION = 2  # once 1/2 of the batches is wanted, the rest is loaded with them
@@ -85,9 +85,11 @@ class _OpenedIndex:
 class KeyIndex:
     """One key index file, opened at its first use."""
 
-    def __init__(self, path: Path, ref: FileRef) -> None:
+    def __init__(self, path: Path, ref: FileRef, row_count: int | None = None) -> None:
+        """`row_count` is that of the rowset, if it is known: the index must have as many keys."""
         self.path = Path(path)
         self.ref = ref
+        self._row_count_expected = row_count
         self._opened_index: _OpenedIndex | None = None
         self._batches: dict[int, KeyArray] = {}  # by batch number; empty once _whole is there
         self._whole: KeyArray | None = None
@@ -214,15 +216,18 @@ class KeyIndex:
         source = open_mapped(self.path, self.ref)
         content = source.read_buffer(self.ref.length)
         check_crc32(f"{self.path}: CRC", zlib.crc32(content), self.ref.crc32)
-        try:
+        with arrow_errors(self.path, "not a key index"):
             reader = pa.ipc.open_file(content)
-        except (pa.ArrowException, OSError) as error:
-            raise CorruptionError(f"{self.path}: not a key index: {error}") from error
         stored = (reader.schema.metadata or {}).get(METADATA_KEY)
         if stored is None or reader.schema.names != ["key"]:
             raise CorruptionError(f"{self.path}: an Arrow file, but not a key index")
         header = decode_header(stored, path=self.path, batch_count=reader.num_record_batches)
-        if not _is_key_type(reader.schema.field(0).type, header.width):
+        if self._row_count_expected not in (None, header.key_count):
+            raise CorruptionError(
+                f"{self.path}: {header.key_count} keys, the superblock says"
+                f" {self._row_count_expected}"
+            )
+        if not is_key_type(reader.schema.field(0).type, header.width):
             raise CorruptionError(
                 f"{self.path}: keys of Arrow type {reader.schema.field(0).type}, but of width"
                 f" {header.width}"
@@ -258,11 +263,9 @@ class KeyIndex:
 
     def _read_batch(self, batch: int) -> KeyArray:
         opened = self._opened
-        try:
+        with arrow_errors(self.path, f"cannot read batch {batch}"):
             column = pa.ipc.open_file(opened.content).get_batch(batch).column(0)
             column.validate(full=True)
-        except (pa.ArrowException, OSError) as error:
-            raise CorruptionError(f"{self.path}: cannot read batch {batch}: {error}") from error
         expected = min(BATCH_ROWS, opened.header.key_count - batch * BATCH_ROWS)
         if len(column) != expected or column.null_count:
             raise CorruptionError(f"{self.path}: batch {batch} has not {expected} keys")
@@ -285,10 +288,11 @@ def _row_of(key: bytes, keys: KeyArray) -> int:
     return row if row < len(values) and values[row] == number else -1
 
 
-def _is_key_type(arrow_type: pa.DataType, width: int | None) -> bool:
+def is_key_type(arrow_type: pa.DataType, width: int | None) -> bool:
     """Return whether keys of `width` are stored as that type."""
-    expected = {pa.binary(), pa.large_binary()} if width is None else {pa.binary(width)}
-    return arrow_type in expected
+    if width is None:
+        return arrow_type in (pa.binary(), pa.large_binary())
+    return isinstance(width, int) and width > 0 and arrow_type == pa.binary(width)
 
 
 @dataclass(frozen=True)
@@ -313,12 +317,12 @@ class KeyIndexHeader:
         ).encode()
 
 
-def decode_header(content: bytes, *, path: object, batch_count: int) -> KeyIndexHeader:
+def decode_header(content: bytes, *, path: str | Path, batch_count: int) -> KeyIndexHeader:
     """Decode the metadata value of the file at `path`, which has `batch_count` batches.
 
     Raises FormatVersionError, or CorruptionError when it is malformed or contradicts the file.
     """
-    try:
+    with arrow_errors(path, "malformed key index metadata"):
         fields = json.loads(content)
         check_format_version(f"{path}: key index", fields["format_version"], FORMAT_VERSION)
         last_key = fields["last_key"]
@@ -328,8 +332,6 @@ def decode_header(content: bytes, *, path: object, batch_count: int) -> KeyIndex
             first_keys=tuple(bytes.fromhex(key) for key in fields["first_keys"]),
             last_key=None if last_key is None else bytes.fromhex(last_key),
         )
-    except (ValueError, KeyError, TypeError) as error:
-        raise CorruptionError(f"{path}: malformed key index metadata: {error!r}") from error
     problem = _contradiction(header, batch_count)
     if problem:
         raise CorruptionError(f"{path}: key index metadata: {problem}")

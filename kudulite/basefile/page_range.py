@@ -37,6 +37,7 @@ _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _ST
 _STOP = b"\0"
 # The metadata of a file nest four deep.
 _DEPTH_MAX = 16
+_VARINT_BITS_MAX = 63
 
 # The head of a data page up to its number of values: its type, its two sizes, maybe its checksum.
 # Every short read checks some, and a walk through the fields takes ten times as long.
@@ -382,7 +383,10 @@ class _Thrift:
     def _list_head(self) -> tuple[int, int]:
         head = self._byte()
         count = head >> 4
-        return (self._unsigned() if count == 15 else count), head & 15
+        count = self._unsigned() if count == 15 else count
+        if count > len(self.data) - self.at:  # each element has a byte or more
+            raise PageIndexError(f"a list of {count} in {len(self.data)} bytes")
+        return count, head & 15
 
     def _byte(self) -> int:
         if self.at >= len(self.data):
@@ -398,3 +402,5 @@ class _Thrift:
             if byte < 128:
                 return value
             shift += 7
+            if shift > _VARINT_BITS_MAX:
+                raise PageIndexError("an integer of more than 64 bits")

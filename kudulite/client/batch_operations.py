@@ -29,9 +29,11 @@ from kudulite.client.lookup import arrow_batches
 from kudulite.client.row_operations import RowLayout
 from kudulite.client.scan import Changes, RowScan
 from kudulite.errors import ConflictError, OptionError
+from kudulite.fs.progress import Progress
 from kudulite.model.aliases import Moment, Rows, Where, WriteOptions
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.schema import Schema
+from kudulite.model.types import is_unicode
 from kudulite.table.history import choose_snapshot
 from kudulite.table.read_request import ReadRequest
 from kudulite.table.stage import WriteState, begin_write, collect_staging_garbage
@@ -47,6 +49,15 @@ MESSAGE_BYTES_MAX = 500
 ATTEMPTS_MAX = 10
 _PAUSE_SECONDS = 0.005
 _CONSTANT_BYTES_MAX = 16 << 20
+# Options of other stores, and the way here.
+_ADD_COLUMN = "columns are added by client.new_table_alterer(table).add_column(…)"
+_METHODS = "insert, upsert and overwrite are methods"
+_PARTITIONS = "partitions are given to create_table"
+_OTHER_WORDS = {
+    **dict.fromkeys(("schema_mode", "mergeSchema", "merge_schema"), _ADD_COLUMN),
+    **dict.fromkeys(("mode", "if_exists"), _METHODS),
+    **dict.fromkeys(("partition_by", "partition_cols"), _PARTITIONS),
+}
 # The operations that undo the changes of CHANGE_TYPES.
 _INVERSES = ("delete", "update", "insert")
 Write = TypeVar("Write", bound=Callable[..., object])
@@ -299,13 +310,15 @@ class BatchOperations:
     def _write(self, operation: str, data: Rows, options: WriteOptions) -> WriteResult:
         _check_options(self._store.name, options)
         names, batches = arrow_batches(data, self._store.newest().schema, self._store.name)
+        total = sum(batch.num_rows for batch in batches) if isinstance(batches, list) else None
         if options.keys() <= {"ignore_null"}:
             kind = parse_operation(operation)
             small = SmallWrite(self._store, kind, names, options.get("ignore_null", False))
             result, batches = small.write(batches)
             if result is not None:
                 return result
-        return self._run(self.new_bulk_write(operation, columns=names, **options), batches)
+        write = self.new_bulk_write(operation, columns=names, **options)
+        return self._run(write, batches, total)
 
     def _check_no_condition(self, operation: str, **given: object) -> None:
         for name, value in given.items():
@@ -362,9 +375,10 @@ class BatchOperations:
                 f" fewer rows at once; the last time: {error}"
             ) from error
 
-    def _run(self, write: BulkWrite, batches: Batches) -> WriteResult:
+    def _run(self, write: BulkWrite, batches: Batches, total: int | None = None) -> WriteResult:
         try:
-            return write.commit([write.stage(batches)])
+            with Progress(f"write to table {self._store.name!r}", total):
+                return write.commit([write.stage(batches)])
         except BaseException:
             write.abort()
             raise
@@ -374,7 +388,8 @@ def _check_message(table: str, message: object) -> None:
     """Raise OptionError for a message of a write that a version cannot have."""
     if message is None:
         return
-    if not isinstance(message, str) or len(message.encode()) > MESSAGE_BYTES_MAX:
+    is_text = isinstance(message, str) and is_unicode(message)
+    if not is_text or len(str(message).encode()) > MESSAGE_BYTES_MAX:
         shown = repr(message) if len(repr(message)) < 60 else f"{repr(message)[:60]}…"
         raise OptionError(
             f"table {table!r}: a message is a text of at most {MESSAGE_BYTES_MAX} bytes, not"
@@ -386,10 +401,14 @@ def _check_options(table: str, options: Mapping[str, object]) -> None:
     """Raise OptionError for an option that no write has."""
     for name in options:
         if name not in WRITE_OPTIONS:
-            raise OptionError(
-                f"table {table!r}: unknown option {name!r} of a write; known:"
-                f" {', '.join(WRITE_OPTIONS)}"
-            )
+            what = f"option {name!r} of a write"
+            raise unknown_option(table, what, WRITE_OPTIONS, _OTHER_WORDS.get(name))
+
+
+def unknown_option(table: str, what: str, known: Iterable[str], advice: str | None) -> OptionError:
+    """Return the error for a name that a call does not have; `advice` is the way here."""
+    end = f"; {advice}" if advice else ""
+    return OptionError(f"table {table!r}: unknown {what}; known: {', '.join(known)}{end}")
 
 
 def _constants(table: str, schema: Schema, cells: Mapping[str, Any]) -> dict[str, pa.Scalar]:

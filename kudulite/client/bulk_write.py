@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,8 +33,11 @@ from kudulite.client.lookup import joined_batches
 from kudulite.errors import RowError, StorageError
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.schema import Schema
-from kudulite.table.commit import Commit
+from kudulite.table.commit import Commit, CommitResult
+from kudulite.table.environment import default_environment
+from kudulite.table.garbage_collection import VERSIONS_PER_COLLECTION, collect_after_write
 from kudulite.table.maintenance import maintain_soon
+from kudulite.table.metrics import SLOW_COMMIT_SECONDS, warn_of_slow
 from kudulite.table.row_write import RowWriter
 from kudulite.table.stage import (
     StagedTask,
@@ -44,7 +48,7 @@ from kudulite.table.stage import (
     end_write,
     is_committed,
 )
-from kudulite.table.table_store import TableStore, default_environment
+from kudulite.table.table_store import TableStore
 from kudulite.tablet.operation import Operation, WriteSpec, raise_row_error
 from kudulite.tablet.row_effects import RowOperation, RowWriteResult, WriteCounts
 
@@ -116,16 +120,32 @@ class BulkWrite:
     def commit(self, tasks: Sequence[StagedTask]) -> WriteResult:
         """Publish all tasks at one timestamp. On any error the table is as it was."""
         base = base_of(self._store, self._state)
+        begin = time.perf_counter()
         result = Commit(self._store, self._state, base, tasks).run()
+        self._count(result, time.perf_counter() - begin)
         with contextlib.suppress(StorageError):  # it is committed, whatever is left in staging
             self.abort()
         maintain_soon(self._store, {tablet_id for task in tasks for tablet_id in task.tablet_ids})
+        if result.version % VERSIONS_PER_COLLECTION == 0:
+            collect_after_write(self._store)
         return WriteResult(
             **vars(result.counts),
             timestamp=Timestamp(result.timestamp),
             version=result.version,
             skipped=result.is_skipped,
         )
+
+    def _count(self, result: CommitResult, seconds: float) -> None:
+        metrics, counts = self._store.metrics, result.counts
+        metrics.bulk_writes += not result.is_skipped
+        metrics.bulk_write_seconds += seconds
+        metrics.rows_inserted += counts.inserted
+        metrics.rows_updated += counts.updated
+        metrics.rows_deleted += counts.deleted
+        metrics.rows_ignored += counts.ignored
+        if seconds > SLOW_COMMIT_SECONDS:
+            work = f"commit of write {self._state.write_id} ({self._state.operation_name})"
+            warn_of_slow(self._store.name, work, seconds)
 
     def abort(self) -> None:
         """Remove everything that was staged; safe to call at any time, by any process."""

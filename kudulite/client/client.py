@@ -10,10 +10,11 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Never
 
 import pyarrow as pa
 
+from kudulite.client.batch_operations import unknown_option
 from kudulite.client.lookup import arrow_schema
 from kudulite.client.schema_builder import Partitioning, SchemaBuilder, partitioning_of
 from kudulite.client.session import Session
@@ -21,14 +22,30 @@ from kudulite.client.table import Table
 from kudulite.client.table_alterer import TableAlterer
 from kudulite.client.table_copy import remove_trash, rename_table, set_table_aside, table_folder
 from kudulite.client.tokens import ScanToken, TokenScanner
-from kudulite.errors import CorruptionError, SchemaError, TableNotFoundError, UsageError
+from kudulite.errors import (
+    CorruptionError,
+    SchemaError,
+    TableNotFoundError,
+    UsageError,
+)
 from kudulite.fs.file_system import storage_error
 from kudulite.model.aliases import Rows
 from kudulite.model.hybrid_time import physical_microseconds
 from kudulite.model.schema import Schema, schema_from_arrow
+from kudulite.table.environment import Environment, default_environment
 from kudulite.table.folder import check_has_no_lost_table, listed_versions, path_of
 from kudulite.table.maintenance import flush_below
-from kudulite.table.table_store import Environment, TableStore, default_environment
+from kudulite.table.table_store import TableStore
+
+_CREATE_PARAMETERS = ("partitioning", "primary_key", "hash_partitions", "range_partitions")
+# Parameters of kudu-python, and the way here.
+_NO_OWNER = "a table has no owner: the permissions of its directory say who may read and write"
+_OTHER_WORDS = {
+    **dict.fromkeys(("n_replicas", "num_replicas"), "tables are not replicated; leave it out"),
+    "owner": _NO_OWNER,
+    "comment": "a table has no comment; columns have",
+    "table_name": "it is called name",
+}
 
 
 def connect(
@@ -50,6 +67,13 @@ def connect(
         is_maintaining=background_maintenance,
     )
     return Client(path_of(root), environment)
+
+
+def _refuse_unknown(table: str, unknown: Mapping[str, object]) -> None:
+    """Raise OptionError for a parameter that `create_table` does not have."""
+    for name in unknown:
+        what = f"parameter {name!r} of create_table"
+        raise unknown_option(table, what, _CREATE_PARAMETERS, _OTHER_WORDS.get(name))
 
 
 def open_table(path: str | os.PathLike[str]) -> Table:
@@ -175,6 +199,7 @@ class Client:
         primary_key: Sequence[str] | str | None = None,
         hash_partitions: Sequence[tuple[Sequence[str], int]] | None = None,
         range_partitions: Mapping[str, Any] | None = None,
+        **unknown: Never,
     ) -> Table:
         """Create an empty table of a kudulite schema, or of an Arrow schema with its `primary_key`.
 
@@ -185,6 +210,7 @@ class Client:
         `range_partitions` {"columns": […], "bounds": [[lower, upper], …]}. Raises SchemaError, and
         TableExistsError.
         """
+        _refuse_unknown(name, unknown)
         store = self._store(name)
         if not isinstance(schema, Schema):
             fields = arrow_schema(schema, name)
@@ -202,6 +228,11 @@ class Client:
             partitioning = partitioning_of(name, hash_partitions, range_partitions)
         elif hash_partitions is not None or range_partitions is not None:
             raise SchemaError(f"table {name!r}: give partitioning, or hash and range partitions")
+        elif not isinstance(partitioning, Partitioning):
+            raise SchemaError(
+                f"table {name!r}: partitioning is {partitioning!r}, expected a"
+                " kudulite.Partitioning; for buckets write hash_partitions=[(['id'], 4)]"
+            )
         store.create(schema, partitioning.build(schema))
         remove_trash(self.root, self._environment.file_system)
         return Table(store)

@@ -59,6 +59,7 @@ class KeyLookup:
         timestamp = TIMESTAMP_MAX if at is None else choose_snapshot(self.store, at)
         manifest = self.store.newest()
         schema = manifest.schema
+        self.store.metrics.gets += 1
         values, encoded = _encoded_key(key, schema, self.store.name)
         found = None
         for partition, tablets in partitions_to_read(self.store, manifest, timestamp):
@@ -92,20 +93,24 @@ class KeyLookup:
         if not parts:
             return fields.empty_table()
         order = np.argsort(np.concatenate(places), kind="stable")
-        return pa.concat_tables(parts).take(pa.array(order)).cast(fields)
+        given = pa.array(np.concatenate(places)[order])
+        arrays = [columns[name].take(given) for name in manifest.schema.key_names]
+        if manifest.schema.value_columns:
+            arrays += pa.concat_tables(parts).take(pa.array(order)).columns
+        return pa.Table.from_arrays(arrays, names=manifest.schema.names).cast(fields)
 
     def _in_tablet(
         self, manifest: Manifest, tablet: Tablet, keys: KeyArray, timestamp: int
     ) -> list[tuple[pa.Table, np.ndarray]]:
-        """Return (rows, positions of their keys in `keys`) for each rowset that has any."""
-        order = keys.sort_order()
+        """Return (values of rows, positions of their keys in `keys`) for each rowset with any."""
+        order, columns = keys.sort_order(), manifest.schema.value_columns
         found = tablet.locate(keys.take(order), timestamp)
         results = []
         for index in np.unique(found.rowset_index[found.is_found]):
             at = np.flatnonzero(found.rowset_index == index)
             rowset = tablet.rowsets[index]
-            arrays = rowset.read_rows(found.rowid[at], manifest.schema.columns, timestamp)
-            table = pa.Table.from_arrays(arrays, names=manifest.schema.names)
+            arrays = rowset.read_rows(found.rowid[at], columns, timestamp)
+            table = pa.Table.from_arrays(arrays, names=[column.name for column in columns])
             results.append((table, order[at]))
         return results
 

@@ -67,6 +67,11 @@ class NativeLimits:
     # `rows` are only those that memory changes or adds.
     handed_bytes_max: int = 32 << 20
     decoded_bytes_max: int = 256 << 20
+    # Base data of rowsets that are left to the tokens as a whole, as a fraction of all base data.
+    # Above this, so is all other base data.
+    tokens_fraction_max: float = 1.0
+    # Rows of a rowset between the bounds that `where` sets for keys. With so few, they are `rows`.
+    bounded_rows_max: int = 0
     # With more unflushed rows, the table is flushed first if it can be written.
     memory_rows_max: int = 200_000
 
@@ -182,6 +187,7 @@ def plan_native(
     for entry, tablet in tablets:
         planner.add_tablet(entry, tablet)
     planner.limit_excluded()
+    planner.limit_tokens()
     rows, left = planner.handed_over(read.schema)
     return NativePlan(
         timestamp=Timestamp(read.plan.timestamp),
@@ -301,7 +307,7 @@ class _Planner:
     limits: NativeLimits
     with_overlays: bool
     found: list[_Rest] = field(default_factory=list)
-    in_memory: list[BlockRead | DeltaRead] = field(default_factory=list)
+    few_rows: list[BlockRead | DeltaRead] = field(default_factory=list)
 
     def add_tablet(self, entry: TabletEntry, tablet: Tablet) -> None:
         spec = self.spec
@@ -311,17 +317,22 @@ class _Planner:
             if isinstance(rowset, DiskRowSet):
                 self._add_rowset(entry, rowset)
             else:
-                self.in_memory += [BlockRead(rowset, b, spec) for b in rowset.blocks(spec)]
+                self.few_rows += [BlockRead(rowset, b, spec) for b in rowset.blocks(spec)]
 
     def _add_rowset(self, entry: TabletEntry, rowset: DiskRowSet) -> None:
         timestamp = self.spec.timestamp
+        if self.spec.lower is not None or self.spec.upper is not None:
+            start, stop = rowset.rowids_between(self.spec.lower, self.spec.upper)
+            if stop - start <= self.limits.bounded_rows_max:
+                self.few_rows += chosen_reads(rowset, np.arange(start, stop), self.spec)
+                return
         plain = rowset if rowset.dms is None else rowset.with_dms(None)
         in_memory = _NO_ROWS
         if rowset.dms is not None and len(rowset.dms):
             in_memory = DeltaApplier((), timestamp, memory=rowset.dms).changed
         if len(in_memory):
             # The only place that sees memory together with files is this process.
-            self.in_memory += chosen_reads(rowset, in_memory, self.spec)
+            self.few_rows += chosen_reads(rowset, in_memory, self.spec)
         file = self._file(plain, in_memory)
         if file is not None and self.with_overlays:
             split = self._split(plain)
@@ -377,9 +388,17 @@ class _Planner:
             total -= rest.excluded_count
             rest.as_whole()
 
+    def limit_tokens(self) -> None:
+        """Leave all rowsets to the tokens if most of the data is left to them."""
+        whole = sum(rest.rowset.meta.base_bytes for rest in self.found if rest.file is None)
+        total = sum(rest.rowset.meta.base_bytes for rest in self.found)
+        if whole > self.limits.tokens_fraction_max * total:
+            for rest in self.found:
+                rest.as_whole()
+
     def handed_over(self, schema: pa.Schema) -> tuple[pa.Table, list[_Rest]]:
-        """Return rows as Arrow, memory's and those of few rests, and the rests that are left."""
-        batches = list(read_ahead(self.in_memory))
+        """Return the few rows and those of few rests as Arrow, and the rests that are left."""
+        batches = list(read_ahead(self.few_rows))
         left = [rest for rest in self.found if rest.row_count]
         # Rows beside tokens would save the caller nothing, as it reads those anyway.
         if self._are_few(left):

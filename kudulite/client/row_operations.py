@@ -31,7 +31,7 @@ from weakref import WeakValueDictionary
 
 from kudulite.errors import ColumnNotFoundError, SchemaError, UsageError
 from kudulite.model.schema import Column, Schema
-from kudulite.model.types import ColumnType
+from kudulite.model.types import ColumnType, value_text
 from kudulite.model.values import INT_RANGES, canonical_value
 from kudulite.table.row_write import RowWriter
 from kudulite.table.table_store import TableStore
@@ -44,6 +44,7 @@ Converter = Callable[[Any], Any]
 _VALUE_BYTES = {"bool": 1, "int8": 1, "int16": 2, "int32": 4, "float": 4, "date": 4}
 _REFERENCE_BYTES = 16
 _FLOAT = struct.Struct("<f")  # the native form gives infinity for what is too large
+_TEXT_SHOWN_MAX = 80
 
 
 class RowTarget:
@@ -145,6 +146,9 @@ class WriteOperation(RowOperation):
 def _value_text(value: Any) -> str:
     if value is None:
         return "NULL"
+    if isinstance(value, str | bytes) and len(value) > _TEXT_SHOWN_MAX:
+        shown = value_text(value[:_TEXT_SHOWN_MAX])
+        return f"{shown}, the first {_TEXT_SHOWN_MAX} of {len(value)}"
     if isinstance(value, str):
         return f'"{value}"'
     return value.isoformat() if isinstance(value, datetime.date) else str(value)

@@ -38,7 +38,9 @@ from typing import Any, Generic
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kudulite.errors import OptionError
+from kudulite.errors import OptionError, OutOfMemoryError
+from kudulite.fs.file_system import is_out_of_memory
+from kudulite.fs.progress import Progress
 from kudulite.model.html import ROWS_SHOWN, html_rows
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.schema import Column
@@ -104,7 +106,12 @@ class ArrowResult(ABC, Generic[Spec]):
 
     def to_arrow(self) -> pa.Table:
         """Return all rows as one table."""
-        return pa.Table.from_batches(self.to_batches(), self.schema)
+        with Progress(f"read of table {self._read.store.name!r}", self._known_count()) as progress:
+            return pa.Table.from_batches(progress.counted(self.to_batches(), len), self.schema)
+
+    def _known_count(self) -> int | None:
+        """Return the number of rows if metadata says it."""
+        return None
 
     def to_reader(self) -> pa.RecordBatchReader:
         """Return a reader that scans while it is read."""
@@ -137,16 +144,18 @@ class ArrowResult(ABC, Generic[Spec]):
         _check_export(target)
         file_system = self._read.store.file_system
         hidden = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
-        count = 0
-        with file_system.open_sink(hidden) as sink:
+        with (
+            Progress(f"export to {target.name}", self._known_count()) as progress,
+            file_system.open_sink(hidden) as sink,
+        ):
             with pq.ParquetWriter(sink, self.schema) as writer:
                 for rows in _row_groups(self.to_batches()):
                     writer.write_table(rows)
-                    count += rows.num_rows
+                    progress.add(rows.num_rows)
             sink.finish()
         file_system.rename(hidden, target)
         file_system.sync_directory(target.parent)
-        return count
+        return progress.done
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Return the rows as an Arrow C stream, for DuckDB, Polars and others."""
@@ -205,16 +214,26 @@ class RowScan(ArrowResult[ScanSpec]):
                 batch = batch.slice(0, left)
                 left -= batch.num_rows
             if batch.num_rows:
+                read.store.metrics.rows_scanned += batch.num_rows
                 yield in_schema(batch, schema)
             if left is not None and left <= 0:
                 return
+
+    def _known_count(self) -> int | None:
+        request = self._read.plan.request
+        if request.where or request.limit is not None:
+            return None
+        return sum(entry.live_row_count for entry in self._read.manifest.tablets)
 
     def count(self) -> int:
         """Return the number of rows; without predicates no column is read."""
         read = self._read.newest()
         store, spec = read.store, read.spec
         entries = entries_to_scan(store, read.manifest, spec)
-        total = sum(count_rows(tablet_at(store, e, spec.timestamp), spec) for e in entries)
+        with Progress(f"count of table {store.name!r}") as progress:
+            for entry in entries:
+                progress.add(count_rows(tablet_at(store, entry, spec.timestamp), spec))
+        total = progress.done
         limit = read.plan.request.limit
         return total if limit is None else min(total, limit)
 
@@ -222,6 +241,7 @@ class RowScan(ArrowResult[ScanSpec]):
 def row_batches(read: Read[ScanSpec], entries: Iterable[TabletEntry]) -> Iterator[pa.RecordBatch]:
     """Return the rows of some tablets, in key order over all of them where the read asks for it."""
     spec = read.spec
+    read.store.metrics.scans += 1
     tablets = (tablet_at(read.store, entry, spec.timestamp) for entry in entries)
     if read.plan.request.ordered:
         return (rows.batch for rows in merge_ordered([scan_ordered(t, spec) for t in tablets]))
@@ -260,6 +280,13 @@ def read_ahead(
             while pending:
                 if (done := pending.popleft().result()) is not None:
                     yield done
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            raise OutOfMemoryError(
+                f"cannot begin a thread to read ahead: {error}; allow the process more threads or"
+                " memory, and read again"
+            ) from error
         finally:
             for future in pending:
                 future.cancel()

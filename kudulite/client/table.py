@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,12 +39,14 @@ from kudulite.client.tokens import (
     make_scan_tokens,
 )
 from kudulite.errors import ColumnNotFoundError
+from kudulite.fs.progress import Progress
 from kudulite.model.aliases import Columns, Key, Keys, Moment, Row, Where
 from kudulite.model.condition import ColumnExpression
 from kudulite.model.html import ROWS_SHOWN, html_fields, html_rows, html_title
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.schema import Schema
 from kudulite.table.check import CheckReport, check_table
+from kudulite.table.environment import default_environment
 from kudulite.table.folder import path_of
 from kudulite.table.garbage_collection import (
     GRACE_SECONDS,
@@ -65,12 +68,14 @@ from kudulite.table.maintenance import (
     table_statistics,
 )
 from kudulite.table.manifest import TableVersion
+from kudulite.table.metrics import TableMetrics
 from kudulite.table.partition import PartitionSchema
 from kudulite.table.purge import PurgeReport, purge_keys
 from kudulite.table.read_request import ReadRequest, plan_rows
 from kudulite.table.stage import STAGING_GRACE_SECONDS
-from kudulite.table.table_store import TableStore, default_environment
-from kudulite.table.tablet_memory import flush_table
+from kudulite.table.table_store import TableStore
+from kudulite.table.tablet_memory import flush_table, read_tablet
+from kudulite.tablet.layout import TableLayout, tablet_layout
 
 if TYPE_CHECKING:
     import duckdb
@@ -165,6 +170,27 @@ class Table(BatchOperations, RowOperations):
     def statistics(self) -> TableStatistics:
         """Figures of the newest version, and the work that maintenance would save reads."""
         return table_statistics(self._store)
+
+    @property
+    def metrics(self) -> TableMetrics:
+        """The work that this process has done with the table since it began; see `TableMetrics`.
+
+        `table.metrics.to_openmetrics()` is text for Prometheus.
+        """
+        cache = self._store.cache.statistics
+        return replace(self._store.metrics, table=self.name, block_cache=cache)
+
+    def plot_layout(self) -> TableLayout:
+        """Return a drawing of the rowsets of each tablet over its keys, which a notebook shows.
+
+        Bars over one another are rowsets that a lookup has to search and a compaction would merge.
+        Rows in memory are counted and not drawn. Raises CorruptionError and StorageError.
+        """
+        store = self._store
+        tablets = [read_tablet(store, entry) for entry in store.newest().tablets]
+        return TableLayout(
+            tuple(tablet_layout(t.id, t.superblock.rowsets, t.memory_row_count) for t in tablets)
+        )
 
     @property
     def live_row_count(self) -> int:
@@ -452,7 +478,8 @@ class Table(BatchOperations, RowOperations):
             return Timestamp(copy_with_past(self._store, path_of(path)))
         hidden, target, moment = empty_copy(self._store, path_of(path))
         write = Table(hidden).new_bulk_write("insert")
-        write.commit([write.stage(self.scan(at=moment).to_batches())])
+        with Progress(f"copy of table {self.name!r}", self.live_row_count):
+            write.commit([write.stage(self.scan(at=moment).to_batches())])
         move_table(hidden, target)
         return Timestamp(moment)
 

@@ -25,8 +25,10 @@ from pathlib import Path
 from kudulite.errors import ConflictError, CorruptionError, SchemaError, TableExistsError
 from kudulite.fs.file_system import FileRef, FileSystem, entries_of, exists, storage_errors
 from kudulite.fs.lock import create_lock_file
+from kudulite.fs.progress import Progress
+from kudulite.model.types import is_unicode
 from kudulite.table.alter import alter_table
-from kudulite.table.folder import MANIFEST_FOLDER, STAGING_FOLDER, TABLET_FOLDER
+from kudulite.table.folder import TABLET_FOLDER, make_table_folders
 from kudulite.table.history import choose_snapshot
 from kudulite.table.manifest import Manifest, Origin, TabletEntry, VersionList
 from kudulite.table.stage import WriteState, begin_write, end_write
@@ -53,9 +55,11 @@ def copy_with_past(source: TableStore, path: Path) -> int:
     manifest, pin = _pinned_version(source)
     moment = max(manifest.timestamp, settled)
     try:
-        for name in (MANIFEST_FOLDER, TABLET_FOLDER, STAGING_FOLDER):
-            hidden.file_system.make_directory(hidden.folder / name, parents=True)
-        copied = {e.id: _copy_tablet(source, hidden, e, moment) for e in manifest.readable_tablets}
+        make_table_folders(hidden.file_system, hidden.folder)
+        entries = manifest.readable_tablets
+        total = sum(entry.bytes_on_disk for entry in entries)
+        with Progress(f"copy of table {source.name!r}", total, "bytes") as progress:
+            copied = {e.id: _copy_tablet(source, hidden, e, moment, progress) for e in entries}
     finally:
         end_write(source, pin)
     made = replace(
@@ -119,17 +123,19 @@ def _pinned_version(store: TableStore) -> tuple[Manifest, WriteState]:
 
 
 def _copy_tablet(
-    source: TableStore, target: TableStore, entry: TabletEntry, moment: int
+    source: TableStore, target: TableStore, entry: TabletEntry, moment: int, progress: Progress
 ) -> TabletEntry:
     file_system = target.file_system
     tablet, folder = source.tablet(entry), target.tablet_folder(entry.id)
-    file_system.make_directory(folder / ROWSET_FOLDER, parents=True)
+    file_system.make_directory(folder)
+    file_system.make_directory(folder / ROWSET_FOLDER)
     create_lock_file(folder / LOCK_NAME)
     for meta in tablet.superblock.rowsets:
         place = folder / ROWSET_FOLDER / meta.id
         file_system.make_directory(place)
         for ref in meta.file_refs:
             _copy_file(target, tablet.folder / ROWSET_FOLDER / meta.id, place, ref)
+            progress.add(ref.length)
         file_system.sync_directory(place)
     for ref in tablet.superblock.tablet_file_refs:
         _copy_file(target, tablet.folder, folder, ref)
@@ -168,11 +174,12 @@ def table_folder(root: Path, name: str) -> Path:
         or name.startswith(".")
         or "/" in name
         or "\0" in name
+        or not is_unicode(name)
         or len(name.encode()) > NAME_BYTES_MAX
     ):
         raise SchemaError(
-            f"table name {name!r}: a name has 1 to {NAME_BYTES_MAX} bytes, no '/', and does not"
-            " begin with a dot"
+            f"table name {name!r}: a name has 1 to {NAME_BYTES_MAX} bytes of UTF-8, no '/', and"
+            " does not begin with a dot"
         )
     return root / name
 

@@ -33,13 +33,14 @@ import pyarrow as pa
 
 from kudulite.client.scan import change_batches, read_ahead, row_batches
 from kudulite.client.scanner import RowReader, ScanSettings
-from kudulite.errors import ConflictError, OptionError, StorageError
+from kudulite.errors import ConflictError, OptionError, StorageError, UsageError
 from kudulite.fs.json_form import JsonForm, Stored
 from kudulite.model.condition import Condition
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.schema import Column
 from kudulite.model.types import parse_type
 from kudulite.rowset.rowset import DiffSpec, ScanSpec
+from kudulite.table.environment import default_environment
 from kudulite.table.history import check_not_ancient, tablet_at
 from kudulite.table.manifest import Manifest, TabletEntry
 from kudulite.table.partition import KeyBounds
@@ -61,7 +62,7 @@ from kudulite.table.scan_plan import (
     plan_diff_pieces,
     plan_pieces,
 )
-from kudulite.table.table_store import TableStore, default_environment
+from kudulite.table.table_store import TableStore
 from kudulite.tablet.tablet_scan import (
     BlockRead,
     ChosenRows,
@@ -270,7 +271,12 @@ class RowSetToken(Token[ScanSpec], JsonForm):
         tablet = read.store.tablet(self.tablet)
         for chosen in self.rows:
             rowset = tablet.rowset(chosen.rowset_id)
-            assert rowset is not None, "the superblock that was planned with lists its rowsets"
+            if rowset is None:
+                raise UsageError(
+                    f"table {read.store.name!r}: a token names rowset {chosen.rowset_id!r}, which"
+                    " the version that was planned with does not have; it is of another table, or"
+                    " was changed: plan the read again"
+                )
             yield from chosen_reads(
                 rowset, chosen.positions(rowset, self.plan.timestamp), read.spec
             )

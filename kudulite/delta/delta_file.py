@@ -21,6 +21,10 @@ false.
 **Invariants** (1) a file is never changed; (2) a file without `timestamp` has each rowid at most
 once; (3) a DELETE sets no column.
 
+**Damage** The file's own CRC is compared at its first use. Each column is validated in full when it
+is first read, because a file may be made to fit its CRC: types, lengths, offsets, UTF-8, the order
+of row ids, and operations.
+
 **Threads** any number may read one `DeltaFile`; loaded parts are immutable, and loading one twice
 does no harm.
 
@@ -35,6 +39,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, NamedTuple
+from weakref import WeakValueDictionary
 
 import numpy as np
 import pyarrow as pa
@@ -42,12 +47,15 @@ import pyarrow.ipc
 
 from kudulite.basefile.block_cache import is_mapped, open_mapped
 from kudulite.errors import CorruptionError, FormatVersionError
-from kudulite.fs.file_system import FileRef, FileSystem, Sink, check_content
+from kudulite.fs.file_system import FileRef, FileSystem, Sink, arrow_errors, check_content
 from kudulite.fs.json_form import JsonForm, Stored
+from kudulite.model.types import is_widened
 
 FORMAT_VERSION = 1
 OP_UPDATE, OP_DELETE, OP_REINSERT = 0, 1, 2  # on disk: do not renumber
 TIMESTAMP_UNASSIGNED = 0
+
+_COLUMN_TYPES = {"rowid": pa.uint32(), "timestamp": pa.uint64(), "op": pa.uint8()}
 
 # The memory of an Arrow array beside its cells: the Python and C++ objects around the buffers.
 _ARRAY_OVERHEAD_BYTES = 300
@@ -207,21 +215,25 @@ class DeltaFile:
         self._source: pa.Buffer | None = None
         self._is_checked = False
         self._schema: pa.Schema | None = None
+        self._validated: set[str] = set()
         self._rowids: np.ndarray | None = None
         self._ops: np.ndarray | None = None
+        # The columns of which somebody has the values: appliers of several moments share them.
+        self._shared: WeakValueDictionary[int, pa.Array] = WeakValueDictionary()
 
     @property
     def rowids(self) -> np.ndarray:
         """int64[n], ascending."""
         if self._rowids is None:
             rowids = self._read("rowid")[0].to_numpy().astype(np.int64)
-            if len(rowids) != self.meta.row_count or (
-                len(rowids) and int(rowids.max()) >= self._row_count_base
-            ):
+            if len(rowids) and int(rowids.max()) >= self._row_count_base:
                 raise CorruptionError(
-                    f"{self.path}: {len(rowids)} rows up to row id {rowids.max(initial=-1)},"
-                    f" expected {self.meta.row_count} rows below row id {self._row_count_base}"
+                    f"{self.path}: {len(rowids)} rows up to row id {rowids.max()}, expected row ids"
+                    f" below {self._row_count_base}"
                 )
+            steps = np.diff(rowids)
+            if (steps < (0 if self.meta.timestamp is None else 1)).any():
+                raise CorruptionError(f"{self.path}: row ids do not ascend")
             self._rowids = rowids
         return self._rowids
 
@@ -229,7 +241,12 @@ class DeltaFile:
     def ops(self) -> np.ndarray:
         """uint8[n], OP_ constants."""
         if self._ops is None:
-            self._ops = self._read("op")[0].to_numpy()
+            ops = self._read("op")[0].to_numpy()
+            if ops.max(initial=0) > OP_REINSERT:
+                raise CorruptionError(
+                    f"{self.path}: operation {ops.max()}, expected 0 to {OP_REINSERT}"
+                )
+            self._ops = ops
         return self._ops
 
     def timestamps(self) -> np.ndarray | None:
@@ -241,7 +258,10 @@ class DeltaFile:
         if column_id not in self.meta.update_counts:
             return None
         if f"s{column_id}" not in self._open_schema().names:
-            return DeltaColumn(self._read(f"v{column_id}")[0])
+            found = self._shared.get(column_id)
+            if found is None:
+                found = self._shared[column_id] = self._read(f"v{column_id}")[0]
+            return DeltaColumn(found)
         values, is_set = self._read(f"v{column_id}", f"s{column_id}")
         return DeltaColumn(values, is_set.to_numpy(zero_copy_only=False))
 
@@ -268,8 +288,10 @@ class DeltaFile:
 
     def _open_schema(self) -> pa.Schema:
         if self._schema is None:
-            schema = pa.ipc.open_file(self._open()).schema
-            version = int((schema.metadata or {}).get(b"format_version", b"0"))
+            source = self._open()
+            with arrow_errors(self.path, "not a delta file"):
+                schema = pa.ipc.open_file(source).schema
+                version = int((schema.metadata or {}).get(b"format_version", b"0"))
             if version != FORMAT_VERSION:
                 raise FormatVersionError(
                     f"{self.path}: delta file of format version {version}, known:"
@@ -281,13 +303,32 @@ class DeltaFile:
     def _read(self, *names: str) -> list[pa.Array]:
         """Return columns of the file, which has them in the order of `names`."""
         indexes = [self._open_schema().get_field_index(name) for name in names]
-        if min(indexes) < 0:
+        if min(indexes) < 0 or indexes != sorted(indexes):
             raise CorruptionError(f"{self.path}: no column {' or '.join(names)} in the delta file")
         options = pa.ipc.IpcReadOptions(included_fields=indexes, use_threads=False)
-        columns: list[pa.Array] = (
-            pa.ipc.open_file(self._open(), options=options).get_batch(0).columns
-        )
+        source = self._open()
+        with arrow_errors(self.path, f"cannot read {', '.join(names)}"):
+            batch = pa.ipc.open_file(source, options=options).get_batch(0)
+            columns: list[pa.Array] = batch.columns
+            if not self._validated.issuperset(names):
+                batch.validate(full=True)
+                for name, column in zip(names, columns, strict=True):
+                    self._check_column(name, column)
+                self._validated.update(names)
         return columns
+
+    def _check_column(self, name: str, column: pa.Array) -> None:
+        count = self.meta.row_count
+        if len(column) != count:
+            raise CorruptionError(
+                f"{self.path}: {len(column)} rows of {name}, expected {count} rows"
+            )
+        expected = pa.bool_() if name.startswith("s") else _COLUMN_TYPES.get(name)
+        if expected is not None and (column.type != expected or column.null_count):
+            raise CorruptionError(
+                f"{self.path}: {name} is {column.type} with {column.null_count} nulls, expected"
+                f" {expected} without"
+            )
 
 
 def slice_rows(rows: DeltaRows, start: int, stop: int) -> DeltaRows:
@@ -408,14 +449,16 @@ def concat_values(parts: Sequence[pa.Array]) -> pa.Array:
     first = parts[0].type
     if all(part.type.equals(first) for part in parts):
         return pa.concat_arrays(parts) if len(parts) > 1 else parts[0]
-    widest = max((part.type for part in parts), key=_width)
+    widest = first
+    for part in parts:
+        if not is_widened(part.type, widest):
+            if not is_widened(widest, part.type):
+                raise CorruptionError(
+                    f"deltas of one column have values of {widest} and of {part.type}; `kudulite"
+                    " check` finds the file"
+                )
+            widest = part.type
     return pa.concat_arrays([part.cast(widest) for part in parts])
-
-
-def _width(arrow_type: pa.DataType) -> tuple[int, int]:
-    """Return the width and precision of a type; a wider type has more of either."""
-    precision = arrow_type.precision if pa.types.is_decimal(arrow_type) else 0
-    return arrow_type.bit_width, precision
 
 
 def nbytes_of(rows: DeltaRows) -> int:

@@ -16,7 +16,9 @@ speaks are durable in the log.
 never changes, except that a file of `open_append` grows, and is cut back only to a length that was
 durable before; (3) a name in a directory is durable only after `sync_directory` of that directory;
 (4) a name or id that metadata gives passes `json_form.checked_name` before it becomes part of a
-path, so no file outside the folder of its table or backup set is opened, moved or removed.
+path, and files are opened only if they are regular ones and no symbolic links, so no file outside
+the folder of its table or backup set is opened, moved or removed. The folder itself may be reached
+through a symbolic link.
 
 **Threads** a `FileSystem` has no state, so any thread may use it; a `Sink` or an `AppendFile`
 belongs to one thread at a time.
@@ -31,6 +33,7 @@ import os
 import re
 import resource
 import shutil
+import stat
 import uuid
 import zlib
 from collections.abc import Sequence
@@ -38,15 +41,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from kudulite.errors import CorruptionError, FormatVersionError, StorageError
-from kudulite.fs.json_form import JsonForm, Stored, readable
+import pyarrow as pa
+
+from kudulite.errors import (
+    CorruptionError,
+    FormatVersionError,
+    KuduliteError,
+    OutOfMemoryError,
+    StorageError,
+)
+from kudulite.fs.json_form import WRONG_STRUCTURE, JsonForm, Stored, readable
 
 _READ_BYTES = 1 << 20
+# Without O_NONBLOCK, opening a named pipe would wait for its writer.
+_READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 _ADVICE = {
     errno.EROFS: "the directory is read-only",
     errno.EACCES: "check the permissions of the folder",
+    errno.ELOOP: "it is a symbolic link, which no file of a table is: put the file in its place",
 }
+_OUT_OF_MEMORY = ("memory", "resource temporarily unavailable", "can't start new thread")
 _ADVICE_SPACE = {errno.ENOSPC: "free some space", errno.EDQUOT: "raise the quota"}
 
 TRAILER_BYTES_MAX = 32
@@ -96,6 +111,43 @@ class storage_errors:
             ) from error
 
 
+class arrow_errors:
+    """Turns what Arrow raises about the bytes of a file into the CorruptionError of the file.
+
+    `subject` is the file and what is wrong with it. An error of the operating system becomes a
+    StorageError, and memory or threads that are not to be had an OutOfMemoryError: the file may be
+    as it was written.
+    """
+
+    def __init__(self, path: str | Path, problem: str) -> None:
+        self._path, self._subject = path, f"{path}: {problem}"
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type | None, error: BaseException | None, _trace: object) -> None:
+        if error is None or isinstance(error, KuduliteError):
+            return
+        if is_out_of_memory(error):
+            raise OutOfMemoryError(
+                f"{self._path}: not enough memory to read it: {error}; read fewer rows or columns"
+                " at once, or give the process more memory; the file may be good"
+            ) from error
+        if isinstance(error, OSError) and error.errno:
+            raise storage_error("read", self._path, error) from error
+        if isinstance(error, (pa.ArrowException, OSError, EOFError, *WRONG_STRUCTURE)):
+            raise CorruptionError(f"{self._subject}: {error}") from error
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether `error` says that the process has not enough memory, or can begin no thread."""
+    if isinstance(error, MemoryError):
+        return True
+    # zstd and the threads of Arrow have no error of their own.
+    may_be = isinstance(error, (OSError, RuntimeError, pa.ArrowException))
+    return may_be and any(text in str(error).lower() for text in _OUT_OF_MEMORY)
+
+
 class DescriptorOwner:
     """An object that has one file open, or none; it closes the file at the latest when dropped."""
 
@@ -119,6 +171,7 @@ def open_descriptor(path: str | Path, flags: int) -> int:
     the log of each tablet with unflushed rows open, which may need more than the usual 1024. The
     other half of the limit is left to the rest of the process. Raises OSError.
     """
+    flags |= os.O_NOFOLLOW | os.O_NONBLOCK  # as _READ_FLAGS
     try:
         descriptor = os.open(path, flags)
     except OSError as error:
@@ -337,9 +390,19 @@ class FileSystem:
             os.rename(source, target)
 
     def make_directory(self, path: Path, *, parents: bool = False) -> None:
-        """Create a folder (it may exist); without `parents` its parent must exist."""
+        """Create a folder (it may exist); without `parents` its parent must exist.
+
+        With `parents` the missing folders above it are created as well, and the names of all that
+        are created are durable. Otherwise the caller syncs the parent.
+        """
         with storage_errors("create folder", path, is_unchanged=True):
-            path.mkdir(parents=parents, exist_ok=True)
+            if not parents or path.is_dir():
+                path.mkdir(exist_ok=True)
+                return
+            if not path.parent.is_dir():
+                self.make_directory(path.parent, parents=True)
+            path.mkdir(exist_ok=True)
+            self.sync_directory(path.parent)
 
     def sync_directory(self, path: Path) -> None:
         """Make the names in a folder durable."""
@@ -401,8 +464,7 @@ def entries_of(folder: Path) -> list[Path]:
 
 def read_file(path: Path) -> bytes:
     """Return a file's bytes; StorageError when it is missing or unreadable."""
-    with storage_errors("read", path):
-        return path.read_bytes()
+    return read_ranges(path, [(0, None)])[1][0]
 
 
 def read_ranges(path: Path, ranges: Sequence[tuple[int, int | None]]) -> tuple[int, list[bytes]]:
@@ -412,14 +474,14 @@ def read_ranges(path: Path, ranges: Sequence[tuple[int, int | None]]) -> tuple[i
     the file is missing or unreadable.
     """
     with storage_errors("read", path):
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(path, _READ_FLAGS)
         try:
-            size = os.fstat(descriptor).st_size
+            size = _regular_size(path, os.fstat(descriptor))
             parts = []
             for offset, length in ranges:
                 left = max(size - offset, 0)
                 length = left if length is None else min(left, length)
-                parts.append(_read_range(descriptor, offset, length))
+                parts.append(_read_range(descriptor, offset, length) if length else b"")
             return size, parts
         finally:
             os.close(descriptor)
@@ -435,6 +497,34 @@ def _read_range(descriptor: int, offset: int, length: int) -> bytes:
     return content
 
 
+def own_size(path: str | Path) -> int:
+    """Return the length of a file in a table's folder. Raises OSError.
+
+    Raises CorruptionError where the file, or the folder that it is in, is a symbolic link.
+    """
+    size = _regular_size(path, os.lstat(path))
+    check_is_own(os.path.dirname(path))
+    return size
+
+
+def check_is_own(folder: str | Path) -> None:
+    """Raise CorruptionError for a folder that is a symbolic link; it need not exist."""
+    if os.path.islink(folder):
+        raise CorruptionError(
+            f"{folder}: a symbolic link, which no folder inside of a table is; put the folder in"
+            " its place"
+        )
+
+
+def _regular_size(path: str | Path, found: os.stat_result) -> int:
+    if not stat.S_ISREG(found.st_mode):
+        raise CorruptionError(
+            f"{path}: {stat.filemode(found.st_mode)[0]!r} in place of a regular file (l: a symbolic"
+            " link, p: a pipe, d: a folder); put the file in its place"
+        )
+    return found.st_size
+
+
 def check_content(path: Path, content: Any, ref: FileRef) -> None:
     """Raise CorruptionError unless bytes-like `content`, read from `path`, matches `ref`."""
     _check_length(path, memoryview(content).nbytes, ref)
@@ -444,14 +534,14 @@ def check_content(path: Path, content: Any, ref: FileRef) -> None:
 def check_length(path: Path, ref: FileRef) -> None:
     """Raise StorageError or CorruptionError unless the file exists with the length of `ref`."""
     with storage_errors("find", path):
-        length = path.stat().st_size
+        length = own_size(path)
     _check_length(path, length, ref)
 
 
 def verify_file(path: Path, ref: FileRef) -> None:
     """Read a whole file and check it against `ref`, in constant memory."""
     found, length = 0, 0
-    with storage_errors("read", path), path.open("rb") as file:
+    with storage_errors("read", path), open(os.open(path, _READ_FLAGS), "rb") as file:
         while chunk := file.read(_READ_BYTES):
             found = zlib.crc32(chunk, found)
             length += len(chunk)

@@ -9,8 +9,9 @@ tuples are lists, keys of mappings are text, and a class with `to_json` and `fro
 form. `Stored` renames a member, or says how it differs.
 
 Invariants: (1) a type without a form is a TypeError when its class is first used, not when a value
-is; (2) a member of the wrong structure raises ValueError, KeyError or TypeError, which the decoder
-of the file turns into a CorruptionError of that file; (3) unknown members are ignored.
+is; (2) each value that is read has the type of its field, and an integer lies in 0 .. 2^64 - 1 (a
+field that `is_signed`: -2^63 .. 2^63 - 1); (3) anything else raises one of `WRONG_STRUCTURE`, which
+the decoder of the file turns into a CorruptionError of that file; (4) unknown members are ignored.
 
 The two functions of a class are compiled once from its fields, as `dataclasses` does it: a
 superblock may have thousands of rowsets, and a loop over the fields of each takes a third longer.
@@ -25,13 +26,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import MISSING, Field, dataclass, fields
 from functools import cache
-from operator import index
 from typing import Annotated, Any, NamedTuple, Self, cast
 
-from kudulite.errors import CorruptionError, KuduliteError
+from kudulite.errors import CorruptionError
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 _NAME_SHOWN_MAX = 60
+_UNSIGNED, _SIGNED = range(1 << 64), range(-(1 << 63), 1 << 63)
+
+# Raised while a value of the wrong structure is decoded; deep nesting is a RecursionError.
+WRONG_STRUCTURE = (
+    ValueError,
+    TypeError,
+    AttributeError,
+    LookupError,
+    ArithmeticError,
+    RecursionError,
+)
 
 Converter = Callable[[Any], Any]
 
@@ -44,13 +55,17 @@ def checked_name(value: Any, field: str) -> str:
     """
     if isinstance(value, str) and _NAME.fullmatch(value):
         return value
-    found = ascii(value)
-    if len(found) > _NAME_SHOWN_MAX:
-        found = f"{found[:_NAME_SHOWN_MAX]}... ({len(found)} characters)"
     raise ValueError(
-        f"{field} {found}, expected 1 to 200 ASCII letters, digits, dots, underscores and hyphens,"
-        " no dot at the beginning"
+        f"{field} {_shown(value)}, expected 1 to 200 ASCII letters, digits, dots, underscores and"
+        " hyphens, no dot at the beginning"
     )
+
+
+def _shown(value: Any) -> str:
+    found = ascii(value)
+    if len(found) <= _NAME_SHOWN_MAX:
+        return found
+    return f"{found[:_NAME_SHOWN_MAX]}... ({len(found)} characters)"
 
 
 @contextmanager
@@ -58,9 +73,11 @@ def readable(source: str, what: str) -> Iterator[None]:
     """Raise the errors of a wrong structure as CorruptionError: the file is not `what`."""
     try:
         yield
-    except KuduliteError:
-        raise
-    except (ValueError, KeyError, TypeError) as error:
+    except CorruptionError as error:
+        if str(error).startswith(source):
+            raise
+        raise type(error)(f"{source}: {error}") from error
+    except WRONG_STRUCTURE as error:
         raise CorruptionError(f"{source}: not {what}: {error!r}") from error
 
 
@@ -71,6 +88,7 @@ class Stored:
     `name` says which name or id the text is; it must then be a path component. `may_be_absent` is
     for members that older files do not have: the field gets its default. A member that
     `may_be_none` is stored only if it is not None. A field that is not `is_kept` is never stored.
+    Integers of a field that `is_signed` may be below 0.
     """
 
     key: str | None = None
@@ -79,6 +97,7 @@ class Stored:
     may_be_absent: bool = False
     may_be_none: bool = False
     is_kept: bool = True
+    is_signed: bool = False
 
 
 class JsonForm:
@@ -93,7 +112,7 @@ class JsonForm:
     def from_json(cls, value: Mapping[str, Any], **given: Any) -> Self:
         """Build an object from its form; fields that are `given` are not read from it.
 
-        Raises ValueError, KeyError or TypeError.
+        Raises one of `WRONG_STRUCTURE`.
         """
         built: Self = _reader(cast(Any, cls), *given)(value, **given)
         return built
@@ -119,7 +138,7 @@ def _members(owner: type) -> Iterator[_Member]:
         if typing.get_origin(hint) is Annotated:
             hint, stored = typing.get_args(hint)
         if stored.is_kept:
-            yield _Member(field, stored, *_converters(hint, stored.name))
+            yield _Member(field, stored, *_converters(hint, stored))
 
 
 @cache
@@ -169,25 +188,27 @@ def _default_form(member: _Member) -> Any:
     return default if member.write is None else member.write(default)
 
 
-def _converters(hint: Any, name: str | None) -> tuple[Converter | None, Converter | None]:
+def _converters(hint: Any, stored: Stored) -> tuple[Converter | None, Converter | None]:
     """Return how values of a type are written and read; None is as they are."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is types.UnionType and arguments[1] is types.NoneType:
-        write, read = _converters(arguments[0], name)
+        write, read = _converters(arguments[0], stored)
         return write and _unless_none(write), read and _unless_none(read)
+    if origin is tuple and arguments == (int, Ellipsis):
+        return list, _integers(stored)
     if origin is tuple and arguments[1] is Ellipsis:
-        write, read = _converters(arguments[0], name)
-        return _each(list, write), _each(tuple, read)
-    if origin is Mapping and arguments == (str, int):
-        return dict, dict
-    if origin is Mapping and arguments == (int, int):
-        return _with_keys(str), _with_keys(int)
-    if hint is str and name is not None:
-        return None, lambda value: checked_name(value, name)
-    if hint in (str, bool):
-        return None, None
+        write, read = _converters(arguments[0], stored)
+        return _each(list, write), _of_type(list, _each(tuple, read))
+    if origin is Mapping and arguments in ((str, int), (int, int)):
+        convert = None if arguments[0] is str else str
+        return _with_keys(convert), _of_type(dict, _with_keys(arguments[0], _integers(stored)))
+    if hint is str:
+        name = stored.name
+        return None, _text if name is None else lambda value: checked_name(value, name)
+    if hint is bool:
+        return None, _of_type(bool, None)
     if isinstance(hint, type) and issubclass(hint, int):
-        return None, index if hint is int else lambda value: hint(index(value))
+        return None, _integer(stored, hint)
     if hint is bytes:
         return bytes.hex, bytes.fromhex
     if isinstance(hint, type) and issubclass(hint, JsonForm):
@@ -205,5 +226,54 @@ def _each(kind: Callable[[Iterable[Any]], Any], convert: Converter | None) -> Co
     return kind if convert is None else lambda values: kind(map(convert, values))
 
 
-def _with_keys(convert: Converter) -> Converter:
-    return lambda counts: {convert(key): count for key, count in dict(counts).items()}
+def _of_type(kind: type, convert: Converter | None) -> Converter:
+    def read(value: Any) -> Any:
+        if type(value) is not kind:
+            raise TypeError(f"{_shown(value)}, expected a {kind.__name__}")
+        return value if convert is None else convert(value)
+
+    return read
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str:
+        raise TypeError(f"{_shown(value)}, expected a text")
+    value.encode()  # half of a surrogate pair has no UTF-8 form
+    return value
+
+
+def _integer(stored: Stored, kind: type[int]) -> Converter:
+    known = _SIGNED if stored.is_signed else _UNSIGNED
+    first, last = known[0], known[-1]
+
+    def read(value: Any) -> int:
+        if type(value) is not int or not first <= value <= last:
+            raise ValueError(f"{_shown(value)}, expected an integer from {first} to {last}")
+        return value if kind is int else kind(value)
+
+    return read
+
+
+def _integers(stored: Stored) -> Converter:
+    """Return the reader of a list of integers as a tuple; all are compared at once."""
+    known = _SIGNED if stored.is_signed else _UNSIGNED
+    first, last = known[0], known[-1]
+
+    def read(values: Any) -> Any:
+        if set(map(type, values)) - {int} or (
+            values and (min(values) < first or max(values) > last)
+        ):
+            raise ValueError(f"{_shown(values)}, expected integers from {first} to {last}")
+        return tuple(values)
+
+    return _of_type(list, read)
+
+
+def _with_keys(convert: Converter | None, values_of: Converter = tuple) -> Converter:
+    """Return the converter of a mapping; `values_of` checks the list of its values."""
+
+    def converted(counts: Mapping[Any, int]) -> dict[Any, int]:
+        keys = counts if convert is None else map(convert, counts)
+        return dict(zip(keys, values_of(list(counts.values())), strict=True))
+
+    return converted

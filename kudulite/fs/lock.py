@@ -55,6 +55,7 @@ _WAL_END, _WAL_POSITION = struct.Struct("<QQI"), struct.Struct("<QQ")
 _WAL_END_OFFSET = _HEADER.size + _HOLDER_BYTES
 _FILE_BYTES = _WAL_END_OFFSET + _WAL_END.size
 _WAL_END_READS_MAX = 5
+_FILE_OFFSET_END = 1 << 63
 _WAIT_SECONDS_FIRST, _WAIT_SECONDS_MOST = 0.0005, 0.02
 
 
@@ -118,7 +119,7 @@ def _unpack_wal_end(cell: bytes) -> tuple[int, int] | None:
         return 0, 0
     if len(cell) == _WAL_END.size:
         segment, offset, _ = _WAL_END.unpack(cell)
-        if cell == _pack_wal_end(segment, offset):
+        if cell == _pack_wal_end(segment, offset) and max(segment, offset) < _FILE_OFFSET_END:
             return segment, offset
     return None
 

@@ -196,6 +196,19 @@ def cast_to_column(
         ) from error
 
 
+def cast_chunks(
+    array: pa.ChunkedArray, column_type: ColumnType, *, column: str, table: str
+) -> pa.ChunkedArray:
+    """Do as `cast_to_column`, but leave the chunks as they are; those without rows are dropped."""
+    names = {"column": column, "table": table}
+    chunks = [chunk for chunk in array.chunks if len(chunk)]
+    try:
+        chunks = [cast_to_column(chunk, column_type, **names) for chunk in chunks]
+    except (RowError, SchemaError):  # whose rows would be those of a chunk
+        chunks = [cast_to_column(array, column_type, **names)]
+    return pa.chunked_array(chunks, column_type.arrow)
+
+
 def fitted(array: pa.Array, column_type: ColumnType) -> pa.Array:
     """Return `array` in the column's type, all values checked; ArrowInvalid if one does not fit."""
     if pa.types.is_null(array.type):

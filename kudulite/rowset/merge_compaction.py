@@ -6,7 +6,8 @@
     outputs            ├──0─────────┤├──1──────┤├───2─────┤     full row groups, full rowsets
 
 A window ends at the smallest last key of its inputs' batches in memory, so rows with the same key
-are in one window. Memory holds a row group of each input in the window, the deltas of these inputs,
+are in one window. Memory holds a row group of each input in the window (a quarter of one if there
+are more than four inputs), the deltas of these inputs,
 and a row group, the keys and the deltas of an output that is not full yet. Inputs with disjoint
 keys are read one after the other, and their rows are neither sorted nor copied.
 
@@ -48,6 +49,7 @@ import numpy as np
 from kudulite.basefile.base_data import ROW_GROUP_ROWS
 from kudulite.delta.delta_file import DeltaRows, sort_rows, take_rows
 from kudulite.fs.file_system import FileSystem
+from kudulite.fs.progress import Progress
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Schema
 from kudulite.rowset.disk_rowset import DiskRowSet
@@ -59,6 +61,8 @@ from kudulite.rowset.rowset_writer import RowSetWriter
 # The rows of one window, of all inputs together.
 _WINDOW_ROWS = 2 * ROW_GROUP_ROWS
 _WINDOW_BYTES = 256 << 20
+# More inputs than this are read in parts of row groups: all of them may be in one window.
+_WHOLE_INPUTS_MAX = 4
 
 
 @dataclass(frozen=True)
@@ -86,12 +90,20 @@ def merge_rowsets(
     """
     numbers = {rowset.meta.id: np.full(rowset.meta.row_count, -1) for rowset in inputs}
     oldest = min(rowset.meta.insert_timestamp for rowset in inputs)
-    streams = [
-        OrderedStream(rowset.key_min, partial(read_row_versions, rowset, schema, mark, without))
-        for rowset in inputs
-    ]
+    read = partial(
+        read_row_versions,
+        schema=schema,
+        mark=mark,
+        without=without,
+        in_parts=len(inputs) > _WHOLE_INPUTS_MAX,
+    )
+    streams = [OrderedStream(rowset.key_min, partial(read, rowset)) for rowset in inputs]
     count = 0
-    with RowSetWriter(file_system, folder, schema) as writer:
+    total = sum(rowset.meta.row_count for rowset in inputs)
+    with (
+        Progress(f"merge of {len(inputs)} rowsets", total) as progress,
+        RowSetWriter(file_system, folder, schema) as writer,
+    ):
         for window in merge_windows(streams, _row_limit):
             merged, new_places = merge_row_versions([rows for _, rows in window], schema)
             for (at, rows), places in zip(window, new_places, strict=True):
@@ -99,6 +111,7 @@ def merge_rowsets(
                 new_rowids[rows.rowids] = np.where(places < 0, -1, places + count)
             count += len(merged)
             writer.add(merged.images(schema, mark, oldest))
+            progress.add(sum(len(rows.rowids) for _, rows in window))
         rowsets = writer.finish()
     return MergedRowSets(rowsets, RowIdMap(numbers, [meta.row_count for meta in rowsets]))
 

@@ -161,18 +161,24 @@ class RowVersions:
 
 
 def read_row_versions(
-    rowset: DiskRowSet, schema: Schema, mark: int, without: KeyArray | None = None
+    rowset: DiskRowSet,
+    schema: Schema,
+    mark: int,
+    without: KeyArray | None = None,
+    *,
+    in_parts: bool = False,
 ) -> Iterator[RowVersions]:
     """Yield the rows of a rowset in key order, without ancient history.
 
     The rowset has no changes in memory. Rows with the ascending keys `without` are left out. Each
-    block is of one row group and not empty. Memory holds one block, and the rowset's keys and
-    deltas.
+    block is of one row group, or a part of one where asked for, and not empty. Memory holds one
+    block, and the rowset's keys and deltas.
     """
     assert rowset.dms is None and rowset.meta.delete_timestamp is None
     history = _History.of(rowset, schema, mark)
     index = rowset.key_index  # one reference for all blocks: the cache may be too small to keep it
-    for block in rowset.base.row_groups():
+    base = rowset.base
+    for block in base.parts(schema.columns) if in_parts else base.row_groups():
         keys = index.slice(block.start, block.stop)
         versions = _read_block(rowset, schema, history, block, keys)
         keep = (versions.deleted > mark) & (versions.deleted != versions.inserted)

@@ -36,6 +36,7 @@ from kudulite.basefile.bloom import BloomFilter
 from kudulite.delta.delta_file import OP_DELETE, OP_UPDATE, DeltaFile, DeltaFileMeta, DeltaRows
 from kudulite.errors import CorruptionError, KuduliteError
 from kudulite.fs.file_system import FileRef, verify_file
+from kudulite.fs.progress import Progress
 from kudulite.model.encoded_key import encode_keys
 from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.model.types import is_widened
@@ -95,8 +96,11 @@ def check_table(store: TableStore) -> CheckReport:
         store.environment, cache=BlockCache(_CACHE_BYTES), memories={}, row_queues={}
     )
     fresh = TableStore(store.folder, environment)
-    check = _Check(fresh, fresh.newest())
-    check.run()
+    manifest = fresh.newest()
+    total = sum(entry.bytes_on_disk for entry in manifest.readable_tablets)
+    with Progress(f"check of table {store.name!r}", total, "bytes") as progress:
+        check = _Check(fresh, manifest, progress)
+        check.run()
     return CheckReport(
         table=store.name,
         version=check.manifest.version,
@@ -115,6 +119,7 @@ class _Check:
 
     store: TableStore
     manifest: Manifest
+    progress: Progress
     problems: list[str] = field(default_factory=list)
     rowset_count: int = 0
     file_count: int = 0
@@ -138,7 +143,10 @@ class _Check:
             )
         ids = [entry.id for entry in manifest.readable_tablets]
         self.expect(len(set(ids)) == len(ids), f"{self.store.folder}: a tablet is listed twice")
-        for partition, entries in manifest.partitions_at(0):
+        partitions = [(manifest.partition, manifest.tablets)]
+        with self.problems_of("the list of tablets"):
+            partitions = manifest.partitions_at(0)
+        for partition, entries in partitions:
             places = [entry.partition for entry in entries]
             self.expect(
                 places == partition.tablets(),
@@ -184,6 +192,9 @@ class _Check:
         tablet = self.store.tablet(entry)
         self._count(entry.superblock)
         what = f"tablet {entry.id}"
+        for base in tablet.superblock.base_refs:
+            with self.problems_of(what):
+                self.check_file(tablet.folder / base.name, base)
         metas = tablet.superblock.rowsets
         live, size = tablet.live_row_count, sum(meta.bytes_on_disk for meta in metas)
         self.expect(
@@ -237,6 +248,7 @@ class _Check:
     def _count(self, ref: FileRef) -> None:
         self.file_count += 1
         self.byte_count += ref.length
+        self.progress.add(ref.length)
 
     def _check_keys_are_live_once(self, tablet: Tablet) -> None:
         """Probe each rowset's live keys in the rowsets after it that overlap."""
@@ -320,6 +332,9 @@ class _RowSetCheck:
         schema = self.check.manifest.schema
         columns = [c for i in column_ids if (c := schema.column_by_id(i)) is not None]
         names = [column.name for column in columns]
+        missing = [column.name for column in columns if column.id not in file.name_by_id]
+        if not self._expect(not missing, f"{file.path}: has no column {', '.join(missing)}"):
+            return
         stored_names = [file.name_by_id[column.id] for column in columns]
         for group in range(file.row_group_count):
             start, stop = file.row_group_rows(group)

@@ -334,7 +334,7 @@ class Installer:
         rowsets += [self._stamped(meta) for part in parts for meta in part.rowsets]
         tombstones = self._tombstones(() if self.is_overwrite else old.tombstones, parts)
         superblock = replace(old, rowsets=tuple(rowsets), tombstones=tombstones)
-        ref = self.store.write_superblock(superblock)
+        ref = self.store.write_superblock(superblock, entry)
         self._written.append(self.store.tablet_folder(entry.id) / ref.name)
         self.store.file_system.sync_directory(self.store.tablet_folder(entry.id))
         return entry.with_superblock(ref, rowsets, self.timestamp)

@@ -17,11 +17,15 @@ import re
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
-from kudulite.errors import CorruptionError, UsageError
-from kudulite.fs.file_system import entries_of, exists
+from kudulite.errors import CorruptionError, StorageError, UsageError
+from kudulite.fs.file_system import FileSystem, check_is_own, entries_of, exists, read_file
+from kudulite.model.types import is_unicode
 
 MANIFEST_FOLDER, TABLET_FOLDER, STAGING_FOLDER = "manifest", "tablet", "staging"
 HINT_NAME = "hint"
+# As `manifest_name` makes them: any other file in manifest/ is not a version.
+_VERSION_NAME = re.compile(r"([0-9]{20})\.json")
+_HINT = re.compile(rb"[0-9]{1,20}\s*")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 
 
@@ -48,22 +52,44 @@ def path_of(given: object) -> Path:
     expanded = os.path.expanduser(text)
     if expanded.startswith("~"):
         raise UsageError(f"{text!r}: there is no such user; a folder of this name is './{text}'")
+    if not is_unicode(expanded):
+        raise UsageError(
+            f"{expanded!r}: the path is not UTF-8, and readers of Arrow and Parquet cannot open"
+            " such files; rename the directory"
+        )
     return Path(os.path.abspath(expanded))
+
+
+def make_table_folders(file_system: FileSystem, folder: Path) -> None:
+    """Make a table's folder and those in it; the caller makes their names durable."""
+    file_system.make_directory(folder.parent, parents=True)
+    file_system.make_directory(folder)
+    file_system.make_directory(folder / MANIFEST_FOLDER)
+    # A folder with tablets and without this one counts as a table that has lost its versions.
+    file_system.sync_directory(folder)
+    file_system.make_directory(folder / TABLET_FOLDER)
+    file_system.make_directory(folder / STAGING_FOLDER)
 
 
 def listed_versions(folder: Path) -> list[int]:
     """Return the numbers in the names of manifest files, ascending; strays are included."""
     names = [path.name for path in entries_of(folder / MANIFEST_FOLDER)]
-    stems = [name.removesuffix(".json") for name in names if name.endswith(".json")]
-    return sorted(int(stem) for stem in stems if stem.isdigit())
+    return sorted(int(found[1]) for name in names if (found := _VERSION_NAME.fullmatch(name)))
 
 
 def hinted_version(folder: Path) -> int:
     """Return the number in the hint, -1 where it is missing or unreadable."""
     try:
-        return int((folder / MANIFEST_FOLDER / HINT_NAME).read_text())
-    except (OSError, ValueError):
+        content = read_file(folder / MANIFEST_FOLDER / HINT_NAME)
+    except StorageError:
         return -1
+    return int(content) if _HINT.fullmatch(content) else -1
+
+
+def check_folders(folder: Path) -> None:
+    """Raise CorruptionError where a folder inside of a table is a symbolic link."""
+    for name in (MANIFEST_FOLDER, TABLET_FOLDER, STAGING_FOLDER):
+        check_is_own(folder / name)
 
 
 def check_has_no_lost_table(folder: Path) -> None:

@@ -18,13 +18,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
+import logging
 import os
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from kudulite.errors import StorageError
+from kudulite.errors import KuduliteError, StorageError
 from kudulite.fs.file_system import entries_of, storage_error
+from kudulite.rowset.rowset import RowSetMeta
 from kudulite.table.folder import MANIFEST_FOLDER, STAGING_FOLDER, TABLET_FOLDER
 from kudulite.table.manifest import Manifest, manifest_name
 from kudulite.table.stage import (
@@ -34,10 +37,21 @@ from kudulite.table.stage import (
     read_pinned_version,
 )
 from kudulite.table.table_store import TableStore
-from kudulite.tablet.tablet import LOCK_NAME, MAINTENANCE_LOCK_NAME, ROWSET_FOLDER, WAL_FOLDER
+from kudulite.tablet.tablet import (
+    LOCK_NAME,
+    MAINTENANCE_LOCK_NAME,
+    ROWSET_FOLDER,
+    WAL_FOLDER,
+    read_superblock,
+)
 from kudulite.wal.log import list_segments, segment_path
 
 GRACE_SECONDS = 3600.0
+# The versions of bulk writes after which garbage is collected in the writer's thread: its process
+# may end long before a background thread does it.
+VERSIONS_PER_COLLECTION = 256
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -67,6 +81,7 @@ def collect_garbage(
         with store.locked(entry.id, "garbage collection"):
             _read_versions(store, manifests)
             kept = _referenced(store, entry.id, manifests)
+            emptied = set()
             for path in _files(store.tablet_folder(entry.id)):
                 if path in kept or (found := stat_of(path)).st_mtime >= horizon:
                     continue
@@ -74,9 +89,27 @@ def collect_garbage(
                 file_count += 1
                 store.file_system.remove(path)
                 store.cache.remove(str(path))  # a map would keep the space on disk
-        _remove_empty_folders(store.tablet_folder(entry.id) / ROWSET_FOLDER, horizon)
+                emptied.add(path.parent)
+        _remove_empty_folders(store.tablet_folder(entry.id) / ROWSET_FOLDER, emptied, horizon)
     _collect_tablets(store, manifests, horizon)
+    store.metrics.garbage_files_removed += file_count
+    store.metrics.garbage_bytes_removed += byte_count
     return GarbageResult(staging_folder_count, version_count, file_count, byte_count)
+
+
+def collect_after_write(store: TableStore) -> None:
+    """Collect garbage if any version is superseded for the grace time.
+
+    A table that only short processes write to is never maintained, and would keep all versions. An
+    error is logged: the version of the write is published.
+    """
+    try:
+        successors = store.versions()[1:2]
+        folder, horizon = store.folder / MANIFEST_FOLDER, time.time() - GRACE_SECONDS
+        if any(is_older(folder / manifest_name(found), horizon) for found in successors):
+            collect_garbage(store)
+    except (KuduliteError, FileNotFoundError) as error:
+        _log.warning("table %r, garbage collection: %s", store.name, error)
 
 
 def superseded_bytes(store: TableStore) -> int:
@@ -143,13 +176,18 @@ def _referenced(store: TableStore, tablet_id: str, manifests: dict[int, Manifest
     kept = {folder / LOCK_NAME, folder / MAINTENANCE_LOCK_NAME}
     log_starts = []
     names: set[tuple[str, str]] = set()  # most files are of many versions
+    # Superblocks share the rowsets that they have from one base.
+    known: dict[int, RowSetMeta] = {}
     for entry in entries.values():
-        superblock = store.tablet(entry).superblock
+        superblock = read_superblock(store.file_system, folder, entry.superblock, store.cache)
         log_starts.append(superblock.wal_start.segment)
         kept.add(folder / entry.superblock.name)
-        kept.update(folder / ref.name for ref in superblock.tablet_file_refs)
+        refs = (*superblock.base_refs, *superblock.tablet_file_refs)
+        kept.update(folder / ref.name for ref in refs)
         for meta in superblock.rowsets:
-            names.update((meta.id, name) for name in meta.file_names)
+            if id(meta) not in known:
+                known[id(meta)] = meta
+                names.update((meta.id, name) for name in meta.file_names)
     kept |= {folder / ROWSET_FOLDER / rowset_id / name for rowset_id, name in names}
     for segment in list_segments(folder / WAL_FOLDER):
         if segment >= min(log_starts, default=0):
@@ -198,10 +236,11 @@ def _unknown_tablets(store: TableStore, manifests: dict[int, Manifest]) -> list[
     ]
 
 
-def _remove_empty_folders(folder: Path, horizon: float) -> None:
+def _remove_empty_folders(folder: Path, emptied: Collection[Path], horizon: float) -> None:
+    """Remove those that were just emptied, and old ones; in a new one a rowset may begin."""
     for path in entries_of(folder):
         with contextlib.suppress(OSError):  # not empty, just filled, or removed meanwhile
-            if path.stat().st_mtime < horizon:
+            if path in emptied or path.stat().st_mtime < horizon:
                 path.rmdir()
 
 

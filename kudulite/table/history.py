@@ -44,6 +44,7 @@ from kudulite.model.hybrid_time import (
     misread_number,
     parse_timestamp,
 )
+from kudulite.model.types import is_unicode
 from kudulite.table.manifest import (
     Manifest,
     Origin,
@@ -52,7 +53,7 @@ from kudulite.table.manifest import (
     TableVersion,
 )
 from kudulite.table.table_store import TableStore, publish_alone
-from kudulite.table.tablet_memory import make_durable, read_tablet
+from kudulite.table.tablet_memory import caught_up_memory, make_durable, read_tablet
 from kudulite.tablet.tablet import Tablet
 
 _NOT_WRITABLE = (errno.EACCES, errno.EROFS, errno.EPERM)
@@ -196,6 +197,8 @@ def _newest_while_still(store: TableStore, tablet_ids: Iterable[str]) -> int:
     with ExitStack() as stack:
         for tablet_id in sorted(tablet_ids):
             stack.enter_context(store.lock(tablet_id, is_shared=True))
+        for entry in store.newest().tablets:
+            caught_up_memory(store, entry, is_still=True)
         return newest_change(store)
 
 
@@ -235,8 +238,9 @@ def make_tag(store: TableStore, name: str, at: Any) -> int:
     An existing tag of this name may have the same moment. Raises UsageError for another moment,
     TimestampError, LockTimeoutError, StorageError.
     """
-    if not isinstance(name, str) or not name or len(name.encode()) > NAME_BYTES_MAX:
-        raise UsageError(f"tag {name!r}: a name is a text of 1 to {NAME_BYTES_MAX} bytes")
+    is_name = isinstance(name, str) and name and is_unicode(name)
+    if not is_name or len(name.encode()) > NAME_BYTES_MAX:
+        raise UsageError(f"tag {name!r}: a name is a text of 1 to {NAME_BYTES_MAX} bytes of UTF-8")
     timestamp = choose_snapshot(store, at)
     for _ in range(0 if at is not None else _RETRIES_MAX):
         with suppress(TimestampError):

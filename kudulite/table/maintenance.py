@@ -47,13 +47,15 @@ from kudulite.errors import (
     TableNotFoundError,
     UsageError,
 )
+from kudulite.fs.file_system import check_is_own
 from kudulite.fs.lock import TabletLock, create_lock_file
+from kudulite.fs.progress import Progress
 from kudulite.model.html import html_fields
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.rowset.rowset import RowSetMeta
 from kudulite.table.alter import forget_dropped_ranges
-from kudulite.table.background import RETRY_SECONDS
 from kudulite.table.compaction import OperationResult, run_operation
+from kudulite.table.environment import RETRY_SECONDS, Environment
 from kudulite.table.garbage_collection import (
     GRACE_SECONDS,
     GarbageResult,
@@ -64,7 +66,7 @@ from kudulite.table.garbage_collection import (
 from kudulite.table.history import ancient_history_mark
 from kudulite.table.manifest import Manifest, TabletEntry
 from kudulite.table.stage import STAGING_GRACE_SECONDS
-from kudulite.table.table_store import Environment, TableStore
+from kudulite.table.table_store import TableStore
 from kudulite.table.tablet_memory import flush_tablet, read_tablet
 from kudulite.tablet.compaction_policy import BUDGET_BYTES, average_height
 from kudulite.tablet.maintenance_policy import (
@@ -84,7 +86,6 @@ OPERATIONS_PER_TABLET_MAX = 100
 _FULL_COMPACTION_ROUNDS_MAX = 8
 
 Run = Callable[[TableStore, str, MaintenanceOperation], OperationResult | None]
-Report = Callable[[str, MaintenanceOperation], None]
 
 MAINTENANCE_DELAY_SECONDS = 5.0
 COLLECTION = "collection"  # in the place of a tablet id
@@ -131,18 +132,19 @@ def maintain_table(
     staging_grace_seconds: float = STAGING_GRACE_SECONDS,
     budget_bytes: int | None = None,
     run: Run = run_operation,
-    report: Report = lambda tablet_id, operation: None,
 ) -> MaintenanceResult:
     """Flush, do all that is worth doing within `budget_bytes` of files, and collect garbage.
 
-    `report` is called before each operation. Raises LockTimeoutError, StorageError,
-    CorruptionError; what was published until then stays.
+    Raises LockTimeoutError, StorageError, CorruptionError; what was published until then stays.
     """
-    tablet_ids = [entry.id for entry in store.newest().tablets]
-    # A tablet that is dropped meanwhile is skipped.
-    done = _Pass(store, tablet_ids, budget_bytes, run, report).run_to_end(is_flushing=True)
-    done = replace(done, dropped_range_count=forget_dropped_ranges(store))
-    return replace(done, garbage=collect_garbage(store, grace_seconds, staging_grace_seconds))
+    with Progress(f"maintenance of table {store.name!r}"):
+        tablet_ids = [entry.id for entry in store.newest().tablets]
+        # A tablet that is dropped meanwhile is skipped.
+        done = _Pass(store, tablet_ids, budget_bytes, run).run_to_end(is_flushing=True)
+        done = replace(done, dropped_range_count=forget_dropped_ranges(store))
+        with Progress("garbage collection"):
+            garbage = collect_garbage(store, grace_seconds, staging_grace_seconds)
+    return replace(done, garbage=garbage)
 
 
 def maintain_tablets(
@@ -152,7 +154,6 @@ def maintain_tablets(
     is_flushing: bool = True,
     budget_bytes: int | None = None,
     run: Run = run_operation,
-    report: Report = lambda tablet_id, operation: None,
 ) -> MaintenanceResult:
     """Flush some tablets and do all that is worth doing there; no garbage is collected.
 
@@ -166,24 +167,28 @@ def maintain_tablets(
                 f"table {store.name!r} has no tablet {tablet_id!r}; its tablets:"
                 f" {', '.join(known[:10])}{', …' if len(known) > 10 else ''}"
             )
-    maintenance = _Pass(store, list(tablet_ids), budget_bytes, run, report)
-    return maintenance.run_to_end(is_flushing=is_flushing)
+    maintenance = _Pass(store, list(tablet_ids), budget_bytes, run)
+    with Progress(f"maintenance of table {store.name!r}"):
+        return maintenance.run_to_end(is_flushing=is_flushing)
 
 
 def compact_table(
     store: TableStore,
     *,
     run: Run = run_operation,
-    report: Report = lambda tablet_id, operation: None,
 ) -> MaintenanceResult:
     """Flush, and bring each tablet to its best shape at any cost; see `full_compaction`.
 
     Waits for another maintainer of a tablet as long as for any lock. Raises as `maintain_table`.
     """
     flushed_count = 0
-    compaction = _Pass(store, [], None, run, report)
+    compaction = _Pass(store, [], None, run)
+    seconds = store.environment.lock_timeout_seconds
     for entry in store.newest().tablets:
-        with maintenance_lock(store, entry.id, store.environment.lock_timeout_seconds) as is_had:
+        with (
+            Progress(f"compaction of table {store.name!r}"),
+            maintenance_lock(store, entry.id, seconds) as is_had,
+        ):
             if not is_had:
                 raise LockTimeoutError(
                     f"table {store.name!r}: tablet {entry.id} is being maintained by another"
@@ -200,6 +205,7 @@ def maintenance_lock(
 ) -> Iterator[bool]:
     """Be the tablet's only maintainer; False where another one is."""
     path = store.tablet_folder(tablet_id) / MAINTENANCE_LOCK_NAME
+    check_is_own(path.parent)
     create_lock_file(path)
     with ExitStack() as stack:
         lock = None
@@ -217,7 +223,6 @@ class _Pass:
     tablet_ids: list[str]
     budget_bytes: int | None
     run: Run
-    report: Report
     performed: list[PerformedOperation] = field(default_factory=list)
     busy: set[str] = field(default_factory=set)
     _refused: set[tuple[str, MaintenanceOperation]] = field(default_factory=set)
@@ -264,18 +269,22 @@ class _Pass:
 
     def _perform(self, tablet_id: str, operation: MaintenanceOperation) -> bool:
         """Run one operation; False where it had nothing to do or a writer was faster."""
-        self.report(tablet_id, operation)
         begin = time.monotonic()
-        result = self.run(self.store, tablet_id, operation)
+        with Progress(f"{operation.label} in tablet {tablet_id}"):
+            result = self.run(self.store, tablet_id, operation)
         if result is not None:
             self.performed.append(PerformedOperation(tablet_id, operation, result))
+            metrics, seconds = self.store.metrics, time.monotonic() - begin
+            metrics.compactions += 1
+            metrics.compaction_seconds += seconds
+            metrics.compaction_bytes_written += result.bytes_written
             _log.info(
                 "table %r, tablet %s: %s took %.2f s, wrote %d bytes; rowsets %d -> %d, bytes %d"
                 " -> %d, version %d",
                 self.store.name,
                 tablet_id,
                 operation.label,
-                time.monotonic() - begin,
+                seconds,
                 result.bytes_written,
                 result.rowset_count_before,
                 result.rowset_count_after,

@@ -18,6 +18,7 @@ version 3 did not list versions.
 
 from __future__ import annotations
 
+import errno
 import getpass
 import os
 import socket
@@ -25,10 +26,19 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from operator import index
+from pathlib import Path
 from typing import Annotated, Any
 
-from kudulite.errors import FormatVersionError
-from kudulite.fs.file_system import FileRef, decode_checked_json, encode_checked_json, stored_crc32
+from kudulite.errors import CorruptionError, FormatVersionError, StorageError
+from kudulite.fs.file_system import (
+    TRAILER_BYTES_MAX,
+    FileRef,
+    decode_checked_json,
+    encode_checked_json,
+    read_ranges,
+    stored_crc32,
+)
 from kudulite.fs.json_form import JsonForm, Stored, readable
 from kudulite.model.hybrid_time import TIMESTAMP_MAX, Timestamp
 from kudulite.model.schema import Schema
@@ -201,7 +211,7 @@ class Manifest(JsonForm):
     schema: Schema
     partition: PartitionSchema
     tablets: tuple[TabletEntry, ...]
-    applications: Mapping[str, int] = field(default_factory=dict)
+    applications: Annotated[Mapping[str, int], Stored(is_signed=True)] = field(default_factory=dict)
     history_seconds: int = HISTORY_SECONDS_DEFAULT
     history_start: Annotated[int, Stored(may_be_absent=True)] = 0
     tags: Annotated[Mapping[str, int], Stored(may_be_absent=True)] = field(default_factory=dict)
@@ -254,11 +264,21 @@ class Manifest(JsonForm):
         """Return the partitionings that a snapshot reads: the newest, and one per dropped range.
 
         A key is live at `timestamp` in one of them at most. Ranges that were dropped at or before
-        `timestamp` are left out.
+        `timestamp` are left out. Raises CorruptionError as `placed_tablets` does.
         """
-        found = [(self.partition, self.tablets)]
+        found = [(self.partition, self.placed_tablets)]
         found += [past for stamp, past in self._dropped_partitions if stamp > timestamp]
         return found
+
+    @cached_property
+    def placed_tablets(self) -> tuple[TabletEntry, ...]:
+        """`tablets`, one for each place of the partitioning. Raises CorruptionError for others."""
+        if len(self.tablets) != self.partition.tablet_count:
+            raise CorruptionError(
+                f"version {self.version} of table {self.table_id} has {len(self.tablets)} tablets:"
+                f" not those of its partitioning, which has {self.partition.tablet_count}"
+            )
+        return self.tablets
 
     @cached_property
     def _entries(self) -> dict[str, TabletEntry]:
@@ -305,6 +325,18 @@ class Manifest(JsonForm):
         )
 
 
+def crc32_at_end(path: Path) -> int | None:
+    """Return the CRC at the end of a version's file, None where there is no such file."""
+    try:
+        size, _ = read_ranges(path, [])
+        _, (end,) = read_ranges(path, [(max(0, size - TRAILER_BYTES_MAX), None)])
+    except StorageError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
+            return None
+        raise
+    return stored_crc32(end)
+
+
 def _writer() -> str:
     """Return who makes a version: user@host:pid."""
     return f"{_user_and_host()}:{os.getpid()}"
@@ -328,7 +360,7 @@ def _from_body(body: dict[str, Any]) -> Manifest:
     dropped = tuple(
         DroppedRange(
             placed["partition"].range_from_json(dropped["range"]),
-            dropped["timestamp"],
+            int(Timestamp(index(dropped["timestamp"]))),
             tuple(TabletEntry.from_json(tablet) for tablet in dropped["tablets"]),
         )
         for dropped in body.get("dropped", ())  # absent in version 1

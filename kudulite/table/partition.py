@@ -274,7 +274,12 @@ class PartitionSchema:
         """Build a partition schema from `to_json`'s form."""
         dimensions = tuple(HashDimension.from_json(dimension) for dimension in value["hash"])
         bare = PartitionSchema(dimensions, tuple(value["range_columns"]), (), schema)
-        return replace(bare, ranges=tuple(bare.range_from_json(r) for r in value["ranges"]))
+        _check_hash(schema, dimensions)
+        _check_columns(schema, bare.range_columns, "range partitioning")
+        found = replace(bare, ranges=tuple(bare.range_from_json(r) for r in value["ranges"]))
+        if found.tablet_count > TABLETS_MAX:
+            raise ValueError(f"{found.tablet_count} tablets, expected at most {TABLETS_MAX}")
+        return found
 
     def range_to_json(self, given: RangePartition) -> dict[str, Any]:
         """Return the JSON form of a range over the range columns."""

@@ -16,16 +16,19 @@ names it. Rows written while a purge runs may be ordered before or after it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import errno
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kudulite.errors import ConflictError
+from kudulite.errors import ConflictError, StorageError
+from kudulite.fs.file_system import storage_errors
 from kudulite.model.key_array import KeyArray
 from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.merge_compaction import merge_rowsets
 from kudulite.table.compaction import Replacement, carry_over, publish_superblock
+from kudulite.table.folder import MANIFEST_FOLDER
 from kudulite.table.garbage_collection import collect_garbage
 from kudulite.table.history import ancient_history_mark
 from kudulite.table.manifest import Manifest, Origin
@@ -71,6 +74,7 @@ def purge_keys(store: TableStore, keys: Mapping[str, KeyArray]) -> PurgeReport:
         rows, rowsets = _purge_tablet(store, tablet_id, keys[tablet_id])
         row_count, rowset_count = row_count + rows, rowset_count + rowsets
     garbage = collect_garbage(store, grace_seconds=0.0)
+    _make_removals_durable(store, keys)
     return PurgeReport(
         key_count=sum(len(found) for found in keys.values()),
         row_count=row_count,
@@ -79,6 +83,21 @@ def purge_keys(store: TableStore, keys: Mapping[str, KeyArray]) -> PurgeReport:
         byte_count=garbage.byte_count,
         pinned_by=tuple(open_writes(store)),
     )
+
+
+def _make_removals_durable(store: TableStore, tablet_ids: Iterable[str]) -> None:
+    """Fsync the folders of removed files: a power failure must not bring erased rows back."""
+    folders = [store.folder / MANIFEST_FOLDER]
+    for tablet_id in tablet_ids:
+        folder = store.tablet_folder(tablet_id)
+        with storage_errors("look for folders in", folder):
+            folders += [folder, *(path for path in folder.rglob("*") if path.is_dir())]
+    for folder in folders:
+        try:
+            store.file_system.sync_directory(folder)
+        except StorageError as error:
+            if error.errno != errno.ENOENT:  # else the folder was removed meanwhile
+                raise
 
 
 def _purge_tablet(store: TableStore, tablet_id: str, keys: KeyArray) -> tuple[int, int]:

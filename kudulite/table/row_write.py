@@ -6,6 +6,9 @@
     4  append one record, fsync                                      durable
     5  advance the durable end and the safe timestamp, apply to memory   visible
 
+If the durable end cannot be advanced, the record is cut off again, so the caller may write the rows
+again. If that is impossible, too, the error says that the rows are durable.
+
 A refused row leaves the others applied. Each tablet is written on its own: only bulk writes
 (commit.py) are atomic across tablets.
 
@@ -22,6 +25,7 @@ import errno
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -29,9 +33,10 @@ import pyarrow as pa
 from kudulite.errors import ConflictError, KuduliteError, LockTimeoutError, RowError, StorageError
 from kudulite.fs.lock import TabletLock
 from kudulite.model.encoded_key import encode_keys
-from kudulite.table.background import RowQueue, WriteRequest
+from kudulite.table.environment import RowQueue, WriteRequest
 from kudulite.table.maintenance import flush_when_needed
 from kudulite.table.manifest import Manifest
+from kudulite.table.metrics import SLOW_LOG_SECONDS, warn_of_slow
 from kudulite.table.table_store import TableStore
 from kudulite.table.tablet_memory import recover
 from kudulite.tablet.mem_stores import LOCATE_ARRAY_MIN, MemStores
@@ -93,6 +98,10 @@ class RowWriter:
             failures = [failure for failure in failed if failure.row not in stale]
             manifest, rows = newest, sorted(stale)
         failures.sort(key=lambda failure: failure.row)
+        self.store.metrics.rows_inserted += counts.inserted
+        self.store.metrics.rows_updated += counts.updated
+        self.store.metrics.rows_deleted += counts.deleted
+        self.store.metrics.rows_ignored += counts.ignored
         return RowWriteResult(timestamp, counts, failures)
 
     def _newest(self, planned: Manifest, *, must_exist: bool) -> Manifest:
@@ -189,7 +198,7 @@ class RowWriter:
             if number < 0:
                 failures.append(RowWriteFailure(row, RowError.REASON_NO_PARTITION))
                 continue
-            tablet_id = manifest.tablets[number].id
+            tablet_id = manifest.placed_tablets[number].id
             request = requests.get(tablet_id)
             if request is None:
                 request = requests[tablet_id] = WriteRequest(manifest, is_atomic)
@@ -274,8 +283,9 @@ class TabletWrite:
             return
         record, content = encoded
         end = self._append(memory, content)
-        self.lock.set_wal_end(end.segment, end.offset)
-        self.lock.advance_safe_timestamp(record.timestamp)
+        self._note_end(memory, end)
+        with suppress(StorageError):  # a reader that needs it advances it under the lock
+            self.lock.advance_safe_timestamp(record.timestamp)
         changed = [position for _, _, position in effects.changes]
         memory.apply(
             record,
@@ -322,7 +332,36 @@ class TabletWrite:
             memory.log = WalWriter(
                 self.store.file_system, folder, memory.end, padding_bytes=_PADDING_BYTES
             )
-        return memory.log.append([content])
+        metrics, begin = self.store.metrics, time.perf_counter()
+        end = memory.log.append([content])
+        seconds = time.perf_counter() - begin
+        metrics.log_writes += 1
+        metrics.log_bytes += len(content)
+        metrics.log_write_seconds += seconds
+        if seconds > SLOW_LOG_SECONDS:
+            warn_of_slow(self.store.name, "an append to the log with its fsync", seconds)
+        return end
+
+    def _note_end(self, memory: MemStores, end: WalPosition) -> None:
+        """Advance the durable end over the record just appended, or take the record back.
+
+        Raises StorageError, which says whether the rows are written.
+        """
+        try:
+            self.lock.set_wal_end(end.segment, end.offset)
+        except StorageError as error:
+            assert memory.log is not None
+            try:
+                memory.log.take_back()
+            except StorageError as second:
+                raise StorageError(
+                    error.errno or 0,
+                    f"table {self.store.name!r}: the rows are durable in the log of tablet"
+                    f" {self.tablet_id}, but {error.strerror}; nor can they be taken back:"
+                    f" {second.strerror}; they are there when the disk is: read before you write"
+                    " them again",
+                ) from error
+            raise
 
 
 def _set_results(

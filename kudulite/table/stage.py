@@ -33,21 +33,33 @@ from typing import Any, NoReturn, TypeAlias, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from kudulite.errors import ConflictError, OptionError, RowError, SchemaError, StorageError
-from kudulite.fs.file_system import entries_of, exists, storage_error
-from kudulite.model.column_cast import cast_to_column
+from kudulite.errors import (
+    ConflictError,
+    KuduliteError,
+    OptionError,
+    RowError,
+    SchemaError,
+    StorageError,
+)
+from kudulite.fs.file_system import entries_of, exists, read_file, storage_error
+from kudulite.fs.progress import Progress
+from kudulite.model.column_cast import cast_chunks, cast_to_column
 from kudulite.model.hybrid_time import format_timestamp
 from kudulite.table.folder import STAGING_FOLDER
 from kudulite.table.history import ancient_history_mark
 from kudulite.table.manifest import Manifest
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.operation import Operation, WriteSpec, parse_change_operation, raise_row_error
-from kudulite.tablet.resolve import OperationBatch, Resolver, StagedTablet
+from kudulite.tablet.resolve import OperationBatch, Resolver, RowGather, StagedTablet
 
 STAGE_BYTES_MAX = 160 << 20
 # A table in memory is staged whole up to this, since it is there anyway and makes fewer rowsets.
 # Below 2 GiB every column fits one Arrow array with 32-bit offsets.
 PART_BYTES_MAX = 3 << 29
+# Batches of fewer bytes than this part of STAGE_BYTES_MAX are joined as they arrive, and a column
+# with fewer rows in a chunk as a whole, because each chunk costs calls.
+JOINED_FRACTION = 16
+CHUNK_ROWS_MIN = 1 << 15
 STAGED_OPERATION_NAME = "\0operation"  # no column of a table can bear a NUL
 THREAD_COUNT = min(4, os.cpu_count() or 1)
 
@@ -105,19 +117,23 @@ class Stager:
         rows = self.checked_rows(columns)
         codes = self._operation_codes(operation_column, names, row_count)
         self.check_nulls(rows, codes)
-        if self.state.is_resolved_at_commit:
-            operations += self._stage_operations(rows, codes)
-        else:
-            tablets += self._stage_resolved(rows, codes)
+        with Progress(f"write to table {self.store.name!r}") as progress:
+            if self.state.is_resolved_at_commit:
+                operations += self._stage_operations(rows, codes)
+                progress.add(row_count)
+            else:
+                tablets += self._stage_resolved(rows, codes, progress)
 
     # -- checking
 
     def checked_rows(self, columns: dict[str, pa.ChunkedArray]) -> pa.Table:
-        """Return the write's columns with the table's exact types, in one piece.
+        """Return the write's columns with the table's exact types, those of the key in one piece.
 
-        Takes `columns` out, one by one: a column in chunks is copied, and its chunks are freed.
+        Takes `columns` out, one by one. Other columns keep their chunks, which are not copied,
+        unless these are many small ones.
         """
-        names = [*self.manifest.schema.key_names, *self.state.spec.value_columns]
+        schema, key_names = self.manifest.schema, self.manifest.schema.key_names
+        names = [*key_names, *self.state.spec.value_columns]
         missing = [name for name in names if name not in columns]
         if missing:
             raise SchemaError(
@@ -126,8 +142,10 @@ class Stager:
             )
         arrays = []
         for name in names:
-            column, table = self.manifest.schema.column(name), self.store.name
-            arrays.append(cast_to_column(columns.pop(name), column.type, column=name, table=table))
+            column, table, values = schema.column(name), self.store.name, columns.pop(name)
+            is_kept = len(values) >= CHUNK_ROWS_MIN * values.num_chunks and name not in key_names
+            cast = cast_chunks if is_kept else cast_to_column
+            arrays.append(cast(values, column.type, column=name, table=table))
         return pa.Table.from_arrays(arrays, names=names)
 
     def _operation_codes(
@@ -202,17 +220,25 @@ class Stager:
         for number in np.flatnonzero(counts):
             yield int(number), order[stops[number] - counts[number] : stops[number]]
 
-    def _stage_resolved(self, rows: pa.Table, codes: np.ndarray) -> list[StagedTablet]:
+    def _stage_resolved(
+        self, rows: pa.Table, codes: np.ndarray, progress: Progress
+    ) -> list[StagedTablet]:
         batch = OperationBatch.of(rows, codes, self.manifest.schema, self.state.spec)
         staging = new_part_folder(self.store, self.state)
         resolver = self.resolver
 
         def resolve(split: tuple[int, np.ndarray]) -> StagedTablet:
             number, row_numbers = split
-            tablet = self.store.tablet(self.manifest.tablets[number])
+            tablet = self.store.tablet(self.manifest.placed_tablets[number])
             return resolver.resolve(batch.of_tablet(row_numbers), tablet, staging)
 
-        return in_threads("stage", resolve, list(self._split(rows)))
+        splits = list(self._split(rows))
+        sizes = [len(row_numbers) for _, row_numbers in splits]
+
+        def report(done: int) -> None:
+            progress.add(sizes[done - 1])
+
+        return in_threads("stage", resolve, splits, report=report)
 
     # -- mixed writes
 
@@ -220,14 +246,15 @@ class Stager:
         """Write each tablet's rows with their operations, for the commit to resolve."""
         staging = new_part_folder(self.store, self.state)
         rows = rows.append_column(STAGED_OPERATION_NAME, pa.array(codes))
-        staged = []
+        gather, staged = RowGather(rows), []
         for number, row_numbers in self._split(rows):
             path = f"{staging}/operations-{uuid.uuid4().hex}.arrow"
             with self.store.file_system.open_sink(self.store.folder / path) as sink:
                 with pa.ipc.new_file(pa.PythonFile(sink, mode="w"), rows.schema) as writer:
-                    writer.write_table(rows.take(pa.array(row_numbers)))
+                    arrays = [gather.take(name, row_numbers) for name in rows.column_names]
+                    writer.write_table(pa.Table.from_arrays(arrays, schema=rows.schema))
                 sink.finish()
-            staged.append(StagedOperations(self.manifest.tablets[number].id, path))
+            staged.append(StagedOperations(self.manifest.placed_tablets[number].id, path))
         return staged
 
     def resolve_operations(
@@ -268,11 +295,31 @@ def in_threads(
 
 
 def _pieces(batches: Iterable[Batch]) -> Iterator[pa.Table]:
+    """Yield the rows in tables up to PART_BYTES_MAX; small batches are joined."""
+    small: list[pa.Table] = []
+    size, small_bytes = 0, STAGE_BYTES_MAX // JOINED_FRACTION
     for batch in batches:
         table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
-        step = max(1, table.num_rows * PART_BYTES_MAX // max(1, table.nbytes))
-        for start in range(0, table.num_rows, step):
-            yield table.slice(start, step)
+        nbytes = table.nbytes
+        if nbytes < small_bytes:
+            small.append(table)
+            size += nbytes
+        if small and max(size, nbytes) >= small_bytes:
+            yield _joined(small)
+            size = 0
+        if nbytes >= small_bytes:
+            step = max(1, table.num_rows * PART_BYTES_MAX // nbytes)
+            for start in range(0, table.num_rows, step):
+                yield table.slice(start, step)
+    if small:
+        yield _joined(small)
+
+
+def _joined(tables: list[pa.Table]) -> pa.Table:
+    """Return the rows of tables in one, whose columns are in one chunk; empties the list."""
+    joined = tables[0] if len(tables) == 1 else pa.concat_tables(tables).combine_chunks()
+    tables.clear()
+    return joined
 
 
 def _chunks(batches: Iterable[Batch]) -> Iterator[list[pa.Table]]:
@@ -483,8 +530,8 @@ def read_pinned_version(folder: Path) -> int | None:
 def _read_pin(folder: Path) -> dict[str, Any]:
     """Return the content of a write's pin file, empty where it cannot be read."""
     try:
-        pin = json.loads((folder / WRITE_FILE).read_bytes())
-    except (OSError, ValueError):
+        pin = json.loads(read_file(folder / WRITE_FILE))
+    except (KuduliteError, ValueError, RecursionError):
         return {}
     return pin if isinstance(pin, dict) else {}
 

@@ -19,16 +19,12 @@ rules follow from invariant 1:
                  compared; the hint names a version that was published, so the newest version is
                  never below it
 
-`publish_next` repeats a publication after each lost race. `Environment` holds the parts that all
-tables of a process share: file system, clock, block cache.
-
 **Threads**: any. `_seen` is replaced, never changed; two threads that find the same version agree.
 """
 
 from __future__ import annotations
 
 import errno
-import functools
 import os
 import time
 import uuid
@@ -38,9 +34,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
-from weakref import WeakValueDictionary
 
-from kudulite.basefile.block_cache import BlockCache, block_cache_bytes
+from kudulite.basefile.block_cache import BlockCache
 from kudulite.errors import (
     ConflictError,
     CorruptionError,
@@ -50,7 +45,6 @@ from kudulite.errors import (
     TimestampError,
 )
 from kudulite.fs.file_system import (
-    TRAILER_BYTES_MAX,
     FileRef,
     FileSystem,
     read_file,
@@ -58,60 +52,34 @@ from kudulite.fs.file_system import (
     stored_crc32,
 )
 from kudulite.fs.lock import TabletLock, create_lock_file, read_safe_timestamp
-from kudulite.model.hybrid_time import TIMESTAMP_MAX, Clock, format_timestamp
+from kudulite.model.hybrid_time import TIMESTAMP_MAX, format_timestamp
 from kudulite.model.schema import Schema
-from kudulite.table.background import BackgroundWork, RowQueue
+from kudulite.table.environment import Environment, TabletKey
 from kudulite.table.folder import (
     HINT_NAME,
     MANIFEST_FOLDER,
-    STAGING_FOLDER,
     TABLET_FOLDER,
+    check_folders,
     check_has_no_lost_table,
     contents,
     hinted_version,
     listed_versions,
+    make_table_folders,
 )
-from kudulite.table.manifest import Manifest, Origin, TabletEntry, VersionList, manifest_name
+from kudulite.table.manifest import (
+    Manifest,
+    Origin,
+    TabletEntry,
+    VersionList,
+    crc32_at_end,
+    manifest_name,
+)
+from kudulite.table.metrics import TableMetrics
 from kudulite.table.partition import PartitionSchema, TabletPartition
-from kudulite.tablet.mem_stores import MemStores
-from kudulite.tablet.tablet import LOCK_NAME, ROWSET_FOLDER, Superblock, Tablet
-
-SMALL_WRITE_ROWS_MAX = 1000
-FLUSH_BYTES = 64 << 20
-# Cache cost of an opened tablet per rowset, beside its files, which are counted on their own.
-_ROWSET_BYTES = 2048
-# An opened tablet keeps its merged deltas: numbers take 2 to 3 times their size in lz4 files, text
-# once to twice.
-_MERGED_FACTOR = 2
-
-TabletKey = tuple[str, str, int]
+from kudulite.tablet.tablet import LOCK_NAME, ROWSET_FOLDER, Superblock, Tablet, read_superblock
 
 # Each lost race is another writer's success; so many in a row mean that something is wrong.
 PUBLISH_ATTEMPTS_MAX = 1000
-
-
-@dataclass(frozen=True)
-class Environment:
-    """The parts that a client hands down to all tables it opens."""
-
-    file_system: FileSystem
-    clock: Clock
-    cache: BlockCache
-    lock_timeout_seconds: float = 60.0
-    # Arrow batches up to this many rows, all of one tablet, go through its log (bulk_write.py).
-    small_write_rows_max: int = SMALL_WRITE_ROWS_MAX
-    # Memory of a tablet's unflushed rows from which on it is flushed.
-    flush_bytes: int = FLUSH_BYTES
-    # By `TableStore.tablet_key`: the newest memory with its superblock's name, and the threads
-    # that wait to write rows. `TableStore.forget` removes both with the superblock.
-    memories: dict[TabletKey, tuple[str, MemStores | None]] = field(default_factory=dict)
-    row_queues: dict[TabletKey, RowQueue] = field(default_factory=dict)
-    # Sessions of this process that have held rows of its tables, by `id`.
-    sessions: WeakValueDictionary[int, object] = field(default_factory=WeakValueDictionary)
-    background: BackgroundWork = field(default_factory=BackgroundWork)
-    # Whether tablets are maintained after this process wrote to them, and the thread that does it.
-    is_maintaining: bool = False
-    maintenance: BackgroundWork = field(default_factory=BackgroundWork)
 
 
 class _Seen(NamedTuple):
@@ -147,6 +115,11 @@ class TableStore:
         """The cache of opened files and decoded blocks."""
         return self.environment.cache
 
+    @cached_property
+    def metrics(self) -> TableMetrics:
+        """The work that this process has done with the table."""
+        return self.environment.metrics.setdefault(self._tablet_folder, TableMetrics())
+
     # -- versions
 
     def newest(self) -> Manifest:
@@ -164,6 +137,7 @@ class TableStore:
 
     def _look_for_newest(self, before: _Seen | None) -> Manifest:
         start = before
+        check_folders(self.folder)
         while True:
             version = None if start is None else self._walked_version(start)
             if version is None:
@@ -187,11 +161,12 @@ class TableStore:
         # call may stand between this check and the assignment: a call could switch threads.
         if seen is before or seen is None or seen.manifest.version < version:
             self._seen = found
+            if seen is not None:
+                self._forget_opened(known, seen.manifest)
         return known
 
     def _check_is_same_table(self, found: Manifest) -> None:
-        if self._table_id is None:
-            self._table_id = found.table_id
+        self._table_id = self._table_id or found.table_id
         if found.table_id != self._table_id:
             raise TableNotFoundError(
                 f"table {self.name!r} at {self.folder} was deleted, and a table of the same name"
@@ -245,18 +220,10 @@ class TableStore:
 
     def _crc32_of(self, version: int) -> int | None:
         """Return the CRC that a version's file ends with, None where there is no such file."""
-        try:
-            with open(self._version_path(version), "rb") as file:
-                file.seek(max(0, os.fstat(file.fileno()).st_size - TRAILER_BYTES_MAX))
-                return stored_crc32(file.read())
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OSError as error:
-            raise storage_error("read", self._version_path(version), error) from error
+        return crc32_at_end(Path(self._version_path(version)))
 
     def _seen_as(self, manifest: Manifest, identity: tuple[int, int]) -> _Seen:
-        version = manifest.version
-        path, next_path = self._version_path(version), self._version_path(version + 1)
+        path, next_path = map(self._version_path, (manifest.version, manifest.version + 1))
         return _Seen(manifest, identity, path, next_path)
 
     def last_seen(self) -> Manifest:
@@ -330,14 +297,9 @@ class TableStore:
 
         def load() -> tuple[Tablet, int]:
             folder = self.tablet_folder(entry.id)
-            path = folder / entry.superblock.name
-            content = self.file_system.read_verified(path, entry.superblock)
-            superblock = Superblock.decode(content, str(path))
-            if superblock.tablet_id != entry.id:
-                raise CorruptionError(f"{path}: of tablet {superblock.tablet_id}, not {entry.id}")
+            superblock = read_superblock(self.file_system, folder, entry.superblock, self.cache)
             tablet = Tablet.open(superblock, folder, self.cache)
-            redo_bytes = sum(d.ref.length for meta in superblock.rowsets for d in meta.redo)
-            return tablet, _ROWSET_BYTES * (1 + len(tablet.rowsets)) + _MERGED_FACTOR * redo_bytes
+            return tablet, tablet.nbytes
 
         key = self._manifest_folder, entry.superblock.name
         opened: Tablet = self.cache.get_or_load(key, load)
@@ -445,10 +407,15 @@ class TableStore:
             known = self.environment.memories.get(self.tablet_key(entry.id))
             if known is not None and known[0] != entry.superblock.name:
                 self.forget(entry.id)
-        for tablet_id in {entry.id for entry in before.readable_tablets} - {
-            entry.id for entry in entries
-        }:
+        for tablet_id in {e.id for e in before.readable_tablets} - {e.id for e in entries}:
             self.forget(tablet_id)
+        self._forget_opened(newest, before)
+
+    def _forget_opened(self, newest: Manifest, before: Manifest) -> None:
+        """Forget the opened tablets of `before` that changed: they keep the deltas they merged."""
+        names, kept = ({e.superblock.name for e in m.readable_tablets} for m in (before, newest))
+        for name in names - kept:
+            self.cache.remove((self._manifest_folder, name))
 
     # -- creating and publishing
 
@@ -457,12 +424,10 @@ class TableStore:
         if self.exists():
             raise TableExistsError(f"table {self.name!r} exists already at {self.folder}")
         check_has_no_lost_table(self.folder)
-        for name in (MANIFEST_FOLDER, TABLET_FOLDER, STAGING_FOLDER):
-            self.file_system.make_directory(self.folder / name, parents=True)
+        make_table_folders(self.file_system, self.folder)
         entries = tuple(self.create_tablet(place) for place in partition.tablets())
-        self.file_system.sync_directory(self.folder / TABLET_FOLDER)
-        self.file_system.sync_directory(self.folder)
-        self.file_system.sync_directory(self.folder.parent)
+        for folder in (self.folder / TABLET_FOLDER, self.folder, self.folder.parent):
+            self.file_system.sync_directory(folder)
         manifest = Manifest(
             table_id=uuid.uuid4().hex,
             version=1,
@@ -484,23 +449,25 @@ class TableStore:
         """Make an empty tablet, durable but for its folder's name; in no version yet."""
         tablet_id = uuid.uuid4().hex
         folder = self.tablet_folder(tablet_id)
-        self.file_system.make_directory(folder / ROWSET_FOLDER, parents=True)
+        self.file_system.make_directory(folder)
+        self.file_system.make_directory(folder / ROWSET_FOLDER)
         create_lock_file(folder / LOCK_NAME)
         entry = TabletEntry(tablet_id, place, self.write_superblock(Superblock(tablet_id)))
         self.file_system.sync_directory(folder)
         return entry
 
-    def write_superblock(self, superblock: Superblock) -> FileRef:
-        """Write a new superblock file, durable but for its name; returns its reference."""
+    def write_superblock(self, superblock: Superblock, old: TabletEntry | None = None) -> FileRef:
+        """Write a superblock, durable but for its name; its base may be that of `old`, durable."""
+        before = None if old is None else self.tablet(old).superblock
         name = f"superblock-{uuid.uuid4().hex}.json"
         path = self.tablet_folder(superblock.tablet_id) / name
-        return self.file_system.write_file(path, superblock.encode())
+        return self.file_system.write_file(path, superblock.encode(before))
 
     def with_superblock(
         self, entry: TabletEntry, superblock: Superblock, timestamp: int
     ) -> TabletEntry:
         """Write a newer superblock of a tablet, durable; return the tablet's entry with it."""
-        ref = self.write_superblock(superblock)
+        ref = self.write_superblock(superblock, entry)
         self.file_system.sync_directory(self.tablet_folder(entry.id))
         return entry.with_superblock(ref, superblock.rowsets, timestamp)
 
@@ -589,12 +556,3 @@ def publish_alone(
     """
     with store.lock_any(work) as (newest, _):
         return publish_next(store, newest, build)
-
-
-@functools.cache
-def default_environment() -> Environment:
-    """Return the process's environment, made at first use.
-
-    Scan tokens and bulk writes that arrive from another process open their table with it.
-    """
-    return Environment(FileSystem(), Clock(), BlockCache(block_cache_bytes()))

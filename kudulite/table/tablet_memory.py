@@ -20,7 +20,8 @@ write the superblock and to publish. Records appended meanwhile stay in the log,
 holds the lock, flushes the rest of the log into its own version.
 
 **Invariants** (1) the durable end advances after the fsync and before the safe timestamp, so all
-records up to a safe timestamp lie before it; (2) memory is never ahead of the durable end.
+records up to a safe timestamp lie before it; (2) memory is never ahead of the durable end, but
+where the lock file could not be written.
 
 **Threads** any.
 
@@ -32,14 +33,16 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kudulite.delta.delta_file import create_delta_file
-from kudulite.errors import StorageError
+from kudulite.errors import CorruptionError, StorageError, TableNotFoundError
 from kudulite.fs.file_system import exists, read_ranges
 from kudulite.fs.lock import TabletLock, read_lock_file
+from kudulite.fs.progress import Progress
 from kudulite.model.schema import Schema
 from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.row_versions import flush_image
@@ -67,14 +70,27 @@ def read_tablet(store: TableStore, entry: TabletEntry) -> Tablet:
     """Return a tablet with the durable rows of its log; usually takes no lock.
 
     It may be of a newer version: up to the safe timestamp both show the same rows. Raises
-    CorruptionError for a damaged log.
+    CorruptionError for a damaged log, TableNotFoundError where the table was moved meanwhile.
     """
-    entry, memory = caught_up_memory(store, entry)
+    try:
+        entry, memory = caught_up_memory(store, entry)
+    except CorruptionError as error:
+        if store.exists():
+            raise
+        raise TableNotFoundError(
+            f"table {store.name!r} was moved or deleted while it was read: {store.folder} does not"
+            " hold it any more"
+        ) from error
     return store.tablet(entry) if memory is None else memory.tablet()
 
 
-def caught_up_memory(store: TableStore, entry: TabletEntry) -> tuple[TabletEntry, MemStores | None]:
+def caught_up_memory(
+    store: TableStore, entry: TabletEntry, *, is_still: bool = False
+) -> tuple[TabletEntry, MemStores | None]:
     """Return the tablet's newest entry, and its memory up to the durable end, or None if empty.
+
+    `is_still`: no append is under way, so the whole log is read, even if its end could not be noted
+    in the lock file.
 
     Every change of a tablet's rowsets or schema flushes its log. So the records between the newest
     `wal_start` and an end that was read before it belong to this version.
@@ -87,7 +103,8 @@ def caught_up_memory(store: TableStore, entry: TabletEntry) -> tuple[TabletEntry
     base = store.tablet(entry)
     start = base.superblock.wal_start
     end = start if found is None else max(start, found)
-    if found is None or (not is_known and _is_longer(base.wal_folder, end)):
+    reached = end if memory is None else max(end, memory.end)
+    if found is None or ((is_still or not is_known) and _is_longer(base.wal_folder, reached)):
         return _recovered_by_reader(store, entry)
     if memory is None:
         if end == start:
@@ -222,7 +239,9 @@ class _FlushedTablet:
 
 def flush_table(store: TableStore) -> int:
     """Flush every tablet; returns how many had something to flush."""
-    return sum(flush_tablet(store, entry.id) for entry in store.newest().tablets)
+    entries = store.newest().tablets
+    with Progress(f"flush of table {store.name!r}", len(entries), "tablets") as progress:
+        return sum(flush_tablet(store, e.id) for e in progress.counted(entries, lambda e: 1))
 
 
 def flush_tablet(store: TableStore, tablet_id: str) -> bool:
@@ -237,9 +256,12 @@ def flush_tablet(store: TableStore, tablet_id: str) -> bool:
         _, memory = caught_up_memory(store, entry)
         if memory is None or not memory.row_count:
             return False
+        begin = time.perf_counter()
         flushed = _write_files(store, memory)
         with store.locked(tablet_id, "flush") as lock:
             if _publish(store, memory.base, flushed, lock):
+                store.metrics.flushes += 1
+                store.metrics.flush_seconds += time.perf_counter() - begin
                 return True
     return False
 

@@ -37,6 +37,8 @@ from kudulite.model.encoded_key import decode_keys
 from kudulite.model.hybrid_time import format_timestamp
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Schema
+from kudulite.model.types import value_text
+from kudulite.rowset.rowset import cell_value
 
 KEYS_SHOWN_MAX = 5
 
@@ -195,7 +197,7 @@ def raise_row_error(
     """Raise a RowError for `row_numbers` of the batch `rows`; `what` names the operation."""
     numbers = np.sort(row_numbers)
     shown = rows.select(schema.key_names).take(pa.array(numbers[:KEYS_SHOWN_MAX]))
-    keys = tuple(tuple(row.values()) for row in shown.to_pylist())
+    keys = _keys(shown.columns, schema)
     raise RowError(
         f"table {table!r}: {what}: {_rows(len(numbers))} refused: {reason};"
         f" {_listed(keys, len(numbers), schema)}; nothing was written",
@@ -208,13 +210,21 @@ def raise_row_error(
 def raise_changed_keys(table: str, schema: Schema, keys: KeyArray, read_at: int) -> NoReturn:
     """Raise the ConflictError of a write whose rows, those of `keys`, changed after `read_at`."""
     first = keys.slice(0, KEYS_SHOWN_MAX)
-    columns = [array.to_pylist() for array in decode_keys(first, schema.key_types)]
-    shown = tuple(zip(*columns, strict=True))
+    shown = _keys(decode_keys(first, schema.key_types), schema)
     raise ConflictError(
         f"table {table!r}: {_rows(len(keys))} of the write changed after they were read at"
         f" {format_timestamp(read_at)}: {_listed(shown, len(keys), schema)}; nothing was written:"
         " read them again and write again"
     )
+
+
+def _keys(
+    columns: Sequence[pa.Array | pa.ChunkedArray], schema: Schema
+) -> tuple[tuple[object, ...], ...]:
+    """Return primary keys as tuples; a moment outside of Python's years is its microseconds."""
+    pairs = zip(columns, schema.key_columns, strict=True)
+    cells = [[cell_value(scalar, column) for scalar in array] for array, column in pairs]
+    return tuple(zip(*cells, strict=True))
 
 
 def _rows(count: int) -> str:
@@ -236,4 +246,4 @@ def _show_cell(cell: object) -> str:
     """Return a key cell as text: dates and numbers plain, strings in quotes."""
     if isinstance(cell, date):  # includes datetime
         return cell.isoformat()
-    return str(cell) if isinstance(cell, Decimal) else repr(cell)
+    return str(cell) if isinstance(cell, Decimal) else value_text(cell)

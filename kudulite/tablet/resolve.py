@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kudulite.basefile.base_data import group_rows_of
+from kudulite.basefile.base_data import group_rows_of, taken
 from kudulite.delta.delta_file import (
     OP_DELETE,
     OP_UPDATE,
@@ -64,6 +64,9 @@ from kudulite.tablet.row_effects import (
 from kudulite.tablet.tablet import RowLocations, Tablet
 from kudulite.tablet.tombstones import StagedTombstones
 
+# Of these many rows in each chunk on average, the calls for each chunk cost little.
+_ROWS_PER_CHUNK = 1000
+
 
 @dataclass(frozen=True)
 class OperationBatch:
@@ -98,10 +101,84 @@ class OperationBatch:
         return replace(self, row_numbers=row_numbers, keys=keys, operations=operations)
 
 
+class RowGather:
+    """Takes rows out of a table whose columns may be in chunks, which are not joined.
+
+    Each chunk is read in the order of its rows, then the values are put into the wanted order.
+    Joining the chunks would copy the whole table.
+    """
+
+    def __init__(self, rows: pa.Table) -> None:
+        self.rows = rows
+        self._places: _Places | None = None  # the last ones: columns are taken at the same rows
+
+    @property
+    def chunk_count(self) -> int:
+        """The number of chunks of the column that has the most."""
+        counts: list[int] = [column.num_chunks for column in self.rows.columns]
+        return max(counts)
+
+    def take(self, name: str, numbers: np.ndarray) -> pa.Array:
+        """Return a column at int64[m] row numbers; consecutive rows of a chunk are not copied."""
+        column = self.rows.column(name)
+        if not len(numbers):
+            return pa.nulls(0, column.type)
+        if column.num_chunks == 1:
+            return taken([column.chunk(0)], numbers)[0]
+        lengths = tuple(map(len, column.chunks))
+        places = self._places
+        if (
+            places is None
+            or places.lengths != lengths
+            or not np.array_equal(places.numbers, numbers)
+        ):
+            places = self._places = _Places.of(numbers, lengths)
+        return places.take(column)
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Rows `numbers` (int64[m]) of columns whose chunks have `lengths` rows.
+
+    `in_chunks` has the ascending rows of each chunk, or None; `order` int64[m] brings the values of
+    all these, one chunk after the other, into the order of `numbers`, None if they are in it.
+    """
+
+    numbers: np.ndarray
+    lengths: tuple[int, ...]
+    in_chunks: Sequence[pa.Array | None]
+    order: pa.Array | None
+
+    @staticmethod
+    def of(numbers: np.ndarray, lengths: tuple[int, ...]) -> _Places:
+        ascending, order = numbers, None
+        if (numbers[1:] < numbers[:-1]).any():
+            by_row = np.argsort(numbers)
+            ascending, places = numbers[by_row], np.empty_like(by_row)
+            places[by_row] = np.arange(len(numbers))
+            order = pa.array(places)
+        bounds = np.cumsum([0, *lengths])
+        cuts = np.searchsorted(ascending, bounds).tolist()
+        in_chunks = [
+            pa.array(ascending[low:high] - start) if low < high else None
+            for start, low, high in zip(bounds, cuts, cuts[1:], strict=False)
+        ]
+        return _Places(numbers, lengths, in_chunks, order)
+
+    def take(self, column: pa.ChunkedArray) -> pa.Array:
+        parts = [
+            chunk.take(at)
+            for chunk, at in zip(column.chunks, self.in_chunks, strict=True)
+            if at is not None
+        ]
+        values = parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+        return values if self.order is None else values.take(self.order)
+
+
 class _Resolved(NamedTuple):
     """The effects of the batch `rows` on k keys; `firsts` int64[k] is a row that has each key."""
 
-    rows: pa.Table
+    rows: RowGather
     keys: KeyArray
     locations: RowLocations
     firsts: np.ndarray
@@ -151,7 +228,9 @@ class Resolver:
             raise_row_error(
                 self.table, self._what(), failure.reason, batch.rows, self.schema, failure.rows
             )
-        resolved = _Resolved(batch.rows, keys, locations, _first_rows(keyed, len(keys)), effects)
+        resolved = _Resolved(
+            RowGather(batch.rows), keys, locations, _first_rows(keyed, len(keys)), effects
+        )
         folder = f"{staging}/{tablet.id}"
         self.file_system.make_directory(self.folder / folder)
         rowsets = self._stage_inserts(resolved, folder)
@@ -159,7 +238,6 @@ class Resolver:
         tombstones = None
         if ordering is not None:
             tombstones = self._stage_tombstones(ordering, keys, keyed, tablet, folder)
-        self.file_system.sync_directory(self.folder / folder)
         counts = effects.counts + WriteCounts(ignored=superseded_count)
         return StagedTablet(tablet.id, folder, rowsets, deltas, counts, tombstones)
 
@@ -243,11 +321,13 @@ class Resolver:
         if not len(at):
             return ()
         self._check_required(resolved, at)
+        rows = resolved.rows.rows
         new_keys = keys if len(at) == len(keys) else keys.take(at)
         with RowSetWriter(self.file_system, self.folder / folder, self.schema) as writer:
             # Rows are gathered a row group at a time: all of them would be a second copy of the
-            # batch in memory.
-            step = group_rows_of(resolved.rows.nbytes // resolved.rows.num_rows)
+            # batch in memory. From many chunks more at once, as each costs a call for each column.
+            step = group_rows_of(rows.nbytes // rows.num_rows)
+            step *= -(-resolved.rows.chunk_count * _ROWS_PER_CHUNK // step)
             for start in range(0, len(at), step):
                 part = at[start : start + step]
                 part_keys = new_keys.slice(start, start + len(part))
@@ -257,7 +337,7 @@ class Resolver:
     def _new_rows(self, resolved: _Resolved, at: np.ndarray) -> pa.Table:
         """Return the rows of int64[m] inserted keys, with all columns."""
         rows = resolved.rows
-        arrays = [_gather(rows, name, resolved.firsts[at]) for name in self.schema.key_names]
+        arrays = [rows.take(name, resolved.firsts[at]) for name in self.schema.key_names]
         for column in self.schema.value_columns:
             source = self._source_of(column, resolved.effects)
             arrays.append(_values(rows, column, None if source is None else source[at], len(at)))
@@ -315,7 +395,7 @@ class Resolver:
             if len(missing):
                 what, numbers = f"{self._what()}, column {column.name!r}", resolved.firsts[missing]
                 reason = RowError.REASON_MISSING
-                raise_row_error(self.table, what, reason, resolved.rows, self.schema, numbers)
+                raise_row_error(self.table, what, reason, resolved.rows.rows, self.schema, numbers)
 
 
 def _first_rows(keyed: KeyedOperations, key_count: int) -> np.ndarray:
@@ -331,25 +411,17 @@ def whole_column(rows: pa.Table, name: str) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
-def _gather(rows: pa.Table, name: str, numbers: np.ndarray) -> pa.Array:
-    """Take rows of a column; consecutive rows are sliced instead of copied."""
-    array = whole_column(rows, name)
-    if len(numbers) and numbers[-1] - numbers[0] == len(numbers) - 1:
-        if (np.diff(numbers) == 1).all():
-            return array.slice(int(numbers[0]), len(numbers))
-    return array.take(pa.array(numbers))
-
-
-def _values(rows: pa.Table, column: Column, source: np.ndarray | None, count: int) -> pa.Array:
+def _values(rows: RowGather, column: Column, source: np.ndarray | None, count: int) -> pa.Array:
     """Return `count` values of a column: from rows, the write default, or null where kept."""
     default = pa.scalar(column.write_default, column.type.arrow)
     if source is None:
         return pa.repeat(default, count)
     if (source >= 0).all():
-        return _gather(rows, column.name, source)
-    indices = pa.array(source, mask=source < 0)
-    if column.name in rows.column_names:
-        values = whole_column(rows, column.name).take(indices)
+        return rows.take(column.name, source)
+    if column.name in rows.rows.column_names:
+        is_given = source >= 0
+        given = rows.take(column.name, source[is_given])
+        values = given.take(pa.array(np.cumsum(is_given) - 1, mask=~is_given))
     else:  # no row provides the column, but a replaced row gets its default
         values = pa.nulls(count, column.type.arrow)
     if column.write_default is None:

@@ -44,6 +44,7 @@ import pyarrow as pa
 from kudulite.basefile.base_data import CUT_ROWS_MAX, ROW_GROUP_ROWS
 from kudulite.delta.delta_applier import difference
 from kudulite.delta.scatter import select
+from kudulite.errors import UsageError
 from kudulite.fs.json_form import JsonForm
 from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.model.key_array import KeyArray
@@ -174,6 +175,8 @@ class ChosenRows(JsonForm):
     def positions(self, rowset: DiskRowSet, timestamp: int) -> np.ndarray | None:
         """Return int64[m], ascending: the chosen row ids, or None for all."""
         without = np.frombuffer(self.without, np.int64)
+        if len(without) and (without[0] < 0 or (np.diff(without) <= 0).any()):
+            raise UsageError(f"a token of rowset {self.rowset_id!r} has row ids in no order")
         if self.only_changed:
             changed = rowset.applier(timestamp).changed
             return difference(changed, without)

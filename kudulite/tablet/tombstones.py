@@ -47,10 +47,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kudulite.basefile.block_cache import BlockCache
+from kudulite.basefile.key_index import is_key_type
 from kudulite.errors import CorruptionError, FormatVersionError
-from kudulite.fs.file_system import FileRef, FileSystem, check_content, read_file
+from kudulite.fs.file_system import FileRef, FileSystem, arrow_errors, check_content, read_file
+from kudulite.fs.json_form import readable
+from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Column, Schema
+from kudulite.model.types import widened
 
 _STEP = 2
 
@@ -151,7 +155,8 @@ class Tombstones:
         rows = self._read(meta)
         if rows.values.type.equals(column.type.arrow):
             return rows
-        return TombstoneRows(rows.keys, rows.values.cast(column.type.arrow), rows.timestamps)
+        values = widened(rows.values, column.type.arrow)
+        return TombstoneRows(rows.keys, values, rows.timestamps)
 
     def _read(self, meta: TombstoneFileMeta) -> TombstoneRows:
         path = self.folder / meta.ref.name
@@ -243,7 +248,10 @@ class TombstoneFileMeta:
         """Build an entry from `to_json`'s form."""
         first, last = value["timestamps"]
         ref = FileRef.from_json(value["file"])
-        return TombstoneFileMeta(ref, value["column_id"], value["row_count"], first, last)
+        numbers = (value["column_id"], value["row_count"], first, last)
+        if any(type(n) is not int or not 0 <= n <= TIMESTAMP_MAX for n in numbers):
+            raise ValueError(f"{numbers} of tombstones, expected integers from 0")
+        return TombstoneFileMeta(ref, *numbers)
 
 
 def write_tombstones(
@@ -272,14 +280,12 @@ def read_tombstones(path: Path, meta: TombstoneFileMeta) -> TombstoneRows:
     """Return the deletes of a file, all with timestamps. Raises StorageError, CorruptionError."""
     content = read_file(path)
     check_content(path, content, meta.ref)
-    try:
-        reader = pa.ipc.open_file(content)
-        table = reader.read_all().combine_chunks()
+    with arrow_errors(path, "not a file of tombstones"):
+        table = pa.ipc.open_file(content).read_all()
         table.validate(full=True)
+        table = table.combine_chunks()
         header = json.loads((table.schema.metadata or {})[_METADATA_KEY])
         version, width = header["format_version"], header["width"]
-    except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
-        raise CorruptionError(f"{path}: not a file of tombstones: {error!r}") from error
     if version != FORMAT_VERSION:
         raise FormatVersionError(
             f"{path}: tombstones of format version {version}, known: {FORMAT_VERSION}; upgrade"
@@ -291,8 +297,15 @@ def read_tombstones(path: Path, meta: TombstoneFileMeta) -> TombstoneRows:
             f" {', '.join(_NAMES)} with {meta.row_count}"
         )
     keys, values, stamps = (column.combine_chunks() for column in table.columns)
-    key_array = KeyArray.from_arrow(keys, width)
-    if not key_array.is_sorted(strict=True) or values.null_count:
+    if not is_key_type(keys.type, width) or stamps.type != pa.uint64():
+        raise CorruptionError(
+            f"{path}: keys of {keys.type} and timestamps of {stamps.type}, expected keys of"
+            f" {width or 'any'} bytes and timestamps of uint64"
+        )
+    with readable(str(path), "a file of tombstones"):
+        key_array = KeyArray.from_arrow(keys, width)
+    is_ascending = key_array.is_sorted(strict=True)
+    if not is_ascending or any(column.null_count for column in (keys, values, stamps)):
         raise CorruptionError(f"{path}: keys do not ascend, or a value is null")
     timestamps = stamps.to_numpy().astype(np.uint64)
     timestamps[timestamps == TIMESTAMP_OF_COMMIT] = meta.timestamp_max

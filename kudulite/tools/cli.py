@@ -69,6 +69,7 @@ PANELS = {
     ),
     "Maintenance": (
         commands_look.watch,
+        commands_look.metrics,
         commands_upkeep.flush,
         commands_upkeep.compact,
         commands_upkeep.maintain,

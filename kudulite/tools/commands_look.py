@@ -1,25 +1,5 @@
 """Commands that read: list, describe, partitions, layout, check, dump, watch, get, scan, changes,
 history.
-
-`layout` draws the rowsets of each tablet over the key space:
-
-    tablet 1 of 4: 3 rowsets, height 1.40
-    ██████████████████████████████████████████████████▏  8.1 MiB    100,000 rows
-    ▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒                                 3.0 MiB     40,000 rows   2 redo
-                        ██████████████████████████████   4.5 MiB     60,000 rows
-
-The width of a bar is the rowset's share of the tablet's bytes, as the compaction policy measures
-it. Bars over one another are rowsets that a compaction would merge. A rowset with updates or
-deletes is drawn lighter, and a rowset that only reads of the past need is the lightest.
-
-With `--png` the drawing is an image of 8-bit colours, encoded with the standard library alone:
-
-    file  := signature  chunk IHDR  chunk IDAT  chunk IEND
-    chunk := length:u32be  type[4]  payload[length]  crc:u32be     (of type and payload)
-    IHDR  := width:u32be height:u32be  8 bits, colour type 2 (RGB), deflate, no filter, no interlace
-    IDAT  := zlib of rows, each with a leading filter byte 0
-
-**Source**: W3C, "Portable Network Graphics (PNG) Specification", sections 5 and 11.
 """
 
 from __future__ import annotations
@@ -29,15 +9,10 @@ import datetime
 import itertools
 import os
 import shutil
-import struct
 import time
-import zlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 from rich.console import Console
 from rich.live import Live
@@ -45,11 +20,10 @@ from rich.text import Text
 
 import kudulite
 from kudulite.errors import NotFoundError
+from kudulite.fs.progress import Progress, byte_text
 from kudulite.model.hybrid_time import Timestamp
-from kudulite.rowset.rowset import RowSetMeta
-from kudulite.table.table_store import TableStore
-from kudulite.tablet.compaction_policy import average_height, key_positions
-from kudulite.tablet.maintenance_policy import extents_of
+from kudulite.table.metrics import Family, openmetrics
+from kudulite.tablet.layout import layout_text
 from kudulite.tools.dump import dump as dump_file
 from kudulite.tools.dump import table_folder_of
 from kudulite.tools.output import (
@@ -57,10 +31,8 @@ from kudulite.tools.output import (
     ColumnNames,
     Format,
     OutputFile,
-    Progress,
     RowFormat,
     TablePath,
-    byte_text,
     fields_text,
     is_table,
     json_text,
@@ -72,13 +44,6 @@ from kudulite.tools.output import (
     print_rows,
     write_rows,
 )
-
-_CLEAN, _CHANGED, _ENDED = "█", "▒", "░"
-_COLOURS = {_CLEAN: (46, 125, 50), _CHANGED: (239, 108, 0), _ENDED: (189, 189, 189)}
-_BAR_PIXELS, _GAP_PIXELS, _MARGIN_PIXELS = 8, 2, 10
-
-_SIGNATURE = b"\x89PNG\r\n\x1a\n"
-
 
 KeyTexts = Annotated[list[str], typer.Argument(help="The primary key, column by column.")]
 AtMoment = Annotated[str | None, typer.Option(help="A moment: ISO 8601 or a HybridTime.")]
@@ -137,8 +102,7 @@ def describe(path: TablePath, as_json: AsJson = False) -> None:
 def check(path: TablePath, as_json: AsJson = False) -> None:
     """Read a whole table and compare its files with its metadata; status 1 for problems."""
     table = kudulite.open_table(path)
-    with Progress(f"checking {table.name}"):
-        report = table.check()
+    report = table.check()
     if as_json:
         print_json(report)
     else:
@@ -159,13 +123,13 @@ def layout(
     as_json: AsJson = False,
 ) -> None:
     """Draw the rowsets of each tablet over its key space."""
-    found = table_layout(open_store(path))
+    found = kudulite.open_table(path).plot_layout()
     if png is not None:
-        png.write_bytes(layout_png(found))
+        png.write_bytes(found.to_png())
     if as_json:
-        print_json(found)
+        print_json(list(found.tablets))
     elif png is None:
-        for line in layout_text(found, max(20, shutil.get_terminal_size().columns - 50)):
+        for line in layout_text(found.tablets, max(20, shutil.get_terminal_size().columns - 50)):
             print(line)
 
 
@@ -186,6 +150,30 @@ def _statistic(name: str, value: float) -> str:
     if "bytes" in name:
         return byte_text(int(value))
     return f"{value:.2f}" if isinstance(value, float) else f"{value:,}"
+
+
+def metrics(
+    paths: Annotated[list[str], typer.Argument(metavar="PATH…", help="Folders of tables.")],
+) -> None:
+    """Print the statistics of tables as OpenMetrics text, as Prometheus reads it.
+
+    Counters of a process are `table.metrics` in Python.
+    """
+    values: dict[str, list[tuple[dict[str, str], float]]] = {}
+    for path in paths:
+        table = kudulite.open_table(path)
+        labels = {"table": table.name, "path": str(table.path)}
+        for name, value in vars(table.statistics).items():
+            if isinstance(value, Timestamp):
+                name, value = f"{name}_seconds", value.to_datetime().timestamp() if value else 0.0
+            values.setdefault(name, []).append((labels, value))
+    print(
+        openmetrics(
+            Family(f"table_{name}", "gauge", name.replace("_", " "), samples)
+            for name, samples in values.items()
+        ),
+        end="",
+    )
 
 
 def watch(
@@ -284,8 +272,8 @@ def scan(
     table = kudulite.open_table(path)
     condition: Any = () if where is None else where
     found = table.scan(names_of(columns), condition, at=at, limit=limit, ordered=ordered)
-    with Progress(f"scanning {table.name}"):
-        write_rows(found.to_reader(), RowFormat.JSON if as_json else row_format, output)
+    form = RowFormat.JSON if as_json else row_format
+    write_rows(found.to_reader(), form, output, f"scan of table {table.name!r}")
 
 
 def get(
@@ -322,8 +310,8 @@ def changes(
     table = kudulite.open_table(path)
     images = "both" if before else "after"
     found = table.changes(start, end, columns=names_of(columns), images=images)
-    with Progress(f"comparing two moments of {table.name}"):
-        write_rows(found.to_reader(), RowFormat.JSON if as_json else row_format, output)
+    form = RowFormat.JSON if as_json else row_format
+    write_rows(found.to_reader(), form, output, f"changes of table {table.name!r}")
 
 
 def history(
@@ -336,133 +324,5 @@ def history(
     """Print every version of a row that is kept, the oldest first."""
     table = kudulite.open_table(path)
     found = table.history(key_of_text(table.schema.key_columns, key))
-    write_rows(found.to_reader(), RowFormat.JSON if as_json else row_format, output)
-
-
-@dataclass(frozen=True)
-class RowSetBar:
-    """One rowset in key space, from `start` to `stop` between 0 and 1; keys are hexadecimal."""
-
-    id: str
-    start: float
-    stop: float
-    key_min: str
-    key_max: str
-    row_count: int
-    live_row_count: int
-    byte_count: int
-    redo_file_count: int
-    undo_file_count: int
-    is_ended: bool
-
-    @property
-    def fill(self) -> str:
-        """Return the character of the bar."""
-        if self.is_ended:
-            return _ENDED
-        return _CHANGED if self.redo_file_count else _CLEAN
-
-
-@dataclass(frozen=True)
-class TabletLayout:
-    """The rowsets of one tablet in the order of their keys.
-
-    `height` is the average number of present rowsets over a key; 1 is clean.
-    """
-
-    tablet_id: str
-    height: float
-    rowsets: tuple[RowSetBar, ...]
-
-
-def table_layout(store: TableStore) -> list[TabletLayout]:
-    """Return the layout of the newest version's rowsets; rows in memory are not drawn."""
-    return [
-        tablet_layout(entry.id, store.tablet(entry).superblock.rowsets)
-        for entry in store.newest().tablets
-    ]
-
-
-def tablet_layout(tablet_id: str, metas: Sequence[RowSetMeta]) -> TabletLayout:
-    """Return the positions of a tablet's rowsets."""
-    start, stop = key_positions(extents_of(metas))
-    bars = [_bar(meta, *ends) for meta, *ends in zip(metas, start, stop, strict=True)]
-    bars.sort(key=lambda bar: (bar.start, bar.stop))
-    current = [meta for meta in metas if meta.delete_timestamp is None]
-    return TabletLayout(tablet_id, average_height(extents_of(current)), tuple(bars))
-
-
-def layout_text(layouts: Sequence[TabletLayout], width: int) -> Iterator[str]:
-    """Yield the lines of a drawing whose bars are at most `width` characters wide."""
-    for number, layout in enumerate(layouts, 1):
-        count = len(layout.rowsets)
-        yield (
-            f"tablet {number} of {len(layouts)} ({layout.tablet_id}): {count}"
-            f" {'rowset' if count == 1 else 'rowsets'}, height {layout.height:.2f}"
-        )
-        for bar in layout.rowsets:
-            left = min(width - 1, int(bar.start * width))
-            right = max(left + 1, round(bar.stop * width))
-            drawn = " " * left + bar.fill * (right - left)
-            yield f"{drawn:<{width}}  {_label(bar)}"
-
-
-def layout_png(layouts: Sequence[TabletLayout], width: int = 1000) -> bytes:
-    """Return the drawing as PNG: green is clean, orange has deltas, grey is only for the past."""
-    bars = [[*layout.rowsets] for layout in layouts]
-    step = _BAR_PIXELS + _GAP_PIXELS
-    height = sum(len(tablet) * step + _MARGIN_PIXELS for tablet in bars) + _MARGIN_PIXELS
-    pixels = np.full((height, width + 2 * _MARGIN_PIXELS, 3), 255, dtype=np.uint8)
-    top = _MARGIN_PIXELS
-    for tablet in bars:
-        for bar in tablet:
-            left = _MARGIN_PIXELS + int(bar.start * (width - 1))
-            right = max(left + 1, _MARGIN_PIXELS + round(bar.stop * width))
-            pixels[top : top + _BAR_PIXELS, left:right] = _COLOURS[bar.fill]
-            top += step
-        top += _MARGIN_PIXELS
-    return encode_png(pixels)
-
-
-def _bar(meta: RowSetMeta, start: float, stop: float) -> RowSetBar:
-    return RowSetBar(
-        id=meta.id,
-        start=float(start),
-        stop=float(stop),
-        key_min=meta.key_min.hex(),
-        key_max=meta.key_max.hex(),
-        row_count=meta.row_count,
-        live_row_count=meta.live_row_count,
-        byte_count=meta.bytes_on_disk,
-        redo_file_count=len(meta.redo),
-        undo_file_count=len(meta.undo),
-        is_ended=meta.delete_timestamp is not None,
-    )
-
-
-def _label(bar: RowSetBar) -> str:
-    notes = [
-        f"{count} {kind}"
-        for count, kind in ((bar.redo_file_count, "redo"), (bar.undo_file_count, "undo"))
-        if count
-    ]
-    notes += ["ended"] if bar.is_ended else []
-    text = f"{byte_text(bar.byte_count):>10}  {bar.row_count:>12,} rows  {', '.join(notes)}"
-    return text.rstrip()
-
-
-def encode_png(pixels: np.ndarray) -> bytes:
-    """Return the file of an image, uint8[height, width, 3]: red, green, blue."""
-    height, width, channels = pixels.shape
-    assert channels == 3
-    assert pixels.dtype == np.uint8
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    rows = np.zeros((height, 1 + 3 * width), dtype=np.uint8)
-    rows[:, 1:] = pixels.reshape(height, 3 * width)
-    body = zlib.compress(rows.tobytes(), level=9)
-    return _SIGNATURE + _chunk(b"IHDR", header) + _chunk(b"IDAT", body) + _chunk(b"IEND", b"")
-
-
-def _chunk(kind: bytes, payload: bytes) -> bytes:
-    crc = zlib.crc32(kind + payload)
-    return struct.pack(">I", len(payload)) + kind + payload + struct.pack(">I", crc)
+    form = RowFormat.JSON if as_json else row_format
+    write_rows(found.to_reader(), form, output, f"history of a row of table {table.name!r}")

@@ -15,21 +15,18 @@ import typer
 
 import kudulite
 from kudulite.errors import UsageError
+from kudulite.fs.progress import Progress, byte_text
 from kudulite.table.folder import path_of
 from kudulite.table.garbage_collection import GRACE_SECONDS
-from kudulite.table.maintenance import MaintenanceResult, Report, compact_table, maintain_table
+from kudulite.table.maintenance import MaintenanceResult
 from kudulite.table.stage import STAGING_GRACE_SECONDS
-from kudulite.tablet.maintenance_policy import MaintenanceOperation
 from kudulite.tools.commands_write import print_result
 from kudulite.tools.doctor import diagnose
 from kudulite.tools.output import (
     AsJson,
     BackupSetPath,
-    Progress,
     TablePath,
-    byte_text,
     is_table,
-    open_store,
     print_json,
     print_rows,
 )
@@ -52,8 +49,7 @@ Kind = Annotated[
 def flush(path: TablePath, as_json: AsJson = False) -> None:
     """Flush rows in memory, which are in the log, to files of a table."""
     table = kudulite.open_table(path)
-    with Progress(f"flushing {table.name}"):
-        count = table.flush()
+    count = table.flush()
     if as_json:
         print_json({"flushed_tablet_count": count})
     else:
@@ -62,10 +58,7 @@ def flush(path: TablePath, as_json: AsJson = False) -> None:
 
 def compact(path: TablePath, as_json: AsJson = False) -> None:
     """Compact a table completely, at any cost."""
-    store = open_store(path)
-    with Progress(f"compacting {store.name}") as progress:
-        result = compact_table(store, report=_reporter(store.name, progress))
-    _print_maintenance(result, as_json)
+    _print_maintenance(kudulite.open_table(path).compact(), as_json)
 
 
 def maintain(
@@ -80,15 +73,11 @@ def maintain(
     as_json: AsJson = False,
 ) -> None:
     """Flush, compact where it pays, drop old history, and remove files that are not needed."""
-    store = open_store(path)
-    with Progress(f"maintaining {store.name}") as progress:
-        result = maintain_table(
-            store,
-            grace_seconds=grace_seconds,
-            staging_grace_seconds=staging_grace_seconds,
-            budget_bytes=None if budget_megabytes is None else budget_megabytes << 20,
-            report=_reporter(store.name, progress),
-        )
+    result = kudulite.open_table(path).maintain(
+        grace_seconds,
+        staging_grace_seconds,
+        budget_bytes=None if budget_megabytes is None else budget_megabytes << 20,
+    )
     _print_maintenance(result, as_json)
 
 
@@ -99,7 +88,7 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Check whether a directory's file system is safe for tables; status 1 if not."""
-    with Progress(f"trying the file system at {path}"):
+    with Progress(f"test of the file system at {path}"):
         found = diagnose(path)
     if as_json:
         print_json({**asdict(found), "verdict": found.verdict})
@@ -115,13 +104,6 @@ def doctor(
         print(f"\n{path} ({found.kind}): {found.verdict}")
     if not found.is_safe:
         raise typer.Exit(1)
-
-
-def _reporter(name: str, progress: Progress) -> Report:
-    def report(tablet_id: str, operation: MaintenanceOperation) -> None:
-        progress.say(f"{_WORDS[type(operation).__name__]} in tablet {tablet_id} of {name}")
-
-    return report
 
 
 def _print_maintenance(result: MaintenanceResult, as_json: bool) -> None:
@@ -161,15 +143,12 @@ def backup(
     as_json: AsJson = False,
 ) -> None:
     """Back up a table, or continue an interrupted backup."""
-    with (
-        kudulite.begin_backup(path, target, full=full, content_hash=content_hash) as job,
-        Progress(f"backing up {path}") as progress,
-    ):
+    with kudulite.begin_backup(path, target, full=full, content_hash=content_hash) as job:
         if not as_json and job.why_full:
             print(f"a full backup, because {job.why_full}")
         if not as_json and job.is_resumed:
             print("continuing an interrupted backup")
-        job.run(lambda done, count: progress.say(f"backing up {path}: {done} of {count} pieces"))
+        job.run()
         made = job.finish()
     if as_json:
         print_json(_about(made))
@@ -195,10 +174,7 @@ def backups(
     if not place.exists():
         print(f"kudulite: {target} does not exist", file=sys.stderr)
     if verify:
-        with Progress(f"verifying {target}") as progress:
-            damaged = kudulite.verify_backups(
-                target, lambda name: progress.say(f"verifying {name}")
-            )
+        damaged = kudulite.verify_backups(target)
         if damaged:
             _print_damage(damaged, as_json)
             raise typer.Exit(1)
@@ -250,18 +226,12 @@ def restore(
         if path is not None or at is not None or overwrite:
             raise UsageError("restore --to takes a table only: kudulite restore TABLE --to MOMENT")
         table = kudulite.open_table(source)
-        with Progress(f"restoring {table.name}"):
-            result = table.restore(to)
-        print_result(result, as_json)
+        print_result(table.restore(to), as_json)
         return
     if path is None:
         raise UsageError("restore takes SET and PATH, or a table and --to MOMENT")
-    with (
-        kudulite.begin_restore(source, path, at=at, overwrite=overwrite) as job,
-        Progress(f"restoring {path}") as progress,
-    ):
-        job.run(lambda done, count: progress.say(f"restoring {path}: {done} of {count} files"))
-        progress.say(f"checking {path}")
+    with kudulite.begin_restore(source, path, at=at, overwrite=overwrite) as job:
+        job.run()
         made = job.backup
         job.finish()
     if as_json:
@@ -278,8 +248,7 @@ def copy(
 ) -> None:
     """Copy a table as of one moment, with its whole past or only the present rows."""
     table = kudulite.open_table(path)
-    with Progress(f"copying {table.name}"):
-        moment = table.copy_to(target, with_past=not present)
+    moment = table.copy_to(target, with_past=not present)
     if as_json:
         print_json({"path": target, "moment": moment, "with_past": not present})
     else:

@@ -16,7 +16,7 @@ import base64
 import enum
 import json
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -31,9 +31,10 @@ import typer
 
 import kudulite
 from kudulite.errors import OptionError, TableNotFoundError
+from kudulite.fs.progress import Progress
 from kudulite.model.schema import Schema
 from kudulite.table.folder import path_of
-from kudulite.tools.output import AsJson, Progress, TablePath, names_of, print_fields, print_json
+from kudulite.tools.output import AsJson, TablePath, names_of, print_fields, print_json
 
 Files = Annotated[
     list[Path], typer.Argument(metavar="FILE…", exists=True, dir_okay=False, readable=True)
@@ -283,7 +284,7 @@ def loadgen(
     as_json: AsJson = False,
 ) -> None:
     """Write random rows for a while and report the rate; makes the table if there is none."""
-    with Progress(f"writing to {path}") as progress:
+    with Progress(f"load of table {path}") as progress:
         table = _table(path, tablets)
         session = kudulite.Session("manual") if sessions else None
         random = np.random.default_rng(seed)
@@ -300,7 +301,7 @@ def loadgen(
             spent = time.perf_counter() - begin
             latencies.append(begin + spent - start)
             row_count, delete_count = row_count + count, delete_count + dead_count
-            progress.say(f"writing to {table.name}: {row_count:,} rows in {spent:.0f} s")
+            progress.add(count)
             if rate:
                 time.sleep(max(0.0, min(row_count / rate, seconds) - spent))
         found = _figures(latencies, time.perf_counter() - begin, row_count, delete_count)
@@ -346,19 +347,10 @@ def _write(
     is_delete = operation.startswith("delete")
     columns = [name for name in first if not is_delete or name in schema.key_names]
     write = table.new_bulk_write(operation, columns=columns)
-    count = 0
-
-    def counted(batches: Iterable[pa.Table], progress: Progress) -> Iterator[pa.Table]:
-        nonlocal count
-        for batch in batches:
-            yield batch
-            count += batch.num_rows
-            progress.say(f"writing to {table.name}: {count:,} rows")
-
     try:
-        with Progress(f"writing to {table.name}") as progress:
+        with Progress(f"write to table {table.name!r}"):
             staged = [
-                write.stage(counted(read_rows(path, file_format, schema), progress), index)
+                write.stage(read_rows(path, file_format, schema), index)
                 for index, path in enumerate(files)
             ]
             result = write.commit(staged)

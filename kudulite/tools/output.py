@@ -4,7 +4,7 @@ With --json a command prints one JSON value for programs, else text for people. 
 written to a file, as a table, CSV, JSON lines or Parquet.
 
 Results are written to standard output, progress and errors to standard error, so that results can
-be piped. Progress is shown only on a terminal, and only if the work takes longer than two seconds.
+be piped.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import decimal
 import enum
 import json
 import sys
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
@@ -27,20 +26,19 @@ import pyarrow.csv
 import pyarrow.parquet
 import typer
 from rich.console import Console
-from rich.status import Status
 from rich.table import Table
 
 from kudulite.errors import OptionError
+from kudulite.fs.progress import Progress
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.schema import Column
 from kudulite.model.types import ColumnType
+from kudulite.table.environment import default_environment
 from kudulite.table.folder import path_of
-from kudulite.table.table_store import TableStore, default_environment
+from kudulite.table.table_store import TableStore
 from kudulite.tablet.tablet_scan import COMMIT_TIMESTAMP
 
-PROGRESS_AFTER_SECONDS = 2.0
 PIPE_WIDTH = 100_000
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 TablePath = Annotated[str, typer.Argument(metavar="PATH", help="The table's folder.")]
 BackupSetPath = Annotated[
@@ -119,39 +117,6 @@ def print_rows(
     Console(markup=False, highlight=False, width=width).print(table)
 
 
-def byte_text(count: int) -> str:
-    """Return a number of bytes as text for people: `12.3 MiB`."""
-    size, unit = float(count), 0
-    while size >= 1024 and unit + 1 < len(_UNITS):
-        size, unit = size / 1024, unit + 1
-    return f"{count} B" if unit == 0 else f"{size:.1f} {_UNITS[unit]}"
-
-
-class Progress:
-    """Shows the current work on a terminal, after the work has taken two seconds."""
-
-    def __init__(self, text: str) -> None:
-        self._console = Console(stderr=True)
-        self._status = Status(text, console=self._console)
-        self._timer = threading.Timer(PROGRESS_AFTER_SECONDS, self._status.start)
-        self._timer.daemon = True
-
-    def __enter__(self) -> Progress:
-        if self._console.is_terminal:
-            self._timer.start()
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        self._timer.cancel()
-        if self._timer.ident is not None:
-            self._timer.join()
-        self._status.stop()
-
-    def say(self, text: str) -> None:
-        """Replace the text."""
-        self._status.update(text)
-
-
 class RowFormat(enum.StrEnum):
     """The forms in which rows are written."""
 
@@ -161,15 +126,20 @@ class RowFormat(enum.StrEnum):
     PARQUET = "parquet"
 
 
-def write_rows(reader: pa.RecordBatchReader, row_format: RowFormat, output: Path | None) -> None:
+def write_rows(
+    reader: pa.RecordBatchReader, row_format: RowFormat, output: Path | None, about: str
+) -> None:
     """Write all rows; a table at once, other formats batch by batch.
 
-    Raises OptionError for Parquet without a file, and for values that CSV cannot hold.
+    `about` is the text of the progress, which is not shown among rows on a terminal. Raises
+    OptionError for Parquet without a file, and for values that CSV cannot hold.
     """
     if row_format == RowFormat.TABLE:
         if output is not None:
             raise OptionError("--output needs --format csv, json or parquet")
-        rows = reader.read_all().to_pylist()
+        with Progress(about) as progress:
+            found = pa.Table.from_batches(progress.counted(reader, len), reader.schema)
+        rows = found.to_pylist()
         print_rows(reader.schema.names, [[*_with_moment(row).values()] for row in rows])
         return
     nested = [field.name for field in reader.schema if pa.types.is_nested(field.type)]
@@ -180,15 +150,17 @@ def write_rows(reader: pa.RecordBatchReader, row_format: RowFormat, output: Path
         )
     if row_format == RowFormat.PARQUET and output is None:
         raise OptionError("--format parquet needs --output FILE")
-    with _sink(output) as sink:
+    is_seen = output is None and sys.stdout.isatty()
+    with _sink(output) as sink, contextlib.nullcontext() if is_seen else Progress(about) as shown:
+        batches: Iterable[pa.RecordBatch] = reader if shown is None else shown.counted(reader, len)
         if row_format == RowFormat.PARQUET:
             with pa.parquet.ParquetWriter(sink, reader.schema) as writer:
-                for batch in reader:
+                for batch in batches:
                     writer.write_batch(batch)
         elif row_format == RowFormat.CSV:
-            _write_csv(reader, sink)
+            _write_csv(reader.schema, batches, sink)
         else:
-            for batch in reader:
+            for batch in batches:
                 for row in map(_with_moment, batch.to_pylist()):
                     row = _with_times(row) if COMMIT_TIMESTAMP in row else row
                     sink.write(f"{json_text(row)}\n".encode())
@@ -200,14 +172,14 @@ def _with_moment(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, COMMIT_TIMESTAMP: Timestamp(moment)} if isinstance(moment, int) else row
 
 
-def _write_csv(reader: pa.RecordBatchReader, sink: BinaryIO) -> None:
+def _write_csv(schema: pa.Schema, batches: Iterable[pa.RecordBatch], sink: BinaryIO) -> None:
     try:
-        with pa.csv.CSVWriter(sink, reader.schema) as writer:
-            for batch in reader:
+        with pa.csv.CSVWriter(sink, schema) as writer:
+            for batch in batches:
                 writer.write_batch(batch)
     except pa.ArrowInvalid as error:
         # Only bytes fail here: every other flat value has a text form.
-        binary = [field.name for field in reader.schema if pa.types.is_binary(field.type)]
+        binary = [field.name for field in schema if pa.types.is_binary(field.type)]
         raise OptionError(
             f"CSV cannot hold the bytes of column {', '.join(binary)}, which are not text; leave it"
             " out with --columns, or use --format json or parquet"

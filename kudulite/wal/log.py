@@ -217,7 +217,7 @@ class WalPosition(NamedTuple):
         if (
             not isinstance(value, list)
             or len(value) != 2
-            or not all(type(number) is int and number >= 0 for number in value)
+            or not all(type(number) is int and 0 <= number < 1 << 63 for number in value)
         ):
             raise CorruptionError(
                 f"stored WAL position is {value!r}, expected [segment, offset], both 0 or more"
@@ -393,10 +393,8 @@ def _read_segment(path: Path, number: int, offset: int, limit: int | None) -> _S
         header = decode_segment_header(head, number)
     except CorruptionError as error:
         raise type(error)(f"{path}: {error}") from error
-    if file_length < max(offset, limit or 0):
-        raise CorruptionError(
-            f"{path}: {file_length} bytes, expected at least {max(offset, limit or 0)}"
-        )
+    if file_length < (least := max(offset, limit or 0)):
+        raise CorruptionError(f"{path}: {file_length} bytes, expected at least {least}")
     return _Segment(path, header, offset, content, file_length)
 
 
@@ -416,11 +414,9 @@ class WalWriter:
 
         The folder is created by the first append.
         """
-        self._file_system = file_system
-        self._folder = folder
-        self.end = end  # the position of the next frame
-        self._segment_bytes_max = segment_bytes_max
-        self._padding_bytes = padding_bytes
+        self._file_system, self._folder = file_system, folder
+        self.end = self._begin = end  # the positions of the next frame and of the last one
+        self._segment_bytes_max, self._padding_bytes = segment_bytes_max, padding_bytes
         self._file: AppendFile | None = None
         self._padded_end = 0  # from `end` to here the file has zeros
         self._salt = b""
@@ -465,7 +461,7 @@ class WalWriter:
         self._is_cut = False
         frame = encode_frame(encoded, salt=self._salt, offset=self.end.offset)
         end = WalPosition(self.end.segment, self.end.offset + len(frame))
-        self._may_be_dirty = True
+        self._begin, self._may_be_dirty = self.end, True
         try:
             file.append(frame + self._zeros_behind(end.offset), self.end.offset)
             file.sync()
@@ -475,6 +471,11 @@ class WalWriter:
         self._may_be_dirty = False
         self.end = end
         return end
+
+    def take_back(self) -> None:
+        """Cut the last frame off again, durably. Raises StorageError."""
+        self.end, self._may_be_dirty = self._begin, True
+        self._cut_tail(self._open())
 
     def _zeros_behind(self, offset: int) -> bytes:
         """Return the padding to write after a frame that ends at `offset`; usually none."""
@@ -538,7 +539,8 @@ class WalWriter:
 
     def _create_segment(self, segment: int, *, previous_length: int) -> None:
         """Create a segment, durably, and continue in it."""
-        if not exists(self._folder):
+        if segment == 1:
+            # A process that made the folder may have been stopped at once.
             self._file_system.make_directory(self._folder)
             self._file_system.sync_directory(self._folder.parent)
         path = segment_path(self._folder, segment)

@@ -34,7 +34,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.ipc
 
-from kudulite.errors import CorruptionError
+from kudulite.errors import CorruptionError, KuduliteError, OutOfMemoryError
+from kudulite.fs.file_system import is_out_of_memory
 from kudulite.model.schema import Schema
 from kudulite.wal.row_codec import CHANGE_DELETE, RowChanges, RowCodec, RowList
 
@@ -220,10 +221,16 @@ def _raw_body(body: pa.Buffer, codec: int, raw_length: int) -> pa.Buffer:
     try:
         raw = pa.decompress(body, decompressed_size=raw_length, codec="lz4_raw")
     except (pa.ArrowException, OSError) as error:
-        raise CorruptionError(f"{body.size} bytes are not LZ4: {error}") from error
+        raise _unreadable(f"{body.size} bytes are not LZ4", error) from error
     if raw.size != raw_length:
         raise CorruptionError(f"{raw.size} bytes in the LZ4 block, expected {raw_length}")
     return raw
+
+
+def _unreadable(problem: str, error: Exception) -> KuduliteError:
+    if is_out_of_memory(error):
+        return OutOfMemoryError(f"not enough memory to read a record of the log: {error}")
+    return CorruptionError(f"{problem}: {error}")
 
 
 def _decode_raw(raw: pa.Buffer, layout: _Layout, *, timestamp: int, row_count: int) -> RowChanges:
@@ -254,9 +261,8 @@ def _decode_message(message: pa.Buffer, schema: pa.Schema, row_count: int) -> li
         batch = pa.ipc.read_record_batch(message, schema)
         batch.validate(full=True)
     except (pa.ArrowException, OSError, EOFError, ValueError) as error:
-        raise CorruptionError(
-            f"{message.size} bytes are no Arrow message of {len(schema)} columns: {error}"
-        ) from error
+        problem = f"{message.size} bytes are no Arrow message of {len(schema)} columns"
+        raise _unreadable(problem, error) from error
     if batch.num_rows != row_count:
         raise CorruptionError(f"{batch.num_rows} rows of columns, expected {row_count}")
     # As children of one array: half the time of asking the batch for each column.

@@ -9,6 +9,8 @@ import java.util.Set;
 import net.razorvine.pickle.Pickler;
 import org.apache.spark.api.python.PythonFunction;
 import org.apache.spark.api.python.PythonWorkerUtils;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 import org.apache.spark.sql.catalyst.util.CaseInsensitiveMap$;
 import org.apache.spark.sql.connector.catalog.SupportsRead;
 import org.apache.spark.sql.connector.catalog.SupportsWrite;
@@ -16,12 +18,16 @@ import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.catalog.TableCapability;
 import org.apache.spark.sql.connector.catalog.TableProvider;
 import org.apache.spark.sql.connector.expressions.Transform;
+import org.apache.spark.sql.connector.expressions.aggregate.Aggregation;
+import org.apache.spark.sql.connector.expressions.aggregate.CountStar;
 import org.apache.spark.sql.connector.read.Batch;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
+import org.apache.spark.sql.connector.read.LocalScan;
 import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.ScanBuilder;
 import org.apache.spark.sql.connector.read.Statistics;
+import org.apache.spark.sql.connector.read.SupportsPushDownAggregates;
 import org.apache.spark.sql.connector.read.SupportsPushDownFilters;
 import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
 import org.apache.spark.sql.connector.read.SupportsReportStatistics;
@@ -46,6 +52,7 @@ import org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDat
 import org.apache.spark.sql.execution.python.PythonPlannerRunner;
 import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.sources.Filter;
+import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.Metadata;
 import org.apache.spark.sql.types.MetadataBuilder;
 import org.apache.spark.sql.types.StructField;
@@ -71,6 +78,8 @@ public class DefaultSource implements TableProvider {
   static final String NAME = "kudulite";
   static final String FRONT = "kudulitefront";
   static final String ROWS = "kudulite.rowCount";
+  static final String COUNTED_AT = "kudulite.countedAt";
+  static final String COUNT = "kudulitecount";
 
   private Load load;
   private PythonDataSourceV2 stock;
@@ -116,6 +125,8 @@ public class DefaultSource implements TableProvider {
     private final PythonDataSourceV2 source = new FrontSource();
     private PythonDataSourceCreationResult created;
     private long rows = -1;
+    private String countedAt;
+    private long counted = -1;
 
     Load(CaseInsensitiveStringMap options, StructType given) {
       this.options = options;
@@ -130,16 +141,23 @@ public class DefaultSource implements TableProvider {
     /** The instance: the same for all scans of this load(). */
     synchronized PythonDataSourceCreationResult created() {
       if (created == null) {
-        java.util.Map all = new java.util.HashMap(options.asCaseSensitiveMap());
-        all.put(FRONT, "true");
-        scala.Option schema = given == null ? scala.Option.empty() : scala.Option.apply(given);
-        created = source.source().createDataSourceInPython(
-            NAME, new CaseInsensitiveStringMap(all), schema);
+        created = create(null);
       }
       return created;
     }
 
-    /** The schema, without the note of the row count that the Python source put into it. */
+    private PythonDataSourceCreationResult create(String count) {
+      java.util.Map all = new java.util.HashMap(options.asCaseSensitiveMap());
+      all.put(FRONT, "true");
+      if (count != null) {
+        all.put(COUNT, count);
+      }
+      scala.Option schema = given == null ? scala.Option.empty() : scala.Option.apply(given);
+      return source.source().createDataSourceInPython(
+          NAME, new CaseInsensitiveStringMap(all), schema);
+    }
+
+    /** The schema, without the notes of the row count that the Python source put into it. */
     StructType schema() {
       StructField[] fields = created().schema().fields();
       StructField[] plain = new StructField[fields.length];
@@ -147,7 +165,9 @@ public class DefaultSource implements TableProvider {
         Metadata metadata = fields[i].metadata();
         if (metadata.contains(ROWS)) {
           rows = metadata.getLong(ROWS);
-          metadata = new MetadataBuilder().withMetadata(metadata).remove(ROWS).build();
+          countedAt = metadata.contains(COUNTED_AT) ? metadata.getString(COUNTED_AT) : null;
+          metadata = new MetadataBuilder().withMetadata(metadata)
+              .remove(ROWS).remove(COUNTED_AT).build();
         }
         plain[i] = new StructField(
             fields[i].name(), fields[i].dataType(), fields[i].nullable(), metadata);
@@ -157,6 +177,19 @@ public class DefaultSource implements TableProvider {
 
     long rows() {
       return rows;
+    }
+
+    /** Whether Python can count the rows of a scan of all of them. */
+    boolean canCount() {
+      return countedAt != null;
+    }
+
+    /** The exact number of rows, counted at the first call, in Python, without a job. */
+    synchronized long counted() {
+      if (counted < 0) {
+        counted = create(countedAt).schema().fields()[0].metadata().getLong(ROWS);
+      }
+      return counted;
     }
   }
 
@@ -313,12 +346,13 @@ public class DefaultSource implements TableProvider {
     }
   }
 
-  static class FrontScanBuilder
-      implements SupportsPushDownFilters, SupportsPushDownRequiredColumns {
+  static class FrontScanBuilder implements SupportsPushDownFilters,
+      SupportsPushDownRequiredColumns, SupportsPushDownAggregates {
     private final Load load;
     private final CaseInsensitiveStringMap options;
     private StructType schema;
     private Filter[] filters = new Filter[0];
+    private boolean isCount;
 
     FrontScanBuilder(Load load, StructType schema, CaseInsensitiveStringMap options) {
       // SELECT … WITH (…) gives a scan options of its own; the load's then do not hold for it.
@@ -348,8 +382,37 @@ public class DefaultSource implements TableProvider {
       schema = required;
     }
 
+    /** Takes count(*) of all rows; with a filter, Spark does not ask. */
+    public boolean pushAggregation(Aggregation aggregation) {
+      isCount = supportCompletePushDown(aggregation);
+      return isCount;
+    }
+
+    public boolean supportCompletePushDown(Aggregation aggregation) {
+      return load.canCount() && aggregation.groupByExpressions().length == 0
+          && aggregation.aggregateExpressions().length == 1
+          && aggregation.aggregateExpressions()[0] instanceof CountStar;
+    }
+
     public Scan build() {
-      return new FrontScan(load, schema, options, filters);
+      return isCount ? new CountScan(load.counted()) : new FrontScan(load, schema, options, filters);
+    }
+  }
+
+  /** The number of all rows. */
+  static class CountScan implements LocalScan {
+    private final long rows;
+
+    CountScan(long rows) {
+      this.rows = rows;
+    }
+
+    public StructType readSchema() {
+      return new StructType().add("count(*)", DataTypes.LongType, false);
+    }
+
+    public InternalRow[] rows() {
+      return new InternalRow[] {new GenericInternalRow(new Object[] {Long.valueOf(rows)})};
     }
   }
 
@@ -518,6 +581,7 @@ public class DefaultSource implements TableProvider {
     StructType schema = new StructType();
     new PythonScanBuilder(new ScanSource(load), NAME, schema, load.options).build();
     new FrontTable(load, schema).capabilities();
+    new CountScan(0).rows();
     Planner.class.getDeclaredMethods();
     Step.class.getDeclaredMethods();
     return NAME;

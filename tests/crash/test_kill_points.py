@@ -16,6 +16,7 @@ import kudulite
 from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.table.garbage_collection import collect_garbage
+from kudulite.tablet import tablet
 from tests.support.doubles.killing_file_system import KillingFileSystem, ran_to_its_end
 from tests.support.tables.core_tables import CoreTables, environment, expect_clean, stored
 from tests.support.tiers import tiered
@@ -60,6 +61,13 @@ def remembering(client: Client) -> None:
     client.table("t").apply([{"op": "D", "k": 30, "v": 5}], ordering_column="v")
 
 
+def grown(client: Client) -> None:
+    """The table after so many commits that superblocks have bases."""
+    table = create(client)
+    for k in range(12):
+        table.insert([{"k": k, "v": k}])
+
+
 def bounded(client: Client) -> None:
     """A table of two tablets with rows, which takes no key of 100 or above."""
     schema = pa.schema([("k", pa.int32()), ("v", pa.int32())])
@@ -89,6 +97,7 @@ def empty(client: Client) -> None:
 
 CASES: dict[str, tuple[Callable[[Client], None], Callable[[Client], object]]] = {
     "upsert": (filled, lambda client: client.table("t").upsert(FRESH)),
+    "grown": (grown, lambda client: client.table("t").upsert(FRESH)),
     "mixed": (filled, lambda client: client.table("t").apply(CHANGES)),
     "ordered": (
         remembering,
@@ -125,9 +134,10 @@ QUICK = [("truncate", 3), ("alter", 3)]
 @pytest.mark.parametrize("how", ["exit", "error"])
 @tiered(("case", "every"), [*QUICK, *((case, 1) for case in CASES)])
 def test_a_process_killed_at_any_step_leaves_old_or_new(
-    core: CoreTables, case: str, every: int, how: str
+    core: CoreTables, case: str, every: int, how: str, monkeypatch
 ):
     """Never anything between; the table passes its check and takes the next write."""
+    monkeypatch.setattr(tablet, "BASE_BYTES_MIN", 0)
     prepare, write = CASES[case]
     base, new = core.root / "base", core.root / "new"
     prepare(Client(base, environment()))

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 
+import kudulite
 from kudulite_spark import session
 from tests.support import front_build
 from tests.support.spark.spark_tables import load, make_table, rows, save, staged_files, stored
@@ -60,10 +61,44 @@ def test_columns_are_pruned_and_filters_pushed(spark, path):
     plan = explained(frame.filter("k = 7 AND s <> 'a'").select("x"))
     assert "ReadSchema: struct<k:int,s:string,x:double>" in plan
     assert "EqualTo(k,7)" in plan
-    assert "ReadSchema: struct<>" in explained(frame.groupBy().count())
+    assert "ReadSchema: struct<>" in explained(frame.limit(60).groupBy().count())
     assert "Statistics(sizeInBytes=2000.0 B" in explained(frame)  # 50 rows of 40 bytes
     assert rows(frame.filter("k = 7 AND s <> 'a'").select("x")) == [(3.5,)]
     assert frame.count() == 50
+
+
+def test_a_count_of_all_rows_runs_no_job(spark, tmp_path):
+    """It is known at load(), at any snapshot; all other counts are of the rows that remain."""
+    types = {"k": pa.int32(), "s": pa.string(), "x": pa.float64()}
+    place = make_table(tmp_path / "t", ROWS, types, primary_key=["k"])
+    table = kudulite.open_table(place)
+    before = table.current_timestamp()
+    table.delete({"k": [1, 2]})
+    table.flush()
+    table.insert({"k": [100], "s": ["new"], "x": [None]})  # in memory
+    frame = load(spark, place)
+    assert "LocalTableScan" in explained(frame.groupBy().count())
+    assert frame.count() == frame.select("s").count() == 49
+    assert load(spark, place, snapshotTimestamp=str(before)).count() == 50
+    assert load(spark, place, columns="x").count() == 49
+    table.delete({"k": [3]})
+    assert (frame.count(), load(spark, place).count()) == (49, 48)
+    frame.createOrReplaceTempView("counted")
+    counts = {
+        "count(*) FROM counted WHERE k < 10": 8,
+        "count(x) FROM counted": 48,
+        "count(DISTINCT s) FROM counted": 4,
+        "count(*) FILTER (WHERE k < 10) FROM counted": 8,
+        "count(*) FROM (SELECT * FROM counted LIMIT 5)": 5,
+        "count(*) FROM counted GROUP BY x IS NULL HAVING x IS NULL": 1,
+        "count(*) + 1 FROM counted": 50,
+        "count(*) FROM counted a JOIN counted b USING (k)": 49,
+        "(SELECT count(*) FROM counted) FROM counted WHERE k = 4": 49,
+    }
+    for text, expected in counts.items():
+        assert spark.sql(f"SELECT {text}").collect() == [(expected,)], text
+    assert load(spark, place, filter="k < 10").count() == 7
+    spark.catalog.dropTempView("counted")
 
 
 def test_a_filter_on_the_key_opens_one_tablet(spark, path):

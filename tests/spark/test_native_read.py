@@ -17,12 +17,13 @@ from kudulite.errors import OptionError
 from kudulite.model.schema import encodings_of
 from kudulite_spark import literals, native_read
 from kudulite_spark.native_read import FileReader
+from kudulite_spark.session import install_front
 from tests.support.spark.spark_tables import load, make_table, rows
 from tests.support.tables.typed_tables import COLUMNS, TypedTable, random_table
 from tests.support.tiers import by_tier, tiered
 
 # Nearly all rows from Parquet; and nearly none.
-NATIVE = NativeLimits(excluded_fraction_max=1)
+NATIVE = NativeLimits(excluded_fraction_max=1, bounded_rows_max=8)
 TOKENS = NativeLimits(excluded_fraction_max=1, handed_bytes_max=0)
 LIT = literals.literal
 WHOLE = NativeLimits(excluded_rows_max=0, handed_bytes_max=0)
@@ -270,6 +271,32 @@ def test_positions_hold_where_row_groups_are_skipped(spark, tmp_path):
     assert (empty.columns, empty.count()) == ([], count - 3)
 
 
+def test_many_changes_and_few_keys_are_not_left_to_files(spark, tmp_path):
+    """The source reads a table with many changes, if it has the front; the call reads few keys."""
+    made_rows = [(k, f"s{k % 3}") for k in range(9000)]
+    types = {"k": pa.int64(), "s": pa.string()}
+    path = make_table(tmp_path / "t", made_rows, types, primary_key=["k"])
+    table = kudulite.open_table(path)
+    table.flush()
+    table.update({"k": list(range(0, 9000, 10)), "s": ["new"] * 900})
+    table.flush()
+    expected = rows(load(spark, path))
+    name, before = "spark.kudulite.front", spark.conf.get("spark.kudulite.front", "true")
+    assert install_front(spark)
+    try:
+        for is_on in ("true", "false"):
+            spark.conf.set(name, is_on)
+            frame = kudulite_spark.read_table(spark, path)
+            assert bool(frame.inputFiles()) == (is_on == "false")
+            assert frame.count() == 9000 and rows(frame) == expected
+            assert kudulite_spark.read_table(spark, path, columns="s").columns == ["s"]
+            few = kudulite_spark.read_table(spark, path, where="k BETWEEN 9 AND 11")
+            assert not few.inputFiles()
+            assert rows(few) == [(9, "s0"), (10, "new"), (11, "s2")]
+    finally:
+        spark.conf.set(name, before)
+
+
 def test_a_view_in_sql_joins_and_broadcasts(spark, tmp_path, monkeypatch):
     """Spark knows the size of base data and what is handed over, and skips row groups itself."""
     path = make_table(
@@ -308,3 +335,22 @@ def test_where_spark_knows_no_row_positions_the_python_source_serves(spark, made
         assert frame.inputFiles() == []
     finally:
         spark.conf.set(name, before)
+
+
+def test_many_files_are_found_without_a_job(spark, tmp_path):
+    """Of more than 32 paths, Spark by itself makes a job with a task for each."""
+    path = make_table(tmp_path / "t", [(0,)], {"k": pa.int64()}, primary_key=["k"])
+    table = kudulite.open_table(path)
+    for number in range(33):
+        write = table.new_bulk_write(operation="insert", columns=["k"])
+        write.commit([write.stage([pa.record_batch([pa.array([number + 1])], ["k"])])])
+    setting = "spark.sql.sources.parallelPartitionDiscovery.threshold"
+    before = spark.conf.get(setting)
+    spark.sparkContext.setJobGroup("found", "files")
+    try:
+        frame = kudulite_spark.read_table(spark, path)
+        assert list(spark.sparkContext.statusTracker().getJobIdsForGroup("found")) == []
+    finally:
+        spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)
+    assert spark.conf.get(setting) == before
+    assert frame.count() == 34

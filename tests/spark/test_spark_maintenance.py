@@ -2,6 +2,7 @@
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 import kudulite
@@ -57,3 +58,29 @@ def test_a_tablet_that_is_dropped_meanwhile_has_nothing_to_do(
     monkeypatch.setattr(kudulite.Table, "tablet_ids", property(lambda _: ["dropped", *known]))
     result = kudulite_spark.maintain(spark, str(neglected.path))
     assert {done.tablet_id for done in result.operations} == set(known)
+
+
+def test_the_versions_are_in_the_columns_of_describe_history(spark: SparkSession, neglected):
+    """Newest first; the exact moment reads the table as of that version."""
+    neglected.delete([{"k": 0}], message="a note")
+    found = kudulite_spark.versions(spark, str(neglected.path)).collect()
+    newest, first = found[0], found[-1]
+    assert (newest.operation, newest.userMetadata) == ("delete", "a note")
+    assert newest.operationMetrics["numDeletedRows"] == "1"
+    assert newest.userId.startswith(f"{newest.userName}@") and newest.operationParameters == {}
+    assert (first.version, first.operation, first.userMetadata) == (1, "create", None)
+    listed = neglected.versions()
+    assert [row.version for row in found] == [version.version for version in listed]
+    assert newest.timestamp.timestamp() == listed[0].timestamp.to_datetime().timestamp()
+    before = load(spark, neglected.path, snapshotTimestamp=str(found[1].hybridTime))
+    assert before.filter("k = 0").count() == 1
+
+
+def test_a_write_without_a_mode_is_told_which_to_take(spark: SparkSession, tmp_path):
+    """Spark refuses its default mode for sources without a catalog, before kudulite is asked."""
+    frame = spark.createDataFrame([(1,)], "k INT")
+    writer = frame.write.format("kudulite").option("primaryKey", "k")
+    with pytest.raises(AnalysisException, match='use either the "Append" or "Overwrite" mode'):
+        writer.save(str(tmp_path / "t"))
+    writer.mode("append").save(str(tmp_path / "t"))
+    assert stored(tmp_path / "t") == [(1,)]

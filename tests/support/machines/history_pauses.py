@@ -19,8 +19,9 @@ import kudulite
 from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.errors import KuduliteError, LockTimeoutError
+from kudulite.table.environment import Environment
 from kudulite.table.garbage_collection import collect_garbage
-from kudulite.table.table_store import Environment, TableStore
+from kudulite.table.table_store import TableStore
 from kudulite.table.tablet_memory import flush_tablet
 from tests.support.doubles.pausing_file_system import PausingFileSystem
 from tests.support.machines.history_setup import COLUMN_NAMES, HistoryState

@@ -34,7 +34,7 @@ BRANCHES_MAX = 20  # of one query
 FRONT = "spark.kudulite.front"
 # Nearly all rows from Parquet; as users have it; rest from tokens; everything from tokens.
 LIMITS = (
-    NativeLimits(excluded_fraction_max=1),
+    NativeLimits(excluded_fraction_max=1, bounded_rows_max=8),
     NativeLimits(),
     NativeLimits(excluded_fraction_max=1, handed_bytes_max=0),
     NativeLimits(excluded_rows_max=0, handed_bytes_max=0),

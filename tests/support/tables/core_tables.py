@@ -19,10 +19,10 @@ from kudulite.client.table import Table
 from kudulite.client.table_alterer import TableAlterer
 from kudulite.fs.file_system import FileSystem
 from kudulite.model.hybrid_time import Clock
-from kudulite.table.background import BackgroundWork
+from kudulite.table.environment import BackgroundWork, Environment
 from kudulite.table.garbage_collection import collect_garbage
 from kudulite.table.manifest import manifest_name
-from kudulite.table.table_store import Environment, TableStore
+from kudulite.table.table_store import TableStore
 from kudulite.tablet.tablet import MAINTENANCE_LOCK_NAME
 from tests.support.oracle.table_model import sort_key
 
@@ -88,7 +88,7 @@ class CoreTables:
 def group_rows_of(row_count: int | None) -> Iterator[None]:
     """Base data with row groups of so many rows, so that small tables have many of them.
 
-    A row group has about four pages, so that short reads cut some out.
+    A row group has about four pages, so that short reads cut some out, and superblocks have bases.
     """
     if row_count is None:
         yield
@@ -102,6 +102,7 @@ def patch_group_rows(patch: pytest.MonkeyPatch, row_count: int) -> None:
     """Let row groups have so many rows until `patch` is undone, as `group_rows_of` does."""
     page = next(n for n in range(max(1, row_count // 4), 0, -1) if row_count % n == 0)
     rows = {"ROW_GROUP_ROWS": row_count, "PAGE_ROWS": page, "CUT_ROWS_MAX": 2 * page}
+    rows["BASE_BYTES_MIN"] = 0
     for module in [m for name, m in sys.modules.items() if name.startswith("kudulite.")]:
         for name in rows.keys() & vars(module).keys():
             patch.setattr(module, name, rows[name])
@@ -144,6 +145,7 @@ def referenced_files(store: TableStore) -> set[Path]:
         tablet = store.tablet_folder(entry.id)
         files |= {tablet / "lock", tablet / entry.superblock.name}
         superblock = store.tablet(entry).superblock
+        files |= {tablet / ref.name for ref in superblock.base_refs}
         files |= {tablet / meta.ref.name for meta in superblock.tombstones}
         for meta in superblock.rowsets:
             files |= {tablet / "rowset" / meta.id / name for name in meta.file_names}

@@ -90,3 +90,16 @@ def test_everything_that_a_backup_writes_is_read(table: Table, tmp_path: Path):
             assert BackupPlan.decode(plan, "x").encode() == plan
             made = job.finish()
         assert Backup.decode((made.path / "manifest.json").read_bytes(), made.path) == made
+
+
+@pytest.mark.parametrize("state", [{"format_version": 1}, {"format_version": 1, "chain": 5}])
+def test_a_restore_begins_again_where_its_state_says_nothing(
+    table: Table, tmp_path: Path, state: dict
+):
+    """The state is right as a file, but without its members."""
+    kudulite.backup(table, tmp_path / "set")
+    folder = tmp_path / ".restore-copy"
+    folder.mkdir()
+    (folder / "restore.json").write_bytes(encode_checked_json(state))
+    restored = kudulite.restore(tmp_path / "set", tmp_path / "copy")
+    assert restored.scan().count() == table.scan().count()

@@ -4,7 +4,10 @@ import dataclasses
 import datetime
 import decimal
 import random
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import duckdb
 import numpy as np
@@ -13,11 +16,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from kudulite.basefile import base_data
 from kudulite.basefile.base_data import (
     ROW_GROUP_ROWS,
     BaseDataFile,
     BaseDataWriter,
     footer_bounds,
+    footer_stamps,
     group_rows_of,
     parquet_encoding,
     sealed_footer,
@@ -236,7 +241,8 @@ def test_a_file_written_by_row_groups_is_that_of_one_write(tmp_path):
     """Byte for byte, where the first rows are like all others."""
     table, columns = three_column_table(2 * ROW_GROUP_ROWS + 5)
     whole = write(tmp_path, table, columns)
-    path = tmp_path / "parts.parquet"
+    path = tmp_path / "parts" / whole.path.name
+    path.parent.mkdir()
     with FileSystem().open_sink(path) as sink, BaseDataWriter(sink, columns) as writer:
         for start in range(0, table.num_rows, ROW_GROUP_ROWS):
             writer.write(table.slice(start, ROW_GROUP_ROWS))
@@ -340,6 +346,8 @@ def test_a_disk_error_while_writing_keeps_its_kind(tmp_path):
     """A StorageError of the sink comes out as that, through pyarrow."""
 
     class FullSink:
+        path = tmp_path / "base.parquet"
+
         def write(self, data):
             raise StorageError(28, "cannot write: no space")
 
@@ -500,3 +508,78 @@ def test_threads_share_one_file_also_after_its_name_is_gone(tmp_path):
     file.path.unlink()
     assert read_all(file).num_rows == table.num_rows
     assert wrong == []
+
+
+def test_statistics_of_another_type_are_damage():
+    """A bit of the type of a column chunk, sealed: Parquet alone would end the process."""
+    path = Path(__file__).parent / "golden" / "wrong-type-of-statistics.parquet"
+    file = BaseDataFile(path, FileRef(path.name, path.stat().st_size, 0))
+    assert file.statistics(0, "k") == (1000, 1596, 0)
+    with pytest.raises(CorruptionError, match="cannot read the statistics of column d"):
+        file.statistics(0, "d")
+
+
+@pytest.mark.xfail(reason="pyarrow 26 ends the process: its C++ part throws, unexpected by Python")
+def test_size_statistics_of_another_length_are_damage(tmp_path):
+    """A footer with other bytes, sealed: in a process of its own, which ends."""
+    golden = Path(__file__).parent / "golden" / "wrong-size-statistics.parquet"
+    path = tmp_path / pq.read_metadata(golden).metadata[b"kudulite.file_name"].decode()
+    path.write_bytes(golden.read_bytes())
+    script = """if True:
+        import pathlib, sys
+        from kudulite.basefile.base_data import BaseDataFile
+        from kudulite.errors import CorruptionError
+        from kudulite.fs.file_system import FileRef
+        path = pathlib.Path(sys.argv[1])
+        file = BaseDataFile(path, FileRef(path.name, path.stat().st_size, 0))
+        try:
+            print([file.statistics(0, name) for name in file.name_by_id.values()])
+        except CorruptionError:
+            print("refused")
+        """
+    command = [sys.executable, "-c", script, str(path)]
+    found = subprocess.run(command, capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+
+
+@pytest.mark.parametrize("name", [None, "base-1.parquet", "base-2.parquet"])
+def test_base_data_names_its_file(tmp_path, name):
+    """A file in the place of another is found; None: older software did not write the name."""
+    table, columns = three_column_table(100)
+    file = write(tmp_path, table, columns, "base-1.parquet")
+    assert pq.read_metadata(file.path).metadata[b"kudulite.file_name"] == b"base-1.parquet"
+    if name is None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(base_data, "footer_stamps", without_name)
+            file = write(tmp_path, table, columns, "base-3.parquet")
+    else:
+        file = BaseDataFile(
+            file.path.rename(tmp_path / name), dataclasses.replace(file.ref, name=name)
+        )
+    if name == "base-2.parquet":
+        with pytest.raises(CorruptionError, match=r"base-2.parquet: holds the file base-1.parquet"):
+            read_all(file)
+    else:
+        assert read_all(file).equals(table)
+
+
+def without_name(path, **options):
+    stamps = dict(footer_stamps(path, **options))
+    del stamps[base_data.FILE_NAME_KEY]
+    return stamps
+
+
+@pytest.mark.parametrize(
+    "texts", [[b"\xff"], [b"\xc3", b"\xa9"], [b"a", b"\xe2\x82"], [b"", b"\x80"]]
+)
+def test_text_that_is_not_utf8_is_damage(tmp_path, texts):
+    """Parquet does not look at it; two texts that are UTF-8 only together are not, either."""
+    path = tmp_path / "base.parquet"
+    column = Column(0, "s", types.string, nullable=False)
+    bad = pa.Array.from_buffers(pa.string(), len(texts), pa.array(texts).buffers())
+    with FileSystem().open_sink(path) as sink, BaseDataWriter(sink, [column]) as writer:
+        writer.write(pa.table({"s": bad}))
+        writer.close()
+        ref = sink.finish()
+    with pytest.raises(CorruptionError, match=r"base\.parquet: cannot read"):
+        read_all(BaseDataFile(path, ref))

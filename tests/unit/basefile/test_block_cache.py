@@ -5,9 +5,11 @@ import random
 import signal
 import threading
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
-from kudulite.basefile.block_cache import BlockCache
+from kudulite.basefile.block_cache import BlockCache, compacted, plain
 
 
 def test_the_least_recently_used_value_leaves_first():
@@ -139,3 +141,44 @@ def test_a_forked_child_begins_with_an_empty_cache():
             os._exit(0 if (cache.get("a"), cache.get("b")) == (None, "B") else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert cache.get("a") == "A"
+
+
+COUNT = 20_000
+EVERY_THIRD = np.arange(COUNT) % 3 == 0
+ARRAYS = {
+    "narrow": (pa.array(np.arange(COUNT) % 100 - 50), 1),
+    "bounds": (pa.array([-(2**31), 2**31 - 1] * (COUNT // 2), pa.int64()), 4),
+    "beyond": (pa.array([0, 2**31] * (COUNT // 2), pa.int64()), 8),
+    "some null": (pa.array(np.arange(COUNT) % 5, pa.int32(), mask=EVERY_THIRD), 1.2),
+    "all null": (pa.nulls(COUNT, pa.int64()), 8.2),
+    "few texts": (pa.array(["", "a", None, "longer"] * (COUNT // 4)), 1.2),
+    "few at first": (pa.array(["a"] * (COUNT - 200) + [str(i) for i in range(200)]), 5.1),
+    "zeros": (pa.array([0.0, -0.0, np.nan, 1.5] * (COUNT // 4)), 1.1),
+    "many": (pa.array(np.random.default_rng(1).random(COUNT)), 8),
+    "lists": (pa.array([[1], []] * (COUNT // 2)), 8.1),
+}
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_compacted_values_take_less_memory_and_come_back(name):
+    """Bit by bit, also those of a slice and those taken out."""
+    array, bytes_max = ARRAYS[name]
+    kept = compacted(array)
+    assert kept.nbytes <= bytes_max * COUNT
+    numbers = pa.array([7, 3, 9000, 19_999])
+    for expected, found in (
+        (array, kept),
+        (array.slice(100, 9000), kept.slice(100, 9000)),
+        (array.take(numbers), kept.take(numbers)),
+    ):
+        (back,) = plain([found], [array.type])
+        assert back.type == array.type
+        assert repr(back.to_pylist()) == repr(expected.to_pylist())
+
+
+def test_a_page_is_kept_as_it_is_and_a_slice_as_a_copy():
+    """Short reads are not slowed down; the rest of an array is freed."""
+    page = pa.array(np.zeros(8192, np.int64))
+    assert compacted(page) is page
+    part = compacted(pa.array(np.arange(COUNT)).slice(10, 100))
+    assert (part.nbytes, part.get_total_buffer_size()) == (800, 800)

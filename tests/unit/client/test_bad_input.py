@@ -407,3 +407,47 @@ def test_a_table_is_not_created_twice(client: Client, table: Table):
     with pytest.raises(TableExistsError, match="cannot rename 'metrics': 't2'"):
         client.rename_table("metrics", "t2")
     assert client.list_tables() == ["metrics", "t2"]
+
+
+def test_a_row_error_of_a_key_outside_of_the_years_of_python(core: CoreTables):
+    """Its microseconds are shown; 2^63 - 1 of them are in the year 294246."""
+    table = core.client().create_table(
+        "t", pa.schema([("ts", pa.timestamp("us", "UTC"))]), primary_key="ts"
+    )
+    far = pa.table({"ts": pa.array([2**63 - 1], pa.int64()).cast(pa.timestamp("us", "UTC"))})
+    table.insert(far)
+    with pytest.raises(RowError, match="9223372036854775807") as caught:
+        table.insert(far)
+    assert caught.value.keys == ((2**63 - 1,),)
+
+
+def test_a_row_error_shows_the_beginning_of_large_cells(core: CoreTables):
+    """In a session, too."""
+    table = core.client().create_table(
+        "t", pa.schema([("k", pa.int64()), ("w", pa.binary())]), primary_key="k"
+    )
+    session = core.client().new_session()
+    for _ in range(2):
+        session.apply(table.new_insert({"k": 1, "w": bytes(1 << 20)}))
+    with pytest.raises(RowError) as caught:
+        session.flush()
+    assert len(str(caught.value)) < 600
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda client, text: kudulite.connect(client.root / text),
+        lambda client, text: client.create_table(
+            text, pa.schema([("k", pa.int64())]), primary_key="k"
+        ),
+        lambda client, text: client.table("t").tag(text),
+        lambda client, text: client.table("t").upsert([{"k": 1}], message=text),
+    ],
+)
+def test_a_text_without_a_utf8_form_is_refused(core: CoreTables, use):
+    """A lone surrogate, as os.fsdecode makes it of a name that is not UTF-8."""
+    client = core.client()
+    client.create_table("t", pa.schema([("k", pa.int64())]), primary_key="k")
+    with pytest.raises(UsageError):
+        use(client, "a\udcff")

@@ -7,7 +7,11 @@ run the test, which writes it, and read the difference.
 from __future__ import annotations
 
 import datetime
+import inspect
+import pickle
 import re
+import subprocess
+import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -19,7 +23,10 @@ import pyarrow as pa
 import pytest
 
 import kudulite as kudu
+from kudulite.client.batch_operations import WRITE_OPTIONS
 from kudulite.errors import KuduliteError
+from kudulite_spark.session import _check_import
+from tests.support.command_line import error, output
 from tests.support.tables.core_tables import CoreTables
 
 GOLDEN = Path(__file__).parent / "golden" / "first_hour.txt"
@@ -108,6 +115,62 @@ class User:
             session.flush()
             self.client.close()
 
+    def use_the_words(self) -> str:
+        """The words that people try on the first day, which were errors once."""
+        people = self.people
+        counts = [people.update(where="id = 1", set={"city": "Roma"}).updated]
+        counts += [people.delete(where="id = 7").deleted, len(people), people.head(5).num_rows]
+        condition = (people["id"] > 0) & (people["city"] == "Roma") | ~(people["id"] != 9)
+        counts += [people.scan(where=condition).count(), sum(1 for _ in people.scan())]
+        counts += [people.scan(where="city = 'Roma' OR id != 1").count()]
+        counts += [people.scan().to_parquet(self.root / "people.parquet")]
+        counts += [len(pickle.loads(pickle.dumps(people)).schema), len(pickle.dumps(SCHEMA)) > 0]
+        moment = people.tags["v1"]
+        people.restore(moment)
+        return f"{counts}, {[version.operation for version in people.versions()][:3]}"
+
+    def print_a_moment(self) -> str:
+        """A HybridTime prints as a time, and converts both ways."""
+        moment = self.people.insert([{"id": 2}]).timestamp
+        again = kudu.Timestamp.from_datetime(moment.to_datetime())
+        assert moment.to_datetime() == again.to_datetime() and moment <= again
+        return re.sub(r"\d", "0", str(moment)[:19])
+
+    def expand_the_home(self) -> str:
+        """`~` is the home directory, not a folder of that name."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("HOME", str(self.root))
+            return f"{kudu.connect('~/wh2').root}, {Path('~').exists()}"
+
+    def read_the_help(self) -> str:
+        """The help of a write names its options, and checkers know the package's types."""
+        names = [
+            name for name in WRITE_OPTIONS if name in (inspect.getdoc(kudu.Table.upsert) or "")
+        ]
+        return f"{', '.join(names)}; {(Path(kudu.__file__).parent / 'py.typed').exists()}"
+
+    def use_the_command_line(self) -> str:
+        """Wrong paths of commands, and words that operators look for."""
+        path = self.people.path
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("COLUMNS", "400")  # so that no line is broken
+            said = [error("list", path), error("list", self.root / "typo")]
+        said = [re.sub(r"[│╭╮╰╯─]", "", text).partition("Error")[2][:-2] for text in said]
+        said += [error("backups", self.root / "typo", "--verify"), output("--version").split()[0]]
+        said += [output("get", path, 1, "--json"), output("scan", path, "--where", "id = 9")]
+        return "\n".join(" ".join(text.split()) for text in said)
+
+    def miss_the_extra(self) -> None:
+        """The command line without its packages."""
+        script = "import sys; sys.modules['typer'] = None; import kudulite.tools.entry"
+        found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+        assert found.returncode == 1
+        raise KuduliteError(found.stderr.strip())
+
+    def run_spark_with_another_python(self) -> None:
+        """The workers of a session whose Python cannot import the package."""
+        _check_import("/nowhere/python3", "")
+
     def write_numpy(self) -> None:
         """A column of pandas without a time zone."""
         seen = pd.to_datetime(["2026-11-21"])
@@ -171,6 +234,21 @@ CASES: dict[str, Callable[[User], object]] = {
     "where=('city', 'like', 'R%')": lambda u: u.people.scan(where=("city", "like", "R%")),
     "& without parentheses": lambda u: u.people["id"] == ONE & u.people["city"] == "Rome",
     "and between conditions": lambda u: (u.people["id"] == 1) and (u.people["city"] == "Rome"),
+    "the words of the first day": User.use_the_words,
+    "str(result.timestamp)": User.print_a_moment,
+    "connect('~/wh2')": User.expand_the_home,
+    "upsert(rows, schema_mode='merge')": lambda u: u.people.upsert(
+        [{"id": 3}],
+        schema_mode="merge",  # type: ignore[call-arg]
+    ),
+    "create_table(…, n_replicas=1)": lambda u: u.create(SCHEMA, n_replicas=1),
+    "create_table(…, owner='me')": lambda u: u.create(SCHEMA, owner="me"),
+    "create_table(…, partitioning=4)": lambda u: u.create(SCHEMA, partitioning=4),
+    "update(rows, where=…)": lambda u: u.people.update([{"id": 1}], where="id = 1"),
+    "help(table.upsert); py.typed": User.read_the_help,
+    "kudulite list TABLE; list TYPO; backups TYPO --verify; …": User.use_the_command_line,
+    "kudulite without its extra": User.miss_the_extra,
+    "Spark with another Python": User.run_spark_with_another_python,
     "an object of a deleted table": User.use_after_a_new_creation,
 }
 
@@ -185,7 +263,7 @@ def said(case: Callable[[User], object], user: User) -> str:
         except KuduliteError as error:
             lines = [f"{type(error).__name__}: {error}"]
     lines = [f"{each.category.__name__}: {each.message}" for each in found] + lines
-    text = "\n".join(lines).replace(str(user.root), "/wh")
+    text = "\n".join(lines).replace(str(user.root), "/wh").replace(sys.executable, "<python>")
     for pattern, name in REPLACED:
         text = re.sub(pattern, name, text)
     return text

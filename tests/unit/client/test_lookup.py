@@ -3,7 +3,9 @@
 import datetime
 from decimal import Decimal
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import kudulite
@@ -119,3 +121,32 @@ def test_tablet_index_says_who_owns_a_key(table):
         where = [table["s"] == row(i)["s"], table["t"] == row(i)["t"]]
         (token,) = table.scan_tokens(where=where)
         assert table._store.newest().tablets[found[i]].id == token.tablet_id
+
+
+def test_scattered_rows_are_those_of_a_scan_also_from_the_cache(core: CoreTables):
+    """The cache keeps row groups in narrow types and codes; a short read takes part of one."""
+    count = 6 * 8192
+    number = np.arange(count)
+    odd = pa.array(number % 7 == 0)
+    columns = {
+        "id": pa.array(number),
+        "narrow": pa.array(number % 200 - 100, pa.int64()),
+        "wide": pa.array(number * 2**40, pa.int64()),
+        "empty": pa.nulls(count, pa.int32()),
+        "zero": pa.array(np.where(number % 2, -0.0, 0.0)),
+        "real": pa.array(number / 3, pa.float32()),
+        "text": pc.if_else(odd, None, pc.cast(pa.array(number % 5), pa.string())),
+        "other": pc.cast(pa.array(number), pa.string()),
+        "bytes": pa.array([b"x", b""] * (count // 2)),
+    }
+    rows = pa.table(columns)
+    table = core.client().create_table("t", rows.schema, primary_key="id")
+    table.insert(rows)
+    keys = number[::97]
+    for _ in range(2):
+        found = table.get_many(pa.table({"id": keys}))
+        assert found.equals(rows.take(pa.array(keys)).cast(found.schema))
+        assert np.signbit(found["zero"].to_numpy()).tolist() == (keys % 2 == 1).tolist()
+    part = table.scan(where=[table["id"] >= 9000, table["id"] < 9100]).to_arrow()
+    assert part.equals(rows.slice(9000, 100).cast(part.schema))
+    assert table.get(9001) == rows.slice(9001, 1).to_pylist()[0]

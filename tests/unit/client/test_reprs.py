@@ -80,6 +80,7 @@ def public_objects(folder: Path) -> list[Any]:
     objects += [plan, *plan.files, *plan.conditions, *plan.tokens]
     objects += table.native_plan(where="k < 5 OR v = 'c'").conditions
     objects += [column for file in plan.files for column in file.columns]
+    objects += [table.metrics, table.plot_layout()]
     objects += [table.check(), table.statistics, (done := table.maintain()), done.garbage, limits]
     return objects + jobs_of(table, folder)
 

@@ -167,10 +167,10 @@ def test_a_write_of_others_in_between_is_undone_too_or_reported(table, monkeypat
     table.upsert(rows([1, 2], "y"))
     plain, left = batch_operations.BatchOperations._run, [1, 2]
 
-    def run(self, write, batches):
+    def run(self, write, batches, *rest):
         if left:
             plain(self, self.new_bulk_write("upsert"), [rows([left.pop(), 30], "z")])
-        return plain(self, write, batches)
+        return plain(self, write, batches, *rest)
 
     monkeypatch.setattr(batch_operations.BatchOperations, "_run", run)
     table.restore(moment)

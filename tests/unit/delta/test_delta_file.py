@@ -1,5 +1,6 @@
 """DeltaFiles on disk: what is read is what was written, and damage is named."""
 
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from kudulite.delta.delta_file import (
     write_delta_file,
 )
 from kudulite.errors import CorruptionError, FormatVersionError, StorageError
-from kudulite.fs.file_system import FileSystem
+from kudulite.fs.file_system import FileRef, FileSystem
 
 ROWS = DeltaRows(
     rowids=np.array([1, 4, 9]),
@@ -128,3 +129,14 @@ def test_a_newer_format_is_refused(path: Path):
     meta = DeltaFileMeta(ref, 5, 5, 5, 1, 0, 0, {})
     with pytest.raises(FormatVersionError, match=r"version 2, known: 1; upgrade"):
         DeltaFile(path, meta, 10).read()
+
+
+def test_offsets_outside_of_the_values_are_damage():
+    """Arrow alone would end the process when it looks at the values."""
+    path = Path(__file__).parent / "golden" / "offsets-out-of-bounds.arrow"
+    content = path.read_bytes()
+    ref = FileRef(path.name, len(content), zlib.crc32(content))
+    counts = {2: 1, 3: 1, 4: 1, 5: 1, 6: 1}
+    file = DeltaFile(path, DeltaFileMeta(ref, 5, 1, 9, 60, 0, 0, counts), 177)
+    with pytest.raises(CorruptionError, match=r"offsets-out-of-bounds\.arrow: cannot read"):
+        file.read()

@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from kudulite.errors import CorruptionError, StorageError
-from kudulite.fs.file_system import FileRef, FileSystem, read_ranges, verify_file
+from kudulite.fs.file_system import (
+    FileRef,
+    FileSystem,
+    decode_checked_json,
+    encode_checked_json,
+    read_ranges,
+    verify_file,
+)
 from tests.support.doubles.killing_file_system import HalfFileSystem, KilledError, KillingFileSystem
 
 
@@ -143,3 +150,11 @@ def test_ranges_of_a_file_are_read_at_one_opening(tmp_path: Path):
     with pytest.raises(StorageError, match=r"cannot read .*/gone: it does not exist") as caught:
         read_ranges(tmp_path / "gone", [(0, 1)])
     assert caught.value.errno == errno.ENOENT
+
+
+def test_a_metadata_file_with_another_number_is_damaged():
+    """Still JSON, but not that of its checksum."""
+    content = encode_checked_json({"version": 7})
+    assert decode_checked_json(content, "x", "a manifest") == {"version": 7}
+    with pytest.raises(CorruptionError, match="x: CRC 0x"):
+        decode_checked_json(content.replace(b"7", b"8", 1), "x", "a manifest")

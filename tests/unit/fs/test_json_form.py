@@ -1,13 +1,15 @@
 """JSON forms: every kind of field there and back, wrong structures refused, unknown types too."""
 
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import pytest
 
-from kudulite.fs.file_system import FileRef
-from kudulite.fs.json_form import JsonForm, Stored
+from kudulite.errors import CorruptionError
+from kudulite.fs.file_system import FileRef, decode_checked_json
+from kudulite.fs.json_form import WRONG_STRUCTURE, JsonForm, Stored
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,54 @@ def test_a_wrong_structure_is_refused(change: dict[str, Any]):
     """With one of the errors that a decoder of metadata expects."""
     with pytest.raises((ValueError, KeyError, TypeError)):
         Everything.from_json({**FORM, **change})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"text": 5},
+        {"text": None},
+        {"text": "\ud800"},
+        {"is_good": 1},
+        {"number": True},
+        {"number": -1},
+        {"number": 1 << 64},
+        {"parts": [-1]},
+        {"parts": [1, True]},
+        {"parts": "12"},
+        {"places": {}},
+        {"places": "ab"},
+        {"by_id": {"4": -1}},
+        {"by_name": {"a": "x"}},
+        {"by_name": [["a", 1]]},
+        {"tags": {"a": 1 << 64}},
+    ],
+)
+def test_values_have_the_type_of_their_field(change: dict[str, Any]):
+    """Numbers are within 0 to 2^64 - 1, and texts have a UTF-8 form."""
+    assert Everything.from_json(FORM).at.number == 1
+    with pytest.raises(WRONG_STRUCTURE):
+        Everything.from_json({**FORM, **change})
+
+
+def test_a_signed_field_takes_numbers_below_0():
+    """Down to -2^63."""
+
+    @dataclass(frozen=True)
+    class Signed(JsonForm):
+        value: Annotated[int, Stored(is_signed=True)]
+
+    assert Signed.from_json({"value": -(1 << 63)}).value == -(1 << 63)
+    with pytest.raises(ValueError, match="expected an integer from -9223372036854775808"):
+        Signed.from_json({"value": 1 << 63})
+
+
+def test_deep_nesting_is_damage():
+    """The JSON parser has a limit of its own."""
+    line = b"[" * 100_000
+    content = line + b'\n{"crc32":%d}\n' % zlib.crc32(line)
+    with pytest.raises(CorruptionError, match=r"x\.json: not a manifest"):
+        decode_checked_json(content, "x.json", "a manifest")
 
 
 def test_a_type_without_a_form_is_refused_when_the_class_is_first_used():

@@ -10,7 +10,7 @@ import pytest
 
 from kudulite.errors import RowError, SchemaError
 from kudulite.model import types as t
-from kudulite.model.column_cast import cast_to_column
+from kudulite.model.column_cast import cast_chunks, cast_to_column
 
 
 def cast(array, column_type):
@@ -195,3 +195,24 @@ def test_a_type_without_an_exact_meaning_is_refused(array, column_type):
     """It is the batch's schema that is wrong, not a row."""
     with pytest.raises(SchemaError, match="no exact meaning"):
         cast(array, column_type)
+
+
+def test_chunks_are_cast_one_by_one_and_stay():
+    """Those that fit already are not copied; empty ones are dropped."""
+    whole = pa.array([1, 2, 3, 4])
+    chunked = pa.chunked_array([whole.slice(0, 3), whole.slice(3, 0), whole.slice(3)])
+    found = cast_chunks(chunked, t.int64, column="c", table="tab")
+    assert [chunk.to_pylist() for chunk in found.chunks] == [[1, 2, 3], [4]]
+    assert found.chunk(1).buffers()[1].address == whole.buffers()[1].address
+    narrow = cast_chunks(chunked, t.int8, column="c", table="tab")
+    assert (narrow.type, narrow.to_pylist()) == (pa.int8(), [1, 2, 3, 4])
+
+
+def test_a_misfit_in_a_chunk_is_named_by_its_row_in_the_column():
+    """The message is that of the joined column."""
+    chunked = pa.chunked_array([[1, 2], [3, 400], [500]], pa.int64())
+    with pytest.raises(RowError) as of_chunks:
+        cast_chunks(chunked, t.int8, column="c", table="tab")
+    with pytest.raises(RowError, match="row 3: value 400") as of_column:
+        cast(chunked, t.int8)
+    assert str(of_chunks.value) == str(of_column.value)

@@ -219,9 +219,9 @@ def test_rowsets_side_by_side_are_read_one_after_the_other(tmp_path, monkeypatch
     ids = {rows.insert(10 + low, low, low + 2).id: low for low in (6, 0, 3)}
     steps: list[tuple[str, int]] = []
 
-    def recorded(rowset, *rest) -> Iterator[RowVersions]:
+    def recorded(rowset, **given) -> Iterator[RowVersions]:
         steps.append(("open", ids[rowset.meta.id]))
-        yield from read_row_versions(rowset, *rest)
+        yield from read_row_versions(rowset, **given)
         steps.append(("end", ids[rowset.meta.id]))
 
     monkeypatch.setattr(merge_compaction, "read_row_versions", recorded)

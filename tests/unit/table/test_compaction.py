@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -297,3 +298,44 @@ def test_collection_drops_files_that_no_legal_moment_needs(core: CoreTables):
     assert not any(meta.undo or meta.delete_timestamp for meta in history.rowsets)
     assert stored(history.table) == now
     assert history.run(CollectHistory()) is None
+
+
+def test_nothing_of_replaced_rowsets_and_older_versions_stays_in_the_cache(history: History):
+    """Opened tablets keep the deltas that they merged, opened rowsets their keys."""
+    store = store_of(history.table)
+    assert stored(history.table)
+    before = history.rowsets
+    assert history.run(history.merge_all())
+    assert stored(history.table)
+    names, paths = set(), []
+    for key in store.cache._entries:
+        if isinstance(key, str):
+            paths.append(key)
+        elif str(key[1]).startswith("superblock-"):
+            names.add(key[1])
+    assert names == {entry_of(history.table).superblock.name}
+    assert not any(meta.id in path for meta in before for path in paths)
+    assert any(meta.id in path for meta in history.rowsets for path in paths)
+
+
+def test_many_inputs_are_read_in_parts_of_row_groups(core: CoreTables):
+    """A part has whole pages; the rows are the same, and so is the past."""
+    count = 1 << 17
+    table = core.client().create_table("t", SCHEMA, primary_key=["k"])
+    numbers = np.arange(count) * 10
+    values = {"k": numbers, "v": numbers % 977, "w": (numbers % 13).astype(str)}
+    before = table.insert(pa.table(values, SCHEMA)).timestamp
+    for first in range(1, 6):
+        table.upsert(rows(list(range(first, 10 * count, 99_991)), first, "x"))
+    table.update(pa.table({"k": numbers[::1000], "v": numbers[::1000]}))
+    expected = table.scan(ordered=True).to_arrow()
+    past = table.scan(at=before, ordered=True).to_arrow()
+    columns = table.schema.columns
+    base = store_of(table).tablet(entry_of(table)).disk_rowsets[0].base
+    parts = list(base.parts(columns))
+    assert [part.row_count for part in parts] == [count // 4] * 4
+    read = [pa.record_batch(base.read(part, columns), schema=SCHEMA) for part in parts]
+    assert pa.Table.from_batches(read).equals(pa.table(values, SCHEMA))
+    table.compact()
+    assert table.scan(ordered=True).to_arrow().equals(expected)
+    assert table.scan(at=before, ordered=True).to_arrow().equals(past)

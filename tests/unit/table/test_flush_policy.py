@@ -8,7 +8,7 @@ import pytest
 from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.errors import LockTimeoutError
-from kudulite.table.background import RETRY_SECONDS
+from kudulite.table.environment import RETRY_SECONDS
 from kudulite.table.garbage_collection import GRACE_SECONDS
 from kudulite.table.maintenance import FLUSH_AGE_SECONDS, flush_below, flush_when_needed
 from kudulite.table.row_write import RowWriter

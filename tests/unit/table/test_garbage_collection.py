@@ -8,9 +8,10 @@ import pyarrow as pa
 import pytest
 
 import kudulite
+from kudulite.client import bulk_write
 from kudulite.client.table import Table
-from kudulite.errors import ConflictError
-from kudulite.table import tablet_memory
+from kudulite.errors import ConflictError, StorageError
+from kudulite.table import garbage_collection, tablet_memory
 from kudulite.table.garbage_collection import collect_garbage
 from kudulite.table.stage import collect_staging_garbage
 from kudulite.table.table_store import TableStore
@@ -108,6 +109,28 @@ def test_a_version_that_a_write_pins_stays(table):
     assert store(table).versions() == [8]
 
 
+def test_a_write_collects_garbage_now_and_then(table, monkeypatch):
+    """Only when something is old enough, and an error is not that of the write."""
+    monkeypatch.setattr(bulk_write, "VERSIONS_PER_COLLECTION", 3)
+    table.upsert([{"k": 1, "v": 1}])
+    assert store(table).versions() == [1, 2, 3, 4, 5, 6]
+    age(table.path / "manifest", 2 * HOUR)
+    table.upsert([{"k": 1, "v": 2}])
+    table.upsert([{"k": 1, "v": 3}])
+    assert store(table).versions()[0] == 1
+    table.upsert([{"k": 1, "v": 4}])
+    assert store(table).versions() == [6, 7, 8, 9]
+    age(table.path / "manifest", 2 * HOUR)
+
+    def refuse(_store) -> None:
+        raise StorageError(5, "no disk")
+
+    monkeypatch.setattr(garbage_collection, "collect_garbage", refuse)
+    for value in range(3):
+        table.upsert([{"k": 1, "v": value}])
+    assert dict(stored(table))[1] == 2
+
+
 def pack(found) -> pa.Table:
     """Rows as Arrow."""
     keys, values = zip(*found, strict=True)
@@ -173,9 +196,18 @@ def test_files_that_nobody_refers_to_go_once_they_are_old(table):
     collect_garbage(store(table), HOUR)
     assert files_below(table.path) == before
     assert not strays[3].parent.exists()
-    age(strays[2].parent, 2 * HOUR)  # it changed when it was emptied
-    collect_garbage(store(table), HOUR)
     assert not strays[2].parent.exists()
+
+
+def test_a_new_empty_folder_stays_for_the_rowset_that_begins_in_it(table):
+    """Only one that was just emptied, or is old, goes."""
+    folder = next((table.path / "tablet").iterdir()) / "rowset" / "new"
+    folder.mkdir()
+    collect_garbage(store(table), HOUR)
+    assert folder.exists()
+    age(folder, 2 * HOUR)
+    collect_garbage(store(table), HOUR)
+    assert not folder.exists()
 
 
 def test_a_scan_planned_before_a_collection_is_read_after_it(table):

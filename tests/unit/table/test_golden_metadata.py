@@ -119,6 +119,16 @@ FULL_SUPERBLOCK = Superblock(
     (TombstoneFileMeta(ref("tombstone-1.arrow"), 4, 2, 5, 6),),
 )
 
+BASE = replace(FULL_SUPERBLOCK, file=ref("superblock-full.json", 100_000))
+CHANGED_SUPERBLOCK = replace(
+    FULL_SUPERBLOCK,
+    rowsets=(
+        replace(SMALL_ROWSET, delete_timestamp=90).with_redo((delta("redo-3", 81, 81, 81),)),
+        FULL_ROWSET,
+        replace(SMALL_ROWSET, id="r-3"),
+    ),
+)
+
 VALUES = {
     "manifest-full": FULL_MANIFEST,
     "manifest-first": FIRST_MANIFEST,
@@ -138,6 +148,13 @@ def test_the_golden_file_is_read(name: str):
     """To an equal value."""
     value = VALUES[name]
     assert type(value).decode((GOLDEN / f"{name}.json").read_bytes(), "x") == value
+
+
+def test_the_bytes_of_a_superblock_with_a_base_are_those_of_the_golden_file():
+    """And they are read to an equal value, with the base."""
+    content = (GOLDEN / "superblock-changes.json").read_bytes()
+    assert CHANGED_SUPERBLOCK.encode(BASE) == content
+    assert Superblock.decode(content, "x", lambda ref: BASE) == CHANGED_SUPERBLOCK
 
 
 def test_a_manifest_of_format_version_3_is_read():

@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from kudulite.errors import LockTimeoutError, UsageError
+from kudulite.fs.progress import Screen
 from kudulite.table.maintenance import (
     OPERATIONS_PER_TABLET_MAX,
     compact_table,
@@ -165,12 +166,14 @@ def test_an_error_frees_the_tablet(tmp_path):
     assert len(maintained(table, ["tablet-0"]).operations) == 1
 
 
-def test_each_operation_is_reported_before_it_runs(tmp_path):
-    """For who shows progress."""
+def test_each_operation_is_reported_before_it_runs(tmp_path, monkeypatch):
+    """As progress, inside that of the whole maintenance."""
     table = PaperTable(tmp_path, overlapping())
     seen = []
-    done = maintained(table, ["tablet-0"], report=lambda *found: seen.append(found))
-    assert seen == [(p.tablet_id, p.operation) for p in done.operations]
+    monkeypatch.setattr(Screen, "enter", lambda _screen, call: seen.append(call.text))
+    done = maintained(table, ["tablet-0"])
+    expected = [f"{p.operation.label} in tablet {p.tablet_id}" for p in done.operations]
+    assert seen == [f"maintenance of table {table.name!r}", *expected]
 
 
 def test_compacting_leaves_every_tablet_in_its_best_shape(tmp_path, monkeypatch):

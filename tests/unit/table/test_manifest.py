@@ -107,8 +107,8 @@ def test_a_newer_manifest_is_refused(table):
 
 def test_a_newer_superblock_is_refused():
     """Likewise."""
-    content = b'{"format_version":4,"tablet_id":"a","rowsets":[]}'
-    with pytest.raises(FormatVersionError, match="s.json: superblock of format version 4"):
+    content = b'{"format_version":5,"tablet_id":"a","rowsets":[]}'
+    with pytest.raises(FormatVersionError, match="s.json: superblock of format version 5"):
         Superblock.decode(content, "s.json")
 
 

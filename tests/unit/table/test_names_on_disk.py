@@ -16,12 +16,13 @@ import kudulite
 from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.client.tokens import RowSetToken
-from kudulite.errors import CorruptionError
+from kudulite.errors import CorruptionError, UsageError
 from kudulite.fs.file_system import encode_checked_json
 from kudulite.table.manifest import Manifest
 from kudulite.table.read_request import ReadRequest, RowPlan
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.tablet import Superblock
+from kudulite.tablet.tablet_scan import ChosenRows
 from tests.support.tables.core_tables import altered, environment
 
 SCHEMA = pa.schema([pa.field("k", pa.int64(), False), ("v", pa.int64())])
@@ -279,3 +280,15 @@ def test_a_token_that_travels_as_json_is_checked(rich: Table, path: JsonPath, va
     assert RowSetToken.of_table(plan.folder, body) == token
     with pytest.raises(ValueError, match="expected 1 to 200 ASCII letters"):
         RowSetToken.of_table(plan.folder, with_value(body, path, value))
+
+
+def test_a_token_of_another_rowset_is_refused(rich: Table):
+    """Its version of the tablet does not have the rowset; row ids are in order."""
+    manifest = rich._store.newest()
+    request = ReadRequest(("k",), at=int(rich.current_timestamp()))
+    plan = RowPlan(str(rich.path), manifest.table_id, request, ())
+    known = rich._store.tablet(manifest.tablets[0]).superblock.rowsets[0].id
+    for rows in (ChosenRows("x", False), ChosenRows(known, False, bytes(16))):
+        token = RowSetToken(plan, 0, 0, manifest.tablets[0], (rows,))
+        with pytest.raises(UsageError, match="token"):
+            list(token.open())

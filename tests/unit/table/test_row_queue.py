@@ -2,7 +2,7 @@
 
 import threading
 
-from kudulite.table.background import RowQueue
+from kudulite.table.environment import RowQueue
 
 
 def test_items_are_taken_in_order_and_once():

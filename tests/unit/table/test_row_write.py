@@ -19,7 +19,7 @@ from kudulite.errors import (
 )
 from kudulite.fs.lock import TabletLock
 from kudulite.model.hybrid_time import TIMESTAMP_MAX
-from kudulite.table.background import RowQueue
+from kudulite.table.environment import RowQueue
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.row_effects import RowOperation
 from tests.support.doubles.killing_file_system import HalfFileSystem

@@ -12,7 +12,7 @@ import pytest
 from kudulite.client.table import Table
 from kudulite.errors import LockTimeoutError, RetryableError, RowError, StorageError
 from kudulite.fs.lock import TabletLock
-from kudulite.table.background import RowQueue
+from kudulite.table.environment import RowQueue
 from kudulite.table.row_write import RowWriter, TabletWrite
 from kudulite.tablet.row_effects import RowOperation, RowWriteResult
 from tests.support.doubles.killing_file_system import HalfFileSystem

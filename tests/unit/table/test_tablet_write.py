@@ -7,7 +7,7 @@ import pytest
 from kudulite.client.table import Table
 from kudulite.errors import ConflictError, RetryableError, RowError
 from kudulite.model.encoded_key import encode_key
-from kudulite.table.background import WriteRequest
+from kudulite.table.environment import WriteRequest
 from kudulite.table.row_write import TabletWrite, groups_of
 from kudulite.tablet.row_effects import RowOperation
 from tests.support.tables.core_tables import CoreTables, stored

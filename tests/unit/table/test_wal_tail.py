@@ -253,6 +253,20 @@ def test_a_log_that_was_rolled_by_a_writer_that_died_goes_on_in_the_new_segment(
     assert WalPosition(*read_lock_file(lock_file(table))[1]) > rolled
 
 
+def test_recovery_makes_the_name_of_a_new_segment_durable(core: CoreTables):
+    """Its writer may have died before the fsync of the folder, and rows are written to it now."""
+    table = new_table(core.client())
+    put(table, 1)
+    end = caught_up_memory(store_of(table), entry_of(table))[1].end
+    with WalWriter(FileSystem(), wal_folder(table), end) as log:
+        log.roll()
+    disk = NotingFileSystem()
+    store = fresh(table, file_system=disk)
+    with store.lock(entry_of(store).id) as lock:
+        make_durable(store, entry_of(store), lock)
+    assert disk.steps[-1] == ("fsync", wal_folder(table).name)
+
+
 # -- torn tails and damage
 
 

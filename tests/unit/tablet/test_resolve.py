@@ -1,10 +1,13 @@
-"""Resolving a write: cases of mixed batches that random runs have found."""
+"""Resolving a write: cases of mixed batches that random runs have found, and rows in chunks."""
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 import kudulite
 from kudulite.errors import RowError
+from kudulite.table import stage
+from kudulite.tablet.resolve import RowGather
 from tests.support.tables.core_tables import CoreTables, stored
 
 
@@ -61,3 +64,67 @@ def test_all_null_rows_under_ignore_null_leave_no_trace(table):
     rows = pa.table({"k": pa.array([1], pa.int32()), "a": pa.array([None], pa.int32())})
     assert table.update(rows, ignore_null=True).updated == 1
     assert table.version == version
+
+
+def in_chunks(table: pa.Table, bounds: list[int]) -> pa.Table:
+    """The same rows, cut at the bounds."""
+    ends = [*bounds, table.num_rows]
+    return pa.concat_tables(
+        table.slice(start, stop - start) for start, stop in zip([0, *bounds], ends, strict=True)
+    )
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_rows_gathered_from_chunks_are_those_of_the_joined_table(seed):
+    """Any rows in any order, of each layout of values, with nulls."""
+    random = np.random.default_rng(seed)
+    count = 60
+    is_null = random.random(count) < 0.3
+    rows = pa.table(
+        {
+            "number": pa.array(random.integers(0, 9, count)),
+            "real": pa.array(random.random(count), mask=is_null),
+            "flag": pa.array(random.random(count) < 0.5),
+            "text": pa.array(["x" * n for n in range(count)], mask=is_null),
+            "list": pa.array([[n] * (n % 4) for n in range(count)], mask=is_null),
+        }
+    )
+    gather = RowGather(in_chunks(rows, sorted(random.integers(0, count, 4).tolist())))
+    for numbers in (
+        random.permutation(count)[:40],
+        np.sort(random.permutation(count)[:20]),
+        random.integers(0, count, 10),
+        np.arange(5, 50),
+        np.arange(0),
+    ):
+        for name in rows.column_names:
+            expected = rows.column(name).combine_chunks().take(pa.array(numbers, pa.int64()))
+            assert gather.take(name, numbers).equals(expected), (name, numbers)
+
+
+@pytest.mark.parametrize("options", [{}, {"ignore_null": True}, {"ordering_column": "r"}])
+def test_a_write_of_a_table_in_chunks_is_that_of_one_chunk(core, table, monkeypatch, options):
+    """Inserted and updated rows, defaults, nulls that leave cells alone, and mixed operations."""
+    monkeypatch.setattr(stage, "CHUNK_ROWS_MIN", 1)
+    monkeypatch.setattr(stage, "STAGE_BYTES_MAX", 16)
+    random = np.random.default_rng(3)
+    keys = random.integers(0, 30, 50)
+    rows = pa.table(
+        {
+            "k": pa.array(keys, pa.int32()),
+            "a": pa.array(keys, pa.int32(), mask=random.random(50) < 0.4),
+            "r": pa.array(random.integers(0, 1000, 50), pa.int32()),
+        }
+    )
+    other = core.client("other").create_table("t", table.schema)
+    other.insert([{"k": k, "a": k, "d": k, "r": k} for k in range(4)])
+    if "ordering_column" in options:
+        kinds = pa.array(random.choice(["upsert", "delete"], 50))
+        rows = rows.append_column("op", pa.chunked_array([kinds]))
+        options = {**options, "operation_column": "op"}
+        table.apply(rows, **options)
+        other.apply(in_chunks(rows, [7, 7, 20, 41]), **options)
+    else:
+        table.upsert(rows, **options)
+        other.upsert(in_chunks(rows, [7, 7, 20, 41]), **options)
+    assert stored(other) == stored(table)

@@ -16,8 +16,9 @@ from typer.testing import CliRunner
 
 import kudulite
 from kudulite.errors import OptionError
+from kudulite.fs.progress import Progress, byte_text
 from kudulite.tools.cli import app, run
-from kudulite.tools.output import Progress, byte_text, json_text
+from kudulite.tools.output import json_text
 from tests.support.command_line import error, output, value
 
 SCHEMA = pa.schema(
@@ -324,3 +325,14 @@ def test_list_refuses_a_table(table):
     """A person who typed the folder of a table hears what it is."""
     words = " ".join(output("list", table.path, status=2).replace("│", "").split())
     assert "is a table, not a directory of tables" in words
+
+
+def test_metrics_prints_the_statistics_of_tables_as_openmetrics(table):
+    """Each figure once, with a sample of each table."""
+    lines = output("metrics", table.path, table.path).splitlines()
+    label = f'{{table="{table.name}",path="{table.path}"}}'
+    count = table.live_row_count
+    assert lines.count(f"kudulite_table_live_row_count{label} {count}") == 2
+    assert lines.count("# TYPE kudulite_table_live_row_count gauge") == 1
+    assert "# UNIT kudulite_table_ancient_history_mark_seconds seconds" in lines
+    assert lines[-1] == "# EOF"

@@ -83,6 +83,42 @@ def test_an_append_is_one_write_and_one_fsync(folder: Path):
         assert steps.steps == made
 
 
+def test_a_folder_that_a_killed_process_has_made_becomes_durable(folder: Path):
+    """It is there, but its name may not outlive a power failure, and all rows with it."""
+    folder.mkdir()
+    steps = RecordingFileSystem()
+    with WalWriter(steps, folder) as writer:
+        writer.append(one(1))
+    assert steps.steps[0] == ("fsync", folder.parent.name)
+
+
+class UnsyncedName(RecordingFileSystem):
+    """Refuses to sync the names of a log, until it `is_well`."""
+
+    is_well = True
+
+    def before(self, operation: str, path: Path) -> None:
+        """Note a step, or refuse it."""
+        if not self.is_well and (operation, path.name) == ("fsync", "wal"):
+            raise StorageError(errno.EIO, "the disk has a bad day")
+        super().before(operation, path)
+
+
+def test_a_segment_whose_name_was_not_synced_is_synced_later(folder: Path):
+    """Before a frame in it is acknowledged: the file is there, but a power failure may take it."""
+    steps = UnsyncedName()
+    with WalWriter(steps, folder) as writer:
+        writer.append(one(1))
+        steps.is_well = False
+        with pytest.raises(StorageError):
+            writer.roll()
+        steps.is_well = True
+        steps.steps.clear()
+        writer.append(one(2))
+    assert ("fsync", "wal") in steps.steps
+    assert stamps(folder) == [1, 2]
+
+
 def test_a_segment_grows_in_steps_ahead_of_its_frames(folder: Path):
     """By zeros, which are no frames, and which only the last segment has."""
     with WalWriter(FileSystem(), folder, segment_bytes_max=1500, padding_bytes=1000) as writer:

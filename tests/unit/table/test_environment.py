@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from kudulite.errors import StorageError
-from kudulite.table import background
-from kudulite.table.background import BackgroundWork
+from kudulite.table import environment
+from kudulite.table.environment import BackgroundWork
 
 WAIT_SECONDS = 60.0
 
@@ -100,9 +100,9 @@ def test_a_piece_that_fails_is_done_again_later(error, caplog: pytest.LogCapture
     desk.schedule("b", delay_seconds=0)
     assert desk.look() == ["try", "b"]
     assert str(error) in caplog.text
-    desk.seconds = background.RETRY_SECONDS / 2
+    desk.seconds = environment.RETRY_SECONDS / 2
     assert desk.look() == []
-    desk.seconds = background.RETRY_SECONDS
+    desk.seconds = environment.RETRY_SECONDS
     assert desk.look() == ["try"]
     desk.seconds *= 3
     assert desk.look() == []
@@ -128,7 +128,7 @@ def test_a_thread_that_cannot_be_had_is_started_by_the_next_piece(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     """At the limit of threads, or as the interpreter ends: it is logged and nothing is lost."""
-    caplog.set_level(logging.INFO, background.__name__)
+    caplog.set_level(logging.INFO, environment.__name__)
     desk = Desk()
 
     def refuse(_: threading.Thread) -> None:
@@ -170,7 +170,7 @@ def test_run_now_raises_and_keeps_what_is_not_done():
     with pytest.raises(StorageError, match="no disk"):
         desk.work.run_now(lambda key: True)
     assert desk.look() == ["a"]
-    desk.seconds = background.RETRY_SECONDS
+    desk.seconds = environment.RETRY_SECONDS
     assert desk.look() == ["b", "c"]
 
 

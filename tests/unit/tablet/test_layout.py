@@ -1,11 +1,18 @@
 """Layouts drawn as text and as a picture: widths are shares of the bytes, fills say the state."""
 
 import struct
+import xml.etree.ElementTree as ET
 import zlib
 
 import numpy as np
 
-from kudulite.tools.commands_look import encode_png, layout_png, layout_text, tablet_layout
+from kudulite.tablet.layout import (
+    TableLayout,
+    encode_png,
+    layout_png,
+    layout_text,
+    tablet_layout,
+)
 from tests.support.doubles.simulated_upkeep import delta_file, rowset
 
 
@@ -79,3 +86,19 @@ def decoded(content: bytes) -> np.ndarray:
     rows = np.frombuffer(zlib.decompress(chunks[b"IDAT"]), np.uint8).reshape(height, 1 + 3 * width)
     assert not rows[:, 0].any()
     return rows[:, 1:].reshape(height, width, 3)
+
+
+def test_a_notebook_shows_the_picture_and_print_the_text():
+    """A bar of the SVG for each rowset, with its keys in a title; nothing needs a library."""
+    metas = [rowset(0, 9, 3 << 20, 5000), rowset(5, 14, redo=[delta_file()])]
+    found = TableLayout((tablet_layout("<t>", metas),))
+    picture = ET.fromstring(found.to_svg(400))
+    bars = [each for each in picture if each.tag.endswith("rect")]
+    assert [bar.get("fill") for bar in bars] == ["rgb(46, 125, 50)", "rgb(239, 108, 0)"]
+    assert float(bars[1].get("x")) + float(bars[1].get("width")) <= 400
+    assert "5,000 rows" in bars[0][0].text and bars[0][0].text.startswith("keys ")
+    waiting = TableLayout((tablet_layout("t", (), 4000),))
+    assert repr(waiting).endswith("0 rowsets, height 0.00; 4,000 rows in memory are not drawn")
+    assert found.to_svg() in found._repr_html_() and "with updates" in found._repr_html_()
+    assert repr(found).splitlines() == list(layout_text(found.tablets, 60))
+    assert decoded(found.to_png(100)).shape[1] == 120

@@ -1,7 +1,8 @@
-"""Threads that work for others: scheduled background work, and group commit of row writes.
+"""The environment of a table: the parts that all tables of a client share.
 
-`BackgroundWork` runs each piece once, when it is due. `RowQueue` lets the first thread that gets
-the turn write the requests of all that wait:
+A client makes one `Environment` and hands it down; `default_environment` is the one of the process.
+Two parts are threads that work for others. `BackgroundWork` runs each piece once, when it is due.
+`RowQueue` lets the first thread that gets the turn write the requests of all that wait:
 
     add(mine); with turn: if mine still waits, take_all() and write them together
     discard(mine) at the end, in case an error or an interrupt came before the turn
@@ -18,19 +19,30 @@ tablet lock of their own, and so take turns as processes do.
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from weakref import WeakValueDictionary
 
+from kudulite.basefile.block_cache import BlockCache, block_cache_bytes
 from kudulite.errors import KuduliteError, RetryableError
+from kudulite.fs.file_system import FileSystem
 from kudulite.fs.lock import TabletLock
+from kudulite.model.hybrid_time import Clock
 from kudulite.table.manifest import Manifest
+from kudulite.table.metrics import TableMetrics
+from kudulite.tablet.mem_stores import MemStores
 from kudulite.tablet.row_effects import NO_COUNTS, RowOperation, RowWriteFailure, WriteCounts
 
 RETRY_SECONDS = 10.0
+SMALL_WRITE_ROWS_MAX = 1000
+FLUSH_BYTES = 64 << 20
+
+TabletKey = tuple[str, str, int]
 
 _log = logging.getLogger(__name__)
 
@@ -217,3 +229,37 @@ class RowQueue:
             was_waiting = len(left) < len(self._waiting)
             self._waiting = left
         return was_waiting
+
+
+@dataclass(frozen=True)
+class Environment:
+    """The parts that a client hands down to all tables it opens."""
+
+    file_system: FileSystem
+    clock: Clock
+    cache: BlockCache
+    lock_timeout_seconds: float = 60.0
+    # Arrow batches up to this many rows, all of one tablet, go through its log (bulk_write.py).
+    small_write_rows_max: int = SMALL_WRITE_ROWS_MAX
+    # Memory of a tablet's unflushed rows from which on it is flushed.
+    flush_bytes: int = FLUSH_BYTES
+    # By `TableStore.tablet_key`: the newest memory with its superblock's name, and the threads
+    # that wait to write rows. `TableStore.forget` removes both with the superblock.
+    memories: dict[TabletKey, tuple[str, MemStores | None]] = field(default_factory=dict)
+    row_queues: dict[TabletKey, RowQueue] = field(default_factory=dict)
+    metrics: dict[str, TableMetrics] = field(default_factory=dict)
+    # Sessions of this process that have held rows of its tables, by `id`.
+    sessions: WeakValueDictionary[int, object] = field(default_factory=WeakValueDictionary)
+    background: BackgroundWork = field(default_factory=BackgroundWork)
+    # Whether tablets are maintained after this process wrote to them, and the thread that does it.
+    is_maintaining: bool = False
+    maintenance: BackgroundWork = field(default_factory=BackgroundWork)
+
+
+@functools.cache
+def default_environment() -> Environment:
+    """Return the process's environment, made at first use.
+
+    Scan tokens and bulk writes that arrive from another process open their table with it.
+    """
+    return Environment(FileSystem(), Clock(), BlockCache(block_cache_bytes()))

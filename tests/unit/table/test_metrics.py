@@ -1,0 +1,115 @@
+"""Metrics: what a process has done with a table, and figures as OpenMetrics text."""
+
+import logging
+
+import pytest
+
+import kudulite
+from kudulite.client import bulk_write
+from kudulite.table.metrics import Family, TableMetrics, openmetrics
+from tests.support.tables.core_tables import CoreTables
+
+
+@pytest.fixture
+def table(core: CoreTables) -> kudulite.Table:
+    """An empty table of one tablet."""
+    builder = kudulite.schema_builder()
+    builder.add_column("k", kudulite.int64, nullable=False)
+    builder.add_column("v", kudulite.int64)
+    builder.set_primary_keys(["k"])
+    return core.client().create_table("t", builder.build())
+
+
+def rows(count: int, value: int = 0) -> list[dict[str, int]]:
+    """Rows with the keys from 0 on."""
+    return [{"k": k, "v": value} for k in range(count)]
+
+
+def test_writes_flushes_compactions_and_reads_are_counted(table):
+    """Rows by outcome; times only rise."""
+    for value in range(4):
+        table.upsert(rows(5, value))
+    table.insert_ignore(rows(6))
+    table.delete(where="k = 5")
+    found = table.metrics
+    assert (found.bulk_writes, found.rows_inserted, found.rows_updated) == (6, 6, 15)
+    assert (found.rows_deleted, found.rows_ignored) == (1, 5)
+    assert found.bulk_write_seconds > 0 and found.log_writes == 0
+    before = found.scans
+    assert table.scan().to_arrow().num_rows == 5
+    assert table.get(1) == {"k": 1, "v": 3}
+    table.compact()
+    table.maintain(0, 0)
+    found = table.metrics
+    assert (found.scans - before, found.gets) == (1, 1) and found.rows_scanned >= 5
+    assert found.compactions > 0 and found.compaction_bytes_written > 0
+    assert found.garbage_files_removed > 0
+    assert found.block_cache.hit_count > 0
+
+
+def test_row_writes_are_counted_with_their_log(table):
+    """One record for each flush of the session; a memory flush moves them to a rowset."""
+    session = kudulite.Session("manual")
+    for row in rows(3):
+        session.apply(table.new_insert(row))
+    session.flush()
+    session.apply(table.new_delete({"k": 1}))
+    session.flush()
+    assert table.flush() == 1
+    found = table.metrics
+    assert (found.log_writes, found.rows_inserted, found.rows_deleted) == (2, 3, 1)
+    assert found.log_bytes > 0 and found.log_write_seconds > 0
+    assert (found.flushes, found.bulk_writes) == (1, 0)
+
+
+def test_metrics_are_of_the_table_in_this_process(table, core):
+    """All objects of the table share them, and another table has its own."""
+    table.upsert(rows(2))
+    client = kudulite.connect(core.root / "root")
+    other = client.create_table("u", table.schema)
+    assert other.metrics.rows_inserted == 0
+    again = client.table("u")
+    again.upsert(rows(2))
+    assert other.metrics.rows_inserted == 2
+    kept = other.metrics
+    again.upsert(rows(3))
+    assert (kept.rows_inserted, other.metrics.rows_inserted) == (2, 3)
+    client.close()
+
+
+def test_the_text_is_openmetrics():
+    """Types, units, meanings, labels with escapes, and the end."""
+    samples = [({"table": 'a"\\\n'}, 2), ({}, 0.5)]
+    text = openmetrics([Family("log_bytes", "counter", "about it", samples)])
+    assert text.splitlines() == [
+        "# TYPE kudulite_log_bytes counter",
+        "# UNIT kudulite_log_bytes bytes",
+        "# HELP kudulite_log_bytes about it",
+        'kudulite_log_bytes_total{table="a\\"\\\\\\n"} 2',
+        "kudulite_log_bytes_total 0.5",
+        "# EOF",
+    ]
+
+
+def test_every_counter_is_in_the_text(table):
+    """With the table as its label; HTML and text show the same figures."""
+    table.upsert(rows(2))
+    found = table.metrics
+    text = found.to_openmetrics()
+    assert 'kudulite_rows_inserted_total{table="t"} 2\n' in text
+    assert "# TYPE kudulite_block_cache_bytes gauge" in text and text.endswith("# EOF\n")
+    names = [name for name in vars(TableMetrics()) if name not in ("table", "block_cache")]
+    assert all(f"# TYPE kudulite_{name} counter\n" in text for name in names)
+    assert "rows_inserted: 2" in str(found)
+    assert "<th>rows_inserted</th>" in found._repr_html_()
+
+
+def test_a_slow_commit_is_one_line_in_the_log(table, monkeypatch, caplog):
+    """With the table, the operation and its time; others are not mentioned."""
+    with caplog.at_level(logging.WARNING, "kudulite"):
+        table.upsert(rows(1))
+        assert caplog.messages == []
+        monkeypatch.setattr(bulk_write, "SLOW_COMMIT_SECONDS", 0.0)
+        table.upsert(rows(2))
+    (line,) = caplog.messages
+    assert line.startswith("table 't': commit of write ") and "(upsert) took 0." in line
