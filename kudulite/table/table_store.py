@@ -301,9 +301,11 @@ class TableStore:
             tablet = Tablet.open(superblock, folder, self.cache)
             return tablet, tablet.nbytes
 
-        key = self._manifest_folder, entry.superblock.name
-        opened: Tablet = self.cache.get_or_load(key, load)
+        opened: Tablet = self.cache.get_or_load(self._cache_key(entry.superblock), load)
         return opened
+
+    def _cache_key(self, superblock: FileRef) -> tuple[str, str]:
+        return self._manifest_folder, superblock.name
 
     def tablet_folder(self, tablet_id: str) -> Path:
         """Return a tablet's folder."""
@@ -457,11 +459,17 @@ class TableStore:
         return entry
 
     def write_superblock(self, superblock: Superblock, old: TabletEntry | None = None) -> FileRef:
-        """Write a superblock, durable but for its name; its base may be that of `old`, durable."""
-        before = None if old is None else self.tablet(old).superblock
-        name = f"superblock-{uuid.uuid4().hex}.json"
-        path = self.tablet_folder(superblock.tablet_id) / name
-        return self.file_system.write_file(path, superblock.encode(before))
+        """Write a superblock, durable but for its name; its base may be that of `old`, durable.
+
+        The tablet that it describes is kept in the cache, as the next operation will want it.
+        """
+        content, base = superblock.encode(None if old is None else self.tablet(old).superblock)
+        folder = self.tablet_folder(superblock.tablet_id)
+        ref = self.file_system.write_file(folder / f"superblock-{uuid.uuid4().hex}.json", content)
+        written = replace(superblock, file=ref, base=base)
+        tablet = Tablet.open(written, folder, self.cache)
+        self.cache.put(self._cache_key(ref), tablet, tablet.nbytes)
+        return ref
 
     def with_superblock(
         self, entry: TabletEntry, superblock: Superblock, timestamp: int

@@ -273,8 +273,8 @@ class Superblock:
     def _places(self) -> dict[str, int]:
         return {rowset.id: place for place, rowset in enumerate(self.rowsets)}
 
-    def encode(self, before: Superblock | None = None) -> bytes:
-        """Return the content of a new file; `before` was read from the file that it replaces.
+    def encode(self, before: Superblock | None = None) -> tuple[bytes, Superblock | None]:
+        """Return the content of a new file and its base; `before` is of the file that it replaces.
 
         The base is the nearest of `before` and its bases that makes a file of less than its half.
         """
@@ -284,7 +284,7 @@ class Superblock:
                 break
             content = self._encode_changes(base, base.file)
             if content is not None and 2 * len(content) < base.file.length:
-                return content
+                return content, base
             base = base.base
         form: dict[str, object] = {
             "format_version": _VERSION_WITHOUT_TOMBSTONES,
@@ -295,7 +295,7 @@ class Superblock:
         if self.tombstones:
             form["format_version"] = _VERSION_WITHOUT_BASE
             form["tombstones"] = [file.to_json() for file in self.tombstones]
-        return json.dumps(form, separators=(",", ":")).encode()
+        return json.dumps(form, separators=(",", ":")).encode(), None
 
     def _encode_changes(self, base: Superblock, ref: FileRef) -> bytes | None:
         """Return the content of a file with this base, or None.

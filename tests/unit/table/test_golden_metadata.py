@@ -140,7 +140,8 @@ VALUES = {
 @pytest.mark.parametrize("name", VALUES)
 def test_the_bytes_are_those_of_the_golden_file(name: str):
     """Order of keys, spelling of values, absent fields: nothing may differ."""
-    assert VALUES[name].encode() == (GOLDEN / f"{name}.json").read_bytes()
+    value, content = VALUES[name], (GOLDEN / f"{name}.json").read_bytes()
+    assert value.encode() == ((content, None) if isinstance(value, Superblock) else content)
 
 
 @pytest.mark.parametrize("name", VALUES)
@@ -153,7 +154,7 @@ def test_the_golden_file_is_read(name: str):
 def test_the_bytes_of_a_superblock_with_a_base_are_those_of_the_golden_file():
     """And they are read to an equal value, with the base."""
     content = (GOLDEN / "superblock-changes.json").read_bytes()
-    assert CHANGED_SUPERBLOCK.encode(BASE) == content
+    assert CHANGED_SUPERBLOCK.encode(BASE) == (content, BASE)
     assert Superblock.decode(content, "x", lambda ref: BASE) == CHANGED_SUPERBLOCK
 
 

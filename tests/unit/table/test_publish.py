@@ -3,18 +3,23 @@
 import dataclasses
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 import kudulite
+from kudulite.basefile.block_cache import BlockCache
 from kudulite.client.table import Table
 from kudulite.errors import ConflictError, CorruptionError, StorageError
+from kudulite.fs.file_system import FileSystem
 from kudulite.table import table_store
 from kudulite.table.garbage_collection import collect_garbage
 from kudulite.table.manifest import Manifest, Origin, manifest_name
 from kudulite.table.table_store import TableStore, publish_next
+from kudulite.tablet import tablet
+from kudulite.tablet.tablet import read_superblock
 from tests.support.tables.core_tables import CoreTables, environment
 
 SCHEMA = pa.schema([("k", pa.int32()), ("v", pa.int32())])
@@ -397,3 +402,33 @@ def test_a_pinned_version_is_read_again_unless_its_file_is_the_one_seen(store):
     other(store, "next")
     assert store.newest().version == seen.version + 1
     assert store.pinned_version(seen.version, crc32) == seen
+
+
+def test_a_writer_keeps_the_tablet_as_a_reader_finds_it_on_disk(core, monkeypatch):
+    """Rowsets, base and file of each superblock, after each kind of operation."""
+    monkeypatch.setattr(tablet, "BASE_BYTES_MIN", 0)
+    client = core.client()
+    table = client.create_table("t", SCHEMA, primary_key="k", hash_partitions=[(["k"], 2)])
+    session = client.new_session()
+    depths = set()
+
+    def by_row() -> None:
+        session.apply(table.new_upsert({"k": 5, "v": 0}))
+        session.flush()
+        table.flush()
+
+    def insert(first: int) -> None:
+        table.insert([{"k": k, "v": 0} for k in range(first, 100, 30)])
+
+    steps = [partial(insert, first) for first in range(20)]
+    steps += [lambda: table.update([{"k": 3, "v": 1}, {"k": 4, "v": 1}]), by_row, table.compact]
+    for step in (*steps, lambda: table.delete([{"k": 3}]), lambda: table.maintain(0, 0)):
+        step()
+        manifest = table._store.newest()
+        for entry in manifest.tablets:
+            kept = table._store.cache.get(table._store._cache_key(entry.superblock)).superblock
+            folder = table._store.tablet_folder(entry.id)
+            read = read_superblock(FileSystem(), folder, entry.superblock, BlockCache(1 << 20))
+            assert (kept, kept.file, kept.base_refs) == (read, read.file, read.base_refs)
+            depths.add(len(kept.base_refs))
+    assert max(depths) >= 2
