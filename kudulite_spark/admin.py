@@ -50,12 +50,14 @@ def create_table(
     primary_key: str | Sequence[str] | None = None,
     hash_partitions: Sequence[tuple[Sequence[str], int]] | None = None,
     range_partitions: Mapping[str, Any] | None = None,
+    owner: str | None = None,
+    comment: str | None = None,
 ) -> Table:
     """Make an empty table in the directory `path` and return it.
 
     `schema` is a Spark schema or its DDL text (`"id BIGINT, name VARCHAR(20)"`), an Arrow schema,
     or a kudulite schema, which has its own primary key. A relative path means the same table as in
-    load(). Raises TableExistsError."""
+    load(). `owner` and `comment` are texts. Raises TableExistsError."""
     place = absolute_path(path, start_directory(spark))
     client, name = catalog_of(place)
     if isinstance(schema, str):
@@ -68,6 +70,8 @@ def create_table(
         primary_key=primary_key,
         hash_partitions=hash_partitions,
         range_partitions=range_partitions,
+        owner=owner,
+        comment=comment,
     )
 
 

@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import StructType
 
 from kudulite import Client, Key, Partitioning, Schema, Table, open_table
-from kudulite.errors import NotSupportedError, OptionError
+from kudulite.errors import OptionError
 from kudulite_spark.admin import repartition_for
 from kudulite_spark.kudu_options import PREFIX, table_path
 from kudulite_spark.options import absolute_path, catalog_of
@@ -67,7 +67,7 @@ _SOURCE_NAMES = {"faultTolerantScanner": "faultTolerantScan", "repartitionSort":
 
 
 class CreateTableOptions:
-    """The partitions and the retention of a new table.
+    """The partitions, retention, owner and comment of a new table.
 
     Every method returns the options and has a second name in Python's spelling. A bound is a
     value, a tuple, or a dict by column; None is unbounded.
@@ -76,6 +76,8 @@ class CreateTableOptions:
     def __init__(self) -> None:
         self._partitioning = Partitioning()
         self._retention_seconds: int | None = None
+        self._owner: str | None = None
+        self._comment: str | None = None
 
     def addHashPartitions(
         self, columns: str | Sequence[str], buckets: int, seed: int = 0
@@ -115,12 +117,14 @@ class CreateTableOptions:
         return self
 
     def setOwner(self, owner: str) -> CreateTableOptions:
-        """Raise NotSupportedError: files have owners, tables do not."""
-        raise NotSupportedError(f"setOwner({owner!r}): a table has no owner; see chown")
+        """Name the table's owner, in at most 128 bytes; nothing is enforced by it."""
+        self._owner = owner
+        return self
 
     def setComment(self, comment: str) -> CreateTableOptions:
-        """Raise NotSupportedError: columns have comments, tables do not."""
-        raise NotSupportedError(f"setComment({comment!r}): a table has no comment; columns have")
+        """Set the table's comment, at most 256 bytes."""
+        self._comment = comment
+        return self
 
     def setExtraConfigs(self, extraConfigs: Mapping[str, str]) -> CreateTableOptions:
         """Set `kudu.table.history_max_age_sec`, the retention. OptionError for anything else."""
@@ -145,7 +149,9 @@ class CreateTableOptions:
 
     def make(self, client: Client, name: str, schema: Schema) -> Table:
         """Make the table."""
-        table = client.create_table(name, schema, self._partitioning)
+        table = client.create_table(
+            name, schema, self._partitioning, owner=self._owner, comment=self._comment
+        )
         if self._retention_seconds is None:
             return table
         alterer = client.new_table_alterer(table)

@@ -174,6 +174,8 @@ def _head(table: Table, manifest: Manifest, moment: Timestamp, parent: Backup | 
         row_count=table.scan(at=moment).count(),
         parent=None if parent is None else parent.id,
         parent_crc32=None if parent is None else parent.crc32,
+        owner=manifest.owner,
+        comment=manifest.comment,
     )
 
 

@@ -24,6 +24,9 @@ have equal sums; different tables have equal sums with a probability of 2**-64. 
 protection against rows that are forged on purpose. Floats count by their bits: NaN equals itself,
 and -0.0 differs from 0.0.
 
+Format version 2 of a plan and a backup has optional members that older software does not know. It
+is written only for a table that uses one of them, as in a table's manifest.
+
 **Invariants**: (1) a folder with manifest.json is a finished backup and never changes; (2) `start`
 of an incremental backup is `moment` of its parent, and `parent_crc32` is the checksum of the
 parent's manifest; a full backup starts at 0 and has no parent.
@@ -59,7 +62,7 @@ from kudulite.model.key_hash import RaggedBytes
 from kudulite.model.schema import Schema
 from kudulite.table.partition import PartitionSchema, placed_schema
 
-FORMAT_VERSION = 1
+FORMAT_VERSION, FORMAT_VERSION_WITHOUT_OPTIONS = 2, 1
 MANIFEST_NAME, PLAN_NAME, LOCK_NAME = "manifest.json", "plan.json", "lock"
 
 _EPOCH = datetime.datetime(1970, 1, 1)
@@ -148,6 +151,8 @@ class BackupHead(JsonForm):
     row_count: int
     parent: Annotated[str | None, Stored(name="parent's backup id")] = None
     parent_crc32: int | None = None
+    owner: Annotated[str | None, Stored(may_be_none=True)] = None
+    comment: Annotated[str | None, Stored(may_be_none=True)] = None
 
     @property
     def is_full(self) -> bool:
@@ -161,7 +166,9 @@ class BackupHead(JsonForm):
 
     def encode_head(self, form: dict[str, Any]) -> bytes:
         """Return the content of a file that begins with this head and holds `form`."""
-        head = {"format_version": FORMAT_VERSION, "id": self.id, "kind": self.kind}
+        is_newest = self.owner is not None or self.comment is not None
+        version = FORMAT_VERSION if is_newest else FORMAT_VERSION_WITHOUT_OPTIONS
+        head = {"format_version": version, "id": self.id, "kind": self.kind}
         return encode_checked_json({**head, **form})
 
 
@@ -210,7 +217,8 @@ class PieceResult(JsonForm):
 
     def encode(self) -> bytes:
         """Return the content of piece-….json."""
-        return encode_checked_json({"format_version": FORMAT_VERSION, **self.to_json()})
+        form = {"format_version": FORMAT_VERSION_WITHOUT_OPTIONS, **self.to_json()}
+        return encode_checked_json(form)
 
     @staticmethod
     def decode(content: bytes, source: str) -> PieceResult:
@@ -228,9 +236,9 @@ def readable_body(content: bytes, source: str, what: str) -> Iterator[dict[str, 
     """
     body = decode_checked_json(content, source, what)
     version = body.get("format_version")
-    if version != FORMAT_VERSION:
+    if version not in range(1, FORMAT_VERSION + 1):
         raise FormatVersionError(
-            f"{source}: backup of format version {version}, known: {FORMAT_VERSION};"
+            f"{source}: backup of format version {version}, known: 1 to {FORMAT_VERSION};"
             " upgrade kudulite to read it"
         )
     with readable(source, what):

@@ -257,8 +257,11 @@ class RestoreJob(LockedJob):
         """Give the hidden table the schema, partitioning and retention of a backup."""
         backup, manifest = self._chain[place], self._hidden.newest()
         stale = stale_ranges(self._chain[place - 1], backup) if place else frozenset()
-        now = (manifest.schema, manifest.partition, manifest.history_seconds)
-        if not stale and now == (backup.schema, backup.partition, backup.history_seconds):
+        now, then = (
+            (of.schema, of.partition, of.history_seconds, of.owner, of.comment)
+            for of in (manifest, backup)
+        )
+        if not stale and now == then:
             return
 
         def altered(draft: TableDraft) -> TableDraft:
@@ -268,6 +271,8 @@ class RestoreJob(LockedJob):
                 range_columns=backup.partition.range_columns,
                 ranges=backup.partition.ranges,
                 history_seconds=backup.history_seconds,
+                owner=backup.owner,
+                comment=backup.comment,
                 dropped=stale & frozenset(draft.ranges),
             )
 

@@ -35,15 +35,20 @@ from kudulite.model.schema import Schema, schema_from_arrow
 from kudulite.table.environment import Environment, default_environment
 from kudulite.table.folder import check_has_no_lost_table, listed_versions, path_of
 from kudulite.table.maintenance import flush_below
+from kudulite.table.manifest import checked_comment, checked_owner
 from kudulite.table.table_store import TableStore
 
-_CREATE_PARAMETERS = ("partitioning", "primary_key", "hash_partitions", "range_partitions")
+_CREATE_PARAMETERS = (
+    "partitioning",
+    "primary_key",
+    "hash_partitions",
+    "range_partitions",
+    "owner",
+    "comment",
+)
 # Parameters of kudu-python, and the way here.
-_NO_OWNER = "a table has no owner: the permissions of its directory say who may read and write"
 _OTHER_WORDS = {
     **dict.fromkeys(("n_replicas", "num_replicas"), "tables are not replicated; leave it out"),
-    "owner": _NO_OWNER,
-    "comment": "a table has no comment; columns have",
     "table_name": "it is called name",
 }
 
@@ -199,6 +204,8 @@ class Client:
         primary_key: Sequence[str] | str | None = None,
         hash_partitions: Sequence[tuple[Sequence[str], int]] | None = None,
         range_partitions: Mapping[str, Any] | None = None,
+        owner: str | None = None,
+        comment: str | None = None,
         **unknown: Never,
     ) -> Table:
         """Create an empty table of a kudulite schema, or of an Arrow schema with its `primary_key`.
@@ -207,7 +214,10 @@ class Client:
         column names and types are used. Timestamps of any unit become microseconds.
 
         Partitions are given by `partitioning`, or as `hash_partitions` [(columns, buckets), …] and
-        `range_partitions` {"columns": […], "bounds": [[lower, upper], …]}. Raises SchemaError, and
+        `range_partitions` {"columns": […], "bounds": [[lower, upper], …]}.
+
+        `owner` (at most 128 bytes) and `comment` (256 bytes) are shown and not enforced: the
+        permissions of the directory say who may read and write. Raises SchemaError, and
         TableExistsError.
         """
         _refuse_unknown(name, unknown)
@@ -233,7 +243,9 @@ class Client:
                 f"table {name!r}: partitioning is {partitioning!r}, expected a"
                 " kudulite.Partitioning; for buckets write hash_partitions=[(['id'], 4)]"
             )
-        store.create(schema, partitioning.build(schema))
+        owner = None if owner is None else checked_owner(owner)
+        comment = None if comment is None else checked_comment(comment)
+        store.create(schema, partitioning.build(schema), owner, comment)
         remove_trash(self.root, self._environment.file_system)
         return Table(store)
 

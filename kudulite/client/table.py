@@ -157,6 +157,16 @@ class Table(BatchOperations, RowOperations):
         return self._store.newest().table_id
 
     @property
+    def owner(self) -> str:
+        """The name of the table's owner, empty if it has none; nothing is enforced by it."""
+        return self._store.newest().owner or ""
+
+    @property
+    def comment(self) -> str:
+        """The table's comment, empty if it has none."""
+        return self._store.newest().comment or ""
+
+    @property
     def num_columns(self) -> int:
         """Number of columns."""
         return len(self._store.newest().schema)

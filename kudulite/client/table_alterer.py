@@ -112,12 +112,14 @@ class TableAlterer:
         return self
 
     def set_owner(self, new_owner: str) -> TableAlterer:
-        """Raise NotSupportedError: files have owners, tables have not."""
-        raise NotSupportedError(f"table {self._table.name!r}: a table has no owner; see chown")
+        """Name the table's owner, in at most 128 bytes. It is a text: nothing is enforced by it."""
+        self._steps.append(lambda draft: draft.set_owner(new_owner))
+        return self
 
     def set_comment(self, new_comment: str) -> TableAlterer:
-        """Raise NotSupportedError: columns have comments, tables have not."""
-        raise NotSupportedError(f"table {self._table.name!r}: only columns have comments")
+        """Set the table's comment, at most 256 bytes; an empty one removes it."""
+        self._steps.append(lambda draft: draft.set_comment(new_comment))
+        return self
 
     def alter(self) -> Table:
         """Apply the steps, all or none, and return the table.

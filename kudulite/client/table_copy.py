@@ -94,7 +94,7 @@ def empty_copy(source: TableStore, path: Path) -> tuple[TableStore, TableStore, 
         manifest = source.newest()
         if len(manifest.partitions_at(moment)) == 1:
             break  # else a range was dropped since, with rows
-    hidden.create(manifest.schema, manifest.partition)
+    hidden.create(manifest.schema, manifest.partition, manifest.owner, manifest.comment)
     seconds = manifest.history_seconds
     alter_table(hidden, [lambda draft: draft.keep_history(seconds)])
     return hidden, target, moment

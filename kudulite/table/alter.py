@@ -1,4 +1,4 @@
-"""Alteration of a table: another schema, range partitions or retention, in one new version.
+"""Alteration of a table: schema, range partitions, retention, owner, comment, in one version.
 
     1  take the locks of all tablets         no commit is under way, none can begin
     2  flush the tablets' logs               their records have the old schema
@@ -37,7 +37,14 @@ from kudulite.errors import KuduliteError, NotSupportedError, SchemaError, Usage
 from kudulite.fs.lock import TabletLock
 from kudulite.model.schema import Column, Schema
 from kudulite.table.history import ancient_history_mark, is_mark_still_valid
-from kudulite.table.manifest import DroppedRange, Manifest, Origin, TabletEntry
+from kudulite.table.manifest import (
+    DroppedRange,
+    Manifest,
+    Origin,
+    TabletEntry,
+    checked_comment,
+    checked_owner,
+)
 from kudulite.table.partition import PartitionSchema, RangePartition, TabletPartition
 from kudulite.table.table_store import TableStore, publish_alone, publish_next
 from kudulite.table.tablet_memory import flushed_under_locks
@@ -51,14 +58,22 @@ class TableDraft:
     range_columns: tuple[str, ...]
     ranges: tuple[RangePartition, ...]
     history_seconds: int
+    owner: str | None = None
+    comment: str | None = None
     dropped: frozenset[RangePartition] = frozenset()
 
     @staticmethod
     def of(manifest: Manifest) -> TableDraft:
         """Return the draft of a version as it is."""
         partition = manifest.partition
-        columns, ranges = partition.range_columns, partition.ranges
-        return TableDraft(manifest.schema, columns, ranges, manifest.history_seconds)
+        return TableDraft(
+            schema=manifest.schema,
+            range_columns=partition.range_columns,
+            ranges=partition.ranges,
+            history_seconds=manifest.history_seconds,
+            owner=manifest.owner,
+            comment=manifest.comment,
+        )
 
     def add_column(self, column: Column) -> TableDraft:
         """Add a column; rows that are there show its default."""
@@ -94,6 +109,14 @@ class TableDraft:
         if seconds < 0:
             raise UsageError(f"a history of {seconds} seconds is below 0")
         return replace(self, history_seconds=int(seconds))
+
+    def set_owner(self, owner: str) -> TableDraft:
+        """Name the table's owner."""
+        return replace(self, owner=checked_owner(owner))
+
+    def set_comment(self, comment: str) -> TableDraft:
+        """Set the table's comment; an empty one removes it."""
+        return replace(self, comment=checked_comment(comment))
 
 
 Step = Callable[[TableDraft], TableDraft]
@@ -237,6 +260,8 @@ class _Tablets:
                 dropped=manifest.dropped + dropped,
                 history_seconds=draft.history_seconds,
                 history_start=max(start, manifest.history_start),
+                owner=draft.owner,
+                comment=draft.comment,
             )
 
         published = publish_next(self.store, self.old, build)

@@ -13,7 +13,9 @@ It also lists the newest versions, with what made them, oldest first:
     version := [number, timestamp, operation, inserted, updated, deleted, ignored, writer, message]
 
 Format version 1 had no tags and no dropped ranges; version 2 did not name the version before;
-version 3 did not list versions.
+version 3 did not list versions. Version 5 has optional members that software before it does not
+know. It is written only for a table that uses one of them, and version 4 for any other, so that
+older software opens tables that use nothing new.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from operator import index
 from pathlib import Path
 from typing import Annotated, Any
 
-from kudulite.errors import CorruptionError, FormatVersionError, StorageError
+from kudulite.errors import CorruptionError, FormatVersionError, SchemaError, StorageError
 from kudulite.fs.file_system import (
     TRAILER_BYTES_MAX,
     FileRef,
@@ -42,11 +44,14 @@ from kudulite.fs.file_system import (
 from kudulite.fs.json_form import JsonForm, Stored, readable
 from kudulite.model.hybrid_time import TIMESTAMP_MAX, Timestamp
 from kudulite.model.schema import Schema
+from kudulite.model.types import is_unicode
 from kudulite.rowset.rowset import RowSetMeta
 from kudulite.table.partition import PartitionSchema, RangePartition, TabletPartition, placed_schema
 from kudulite.tablet.row_effects import NO_COUNTS, WriteCounts
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
+FORMAT_VERSION_WITHOUT_OPTIONS = 4
+OWNER_BYTES_MAX, COMMENT_BYTES_MAX = 128, 256
 USER_VERSIONS_MAX, MAINTENANCE_VERSIONS_MAX = 100, 20
 ROW_COUNTS = ("inserted", "updated", "deleted", "ignored")
 _ROW_TYPES = (int, int, str, int, int, int, int, str, str)
@@ -197,6 +202,7 @@ class Manifest(JsonForm):
     was raised. `tags` are moments with a name that stay readable. `dropped` are ranges of the past;
     a key lies in one of `tablets` at most, and may lie in several of these. `versions` are the
     newest versions, this one included; empty for versions made by software that did not list them.
+    `owner` and `comment` are texts of users, None if there is none.
 
     `previous_crc32` is the CRC of the version before, None for the first version of a table and in
     files of formats 1 and 2. `file_crc32` is the CRC of the file that this version was read from or
@@ -217,7 +223,14 @@ class Manifest(JsonForm):
     tags: Annotated[Mapping[str, int], Stored(may_be_absent=True)] = field(default_factory=dict)
     dropped: Annotated[tuple[DroppedRange, ...], Stored(is_kept=False)] = ()
     versions: Annotated[VersionList, Stored(may_be_absent=True)] = VersionList()
+    owner: Annotated[str | None, Stored(may_be_none=True)] = None
+    comment: Annotated[str | None, Stored(may_be_none=True)] = None
     file_crc32: Annotated[int | None, Stored(is_kept=False)] = field(default=None, compare=False)
+
+    @property
+    def _needs_newest_format(self) -> bool:
+        """Whether the table uses what software of the format before does not know."""
+        return self.owner is not None or self.comment is not None
 
     def successor(self, origin: Origin, commit_id: str | None = None, **changes: Any) -> Manifest:
         """Return the version that follows this one, with `changes` of its fields and a new id."""
@@ -305,7 +318,9 @@ class Manifest(JsonForm):
             }
             for dropped in self.dropped
         ]
-        body = {"format_version": FORMAT_VERSION, **self.to_json(), "dropped": dropped}
+        is_newest = self._needs_newest_format
+        version = FORMAT_VERSION if is_newest else FORMAT_VERSION_WITHOUT_OPTIONS
+        body = {"format_version": version, **self.to_json(), "dropped": dropped}
         return encode_checked_json(body)
 
     @staticmethod
@@ -323,6 +338,25 @@ class Manifest(JsonForm):
             f"{source}: table of format version {version}, known: 1 to {FORMAT_VERSION};"
             " upgrade kudulite to open it"
         )
+
+
+def checked_owner(owner: str) -> str:
+    """Return the name of a table's owner. Raises SchemaError."""
+    if not owner:
+        raise SchemaError(f"owner {owner!r}: expected a name; a table keeps the owner that it has")
+    return _checked_text("owner", owner, OWNER_BYTES_MAX)
+
+
+def checked_comment(comment: str) -> str | None:
+    """Return the comment of a table, None for an empty one. Raises SchemaError."""
+    return _checked_text("comment", comment, COMMENT_BYTES_MAX) or None
+
+
+def _checked_text(what: str, text: str, bytes_max: int) -> str:
+    if isinstance(text, str) and is_unicode(text) and len(text.encode()) <= bytes_max:
+        return text
+    found = f"{text[:20]!r}…" if isinstance(text, str) and len(text) > 20 else repr(text)
+    raise SchemaError(f"{what} {found}: expected text of at most {bytes_max} bytes of UTF-8")
 
 
 def crc32_at_end(path: Path) -> int | None:

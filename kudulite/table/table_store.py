@@ -421,7 +421,13 @@ class TableStore:
 
     # -- creating and publishing
 
-    def create(self, schema: Schema, partition: PartitionSchema) -> Manifest:
+    def create(
+        self,
+        schema: Schema,
+        partition: PartitionSchema,
+        owner: str | None = None,
+        comment: str | None = None,
+    ) -> Manifest:
         """Create the table: empty tablets and version 1. Raises TableExistsError."""
         if self.exists():
             raise TableExistsError(f"table {self.name!r} exists already at {self.folder}")
@@ -439,6 +445,8 @@ class TableStore:
             created=(now := self.environment.clock.now()),
             commit_id=uuid.uuid4().hex,
             versions=VersionList().with_version(1, Origin("create", now)),
+            owner=owner,
+            comment=comment,
         )
         published = self.publish(manifest)
         if published is None:

@@ -88,12 +88,18 @@ def describe(path: TablePath, as_json: AsJson = False) -> None:
     described = partition.describe_all()
     hashed = described[: len(partition.hash_dimensions)]
     ranges = described[len(hashed) :]
+    texts = {"owner": table.owner, "comment": table.comment}
     if as_json:
         parts = {"hash": hashed, "ranges": ranges}
         about = {"name": table.name, "path": str(table.path), "primary_key": table.schema.key_names}
+        about |= texts
         print_json({**about, "columns": columns, "partitions": parts, "statistics": statistics})
         return
-    print(f"table {table.name} at {table.path}\n")
+    print(f"table {table.name} at {table.path}")
+    for name, text in texts.items():
+        if text:
+            print(f"{name} {text}")
+    print()
     print_rows(list(columns[0]), [[*column.values()] for column in columns])
     print(f"\npartitions  {'; '.join(described) or 'one tablet'}\n")
     print_fields({name: _statistic(name, value) for name, value in vars(statistics).items()})
@@ -141,6 +147,8 @@ def _summary(table: kudulite.Table) -> dict[str, Any]:
         "tablets": figures.tablet_count,
         "bytes": figures.bytes_on_disk,
         "version": figures.version,
+        "owner": table.owner,
+        "comment": table.comment,
     }
 
 

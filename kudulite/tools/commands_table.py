@@ -40,6 +40,8 @@ from kudulite.tools.output import (
 
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
+Owner = Annotated[str | None, typer.Option(help="Who the table belongs to; not enforced.")]
+Comment = Annotated[str | None, typer.Option(help="A text about the table.")]
 TagName = Annotated[str, typer.Argument(metavar="NAME", help="The name of the tag.")]
 
 
@@ -59,6 +61,8 @@ def create(
     ] = None,
     hash_partitions: HashPartitions = None,
     range_partitions: RangePartitions = None,
+    owner: Owner = None,
+    comment: Comment = None,
     as_json: AsJson = False,
 ) -> None:
     """Create an empty table with the columns given, or those of a CSV, JSON or Parquet file."""
@@ -75,6 +79,8 @@ def create(
         primary_key=None if like is None else key,
         hash_partitions=hash_partitions_of(hash_partitions),
         range_partitions=range_partitions_of(range_partitions),
+        owner=owner,
+        comment=comment,
     )
     if as_json:
         print_json({"path": str(made.path), "id": made.id, "tablets": made.tablet_count})
@@ -102,11 +108,13 @@ def alter(
     remove_default: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Inserts then set NULL.")
     ] = None,
+    owner: Owner = None,
+    comment: Comment = None,
     as_json: AsJson = False,
 ) -> None:
-    """Drop, rename and add columns, and change defaults, in one new version.
+    """Drop, rename and add columns, change defaults, owner and comment, in one new version.
 
-    Each option may be given several times.
+    Each option for columns may be given several times. An empty comment removes it.
     """
     table = kudulite.open_table(path)
     alterer = _client_of(table).new_table_alterer(table)
@@ -132,6 +140,10 @@ def alter(
         (added.get(name) or alterer.alter_column(name)).default(default)
     for name in remove_default or []:
         alterer.alter_column(name).remove_default()
+    if owner is not None:
+        alterer.set_owner(owner)
+    if comment is not None:
+        alterer.set_comment(comment)
     altered = alterer.alter()
     if as_json:
         print_json({"path": str(altered.path), "version": altered.version})

@@ -8,7 +8,7 @@ from pyspark.errors import PySparkException
 
 import kudulite
 import kudulite_spark
-from kudulite.errors import NotSupportedError, OptionError, TableExistsError, TableNotFoundError
+from kudulite.errors import OptionError, TableExistsError, TableNotFoundError
 from kudulite_spark import CreateTableOptions, KuduContext, KuduReadOptions, KuduWriteOptions
 from kudulite_spark.datasource import KuduliteDataSource
 from tests.support.spark.spark_tables import in_order, rows, stored
@@ -35,12 +35,14 @@ def test_a_table_is_made_looked_for_and_deleted(context):
     options.addRangePartition({"day": 0}, {"day": 10}, "INCLUSIVE_BOUND", "EXCLUSIVE_BOUND")
     options.add_range_partition(10, 20).add_split_row({"day": 5}).set_num_replicas(3)
     options.setExtraConfigs({"kudu.table.history_max_age_sec": "3600"})
+    options.setOwner("ann").setComment("of days")
     assert not context.tableExists(TABLE)
     made = context.createTable(TABLE, FIELDS, ["day", "id"], options)
     assert context.tableExists(TABLE)
     table = context.syncClient.table(TABLE)
     assert table.schema.key_names == ["day", "id"] == made.schema.key_names
     assert table.partition_schema.tablet_count == 9
+    assert (table.owner, table.comment) == ("ann", "of days")
     with pytest.raises(TableExistsError):
         context.createTable(TABLE, FIELDS, ["id"])
     context.deleteTable(TABLE)
@@ -54,9 +56,6 @@ def test_options_that_cannot_be_are_refused_and_leave_no_table(context):
         CreateTableOptions().setExtraConfigs({"kudu.table.x": "1"})
     with pytest.raises(OptionError, match="is in seconds, found '-1'"):
         CreateTableOptions().setExtraConfigs({"kudu.table.history_max_age_sec": "-1"})
-    for refused in (CreateTableOptions().setOwner, CreateTableOptions().setComment):
-        with pytest.raises(NotSupportedError, match="a table has no"):
-            refused("ann")
     with pytest.raises(OptionError, match="a positive number is needed, found 0"):
         CreateTableOptions().setNumReplicas(0)
     with pytest.raises(OptionError, match=r"needs keys=\[…\]"):

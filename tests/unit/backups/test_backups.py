@@ -149,6 +149,20 @@ def test_ranges_that_came_and_went_are_known_by_their_tablets(core: CoreTables):
     assert low in made[3].partition.ranges
 
 
+def test_owner_and_comment_are_those_of_each_backup(core: CoreTables):
+    """Also where nothing else has changed between two of them."""
+    client, target = core.client(), core.root / "backups"
+    client.create_table("t", pa.schema([("k", pa.int64())]), primary_key="k", owner="ada")
+    texts = [("ada", ""), ("ada", "of tests"), ("bob", "")]
+    ids = []
+    for owner, comment in texts:
+        table = altered(client, "t", lambda a, o=owner, c=comment: a.set_owner(o).set_comment(c))
+        ids.append(kudulite.backup(table, target).id)
+    for number, (name, expected) in enumerate(zip(ids, texts, strict=True)):
+        restored = kudulite.restore(target, client.root / f"r{number}", at=name)
+        assert (restored.owner, restored.comment) == expected
+
+
 def test_nothing_and_no_change_are_backed_up_too(core: CoreTables):
     """An empty table, and a window without a change."""
     client, target = core.client(), core.root / "backups"
@@ -357,8 +371,8 @@ def test_damage_is_refused_by_name(core: CoreTables):
     manifest.write_bytes(content.replace(b"full", b"fuel"))
     expect(CorruptionError, "manifest.json: CRC")
     body = json.loads(content.split(b"\n")[0])
-    manifest.write_bytes(encode_checked_json({**body, "format_version": 2}))
-    expect(FormatVersionError, "format version 2, known: 1; upgrade")
+    manifest.write_bytes(encode_checked_json({**body, "format_version": 3}))
+    expect(FormatVersionError, "format version 3, known: 1 to 2; upgrade")
     manifest.write_bytes(encode_checked_json({**body, "table_id": "other"}))
     expect(CorruptionError, rf"not the parent of backup {made[1].id}")
     manifest.write_bytes(encode_checked_json({"format_version": 1}))

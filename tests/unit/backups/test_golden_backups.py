@@ -45,6 +45,9 @@ VALUES = {
     "manifest-incremental": Backup(
         CHILD_ID, **CHILD, path=Path(CHILD_ID), files=(FILE,), content_hash=1 << 63
     ),
+    "manifest-owned": Backup(
+        CHILD_ID, **CHILD, path=Path(CHILD_ID), owner="Ada", comment='a "table"'
+    ),
     "plan": BackupPlan(
         head=BackupHead(CHILD_ID, **CHILD),
         pieces=(

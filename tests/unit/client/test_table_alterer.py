@@ -19,7 +19,7 @@ from kudulite.errors import (
     TimestampError,
     UsageError,
 )
-from tests.support.tables.core_tables import CoreTables, ManualClock
+from tests.support.tables.core_tables import CoreTables, ManualClock, altered
 from tests.support.tables.readings import every_reading
 from tests.support.tiers import tiered
 
@@ -287,6 +287,30 @@ def test_a_longer_history_begins_when_it_is_asked_for(core: CoreTables):
     assert table.scan(at=clock.microseconds - 20_000_000).count() == 3
 
 
+def test_owner_and_comment_are_texts_of_the_table(client: Client):
+    """Given at creation or altered, kept by other alterations, renames and both copies."""
+    schema = pa.schema([("k", pa.int64())])
+    made = client.create_table("o", schema, primary_key="k", owner="ada", comment="of tests")
+    assert (made.owner, made.comment) == ("ada", "of tests")
+    plain = client.table("t")
+    assert (plain.owner, plain.comment) == ("", "")
+    alterer = client.new_table_alterer(plain)
+    plain = alterer.set_owner("bob").set_comment("ä" * 128).drop_column("n").alter()
+    assert (plain.owner, plain.comment) == ("bob", "ä" * 128)
+    renamed = client.new_table_alterer(made).set_comment("").rename("p").alter()
+    renamed.insert([{"k": 1}])
+    altered(client, "p", lambda a: a.add_column("v", "int8")).compact()
+    assert (renamed.owner, renamed.comment) == ("ada", "")
+    for with_past in (False, True):
+        place = client.root / f"copy-{with_past}"
+        plain.copy_to(place, with_past=with_past)
+        copied = kudu.open_table(place)
+        assert (copied.owner, copied.comment) == ("bob", "ä" * 128)
+    with pytest.raises(SchemaError, match="owner '': expected a name"):
+        client.create_table("q", schema, primary_key="k", owner="")
+    assert not client.table_exists("q")
+
+
 WRONG = [
     (lambda a: a.add_column("v", "int8"), SchemaError, "the column already exists: 'v'"),
     (lambda a: a.add_column("x", "int8", False), SchemaError, "needs a default"),
@@ -304,8 +328,12 @@ WRONG = [
     (lambda a: a.add_range_partition((1, 2)), SchemaError, "the range columns are b"),
     (lambda a: a.add_range_partition({"a": 1}), SchemaError, "names column 'a'; range columns are"),
     (lambda a: a, UsageError, "no alter steps provided"),
-    (lambda a: a.set_owner("x"), NotSupportedError, "no owner"),
-    (lambda a: a.set_comment("x"), NotSupportedError, "only columns have comments"),
+    (lambda a: a.set_owner(""), SchemaError, "owner '': expected a name"),
+    (lambda a: a.set_owner(None), SchemaError, "owner None: expected a name"),
+    (lambda a: a.set_owner("ä" * 65), SchemaError, "ä'…: expected text of at most 128 bytes"),
+    (lambda a: a.set_comment(None), SchemaError, "comment None: expected text of at most 256"),
+    (lambda a: a.set_comment("x" * 257), SchemaError, "x'…: expected text of at most 256 bytes"),
+    (lambda a: a.set_comment("\ud800"), SchemaError, "comment .*: expected text .* of UTF-8"),
     (lambda a: a.rename("a/b"), SchemaError, "table name 'a/b'"),
 ]
 

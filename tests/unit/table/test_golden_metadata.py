@@ -101,6 +101,7 @@ FULL_MANIFEST = Manifest(
         maintenance=((12, 1 << 60, "memory flush", 0, 0, 0, 0, "ada@host:7", ""),),
     ),
 )
+OWNED_MANIFEST = replace(FULL_MANIFEST, owner="Ada", comment='a "table"')
 BARE = Schema.build([Column(0, "k", parse_type("string"), nullable=False)], ["k"])
 FIRST_MANIFEST = Manifest(
     table_id="id",
@@ -132,6 +133,7 @@ CHANGED_SUPERBLOCK = replace(
 VALUES = {
     "manifest-full": FULL_MANIFEST,
     "manifest-first": FIRST_MANIFEST,
+    "manifest-owned": OWNED_MANIFEST,
     "superblock-small": SMALL_SUPERBLOCK,
     "superblock-full": FULL_SUPERBLOCK,
 }

@@ -80,6 +80,19 @@ def test_a_manifest_of_format_version_1_is_read(table):
     assert old.check().problems == ()
 
 
+def test_only_a_table_that_uses_an_option_has_the_newest_format(table, monkeypatch):
+    """Software that knows format 4 opens all others, and says what to do with this one."""
+    _, manifest = newest(table)
+    assert b'"format_version":4' in manifest.encode()
+    for used in ({"owner": "ada"}, {"comment": "text"}):
+        content = replace(manifest, **used).encode()
+        assert content.startswith(b'{"format_version":5,')
+        assert Manifest.decode(content, "x") == replace(manifest, **used)
+    monkeypatch.setattr("kudulite.table.manifest.FORMAT_VERSION", 4)
+    with pytest.raises(FormatVersionError, match="x: table of format version 5, known: 1 to 4; up"):
+        Manifest.decode(content, "x")
+
+
 def test_a_superblock_survives_its_file(table):
     """With REDO files and ended rowsets."""
     store, manifest = newest(table)
@@ -96,8 +109,8 @@ def test_a_newer_manifest_is_refused(table):
     path = table.path / "manifest" / manifest_name(table.version)
     content = path.read_bytes()
     path.unlink()
-    path.write_bytes(with_body(content, lambda body: body.update(format_version=5)))
-    expected = rf"{path}: table of format version 5, known: 1 to 4; upgrade"
+    path.write_bytes(with_body(content, lambda body: body.update(format_version=6)))
+    expected = rf"{path}: table of format version 6, known: 1 to 5; upgrade"
     with pytest.raises(FormatVersionError, match=expected):
         newest(table)
     with pytest.raises(FormatVersionError, match=expected):

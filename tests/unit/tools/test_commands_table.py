@@ -77,6 +77,20 @@ def test_alter_drops_renames_adds_and_sets_defaults_in_one_version(path):
     assert 'double "value" NOT NULL, int32' in output("alter", path, "--remove-default", "value")
 
 
+def test_owner_and_comment_are_set_shown_and_altered(tmp_path):
+    """By create and alter; list and describe show them; an empty comment removes it."""
+    place = tmp_path / "root" / "t"
+    output(
+        "create", place, "k:int8", "--primary-key", "k", "--owner", "ada", "--comment", "of tests"
+    )
+    shown = [value("describe", place), value("list", place.parent)[0]]
+    assert [(found["owner"], found["comment"]) for found in shown] == [("ada", "of tests")] * 2
+    assert "owner ada\ncomment of tests\n\n" in output("describe", place)
+    assert value("alter", place, "--owner", "bob", "--comment", "")["version"] == 2
+    assert "owner bob\n\n" in output("describe", place)
+    assert "owner '': expected a name" in error("alter", place, "--owner", "")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
