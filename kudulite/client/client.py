@@ -49,7 +49,7 @@ _CREATE_PARAMETERS = (
 # Parameters of kudu-python, and the way here.
 _OTHER_WORDS = {
     **dict.fromkeys(("n_replicas", "num_replicas"), "tables are not replicated; leave it out"),
-    "table_name": "it is called name",
+    "name": "it is called table_name",
 }
 
 
@@ -154,7 +154,7 @@ class Client:
         """Return a new schema builder."""
         return SchemaBuilder()
 
-    def list_tables(self, match_substring: str = "") -> list[str]:
+    def list_tables(self, match_substring: str | None = None) -> list[str]:
         """Return the names of the tables, sorted; of those that contain `match_substring`.
 
         A table whose manifest is lost is left out with a UserWarning. Raises StorageError.
@@ -165,7 +165,7 @@ class Client:
             raise storage_error("list", self.root, error) from error
         found = []
         for place in places:
-            if match_substring not in place.name or place.name.startswith("."):
+            if (match_substring or "") not in place.name or place.name.startswith("."):
                 continue
             if self._store(place.name).exists():
                 found.append(place.name)
@@ -176,28 +176,28 @@ class Client:
                 warnings.warn(f"left out of the list of tables: {damage}", stacklevel=2)
         return found
 
-    def table_exists(self, name: str) -> bool:
+    def table_exists(self, table_name: str) -> bool:
         """Whether there is a table of this name."""
-        return self._store(name).exists()
+        return self._store(table_name).exists()
 
-    def table(self, name: str) -> Table:
+    def table(self, table_name: str) -> Table:
         """Open a table. Raises TableNotFoundError listing the tables that are there.
 
         The object stands for this table: it is refused when the table is deleted, also if another
         one is created under its name. Raises CorruptionError.
         """
-        store = self._store(name)
+        store = self._store(table_name)
         if not store.exists():
             check_has_no_lost_table(store.folder)
             listed = ", ".join(self.list_tables()) or "none"
-            raise TableNotFoundError(f"no table {name!r} in {self.root}; tables: {listed}")
+            raise TableNotFoundError(f"no table {table_name!r} in {self.root}; tables: {listed}")
         with suppress(CorruptionError):  # each use of the table raises it
             store.newest()
         return Table(store)
 
     def create_table(
         self,
-        name: str,
+        table_name: str,
         schema: Schema | pa.Schema | Rows,
         partitioning: Partitioning | None = None,
         *,
@@ -220,27 +220,31 @@ class Client:
         permissions of the directory say who may read and write. Raises SchemaError, and
         TableExistsError.
         """
-        _refuse_unknown(name, unknown)
-        store = self._store(name)
+        _refuse_unknown(table_name, unknown)
+        store = self._store(table_name)
         if not isinstance(schema, Schema):
-            fields = arrow_schema(schema, name)
+            fields = arrow_schema(schema, table_name)
             if primary_key is None:
                 given = "an Arrow schema" if isinstance(schema, pa.Schema) else "a table of a frame"
                 raise SchemaError(
-                    f"table {name!r}: {given} needs primary_key=[…], the columns that identify a"
-                    f" row; the columns are {', '.join(fields.names)}"
+                    f"table {table_name!r}: {given} needs primary_key=[…], the columns that"
+                    f" identify a row; the columns are {', '.join(fields.names)}"
                 )
             keys = [primary_key] if isinstance(primary_key, str) else list(primary_key)
-            schema = schema_from_arrow(fields, keys, name)
+            schema = schema_from_arrow(fields, keys, table_name)
         elif primary_key is not None:
-            raise SchemaError(f"table {name!r}: a kudulite schema has its primary key already")
+            raise SchemaError(
+                f"table {table_name!r}: a kudulite schema has its primary key already"
+            )
         if partitioning is None:
-            partitioning = partitioning_of(name, hash_partitions, range_partitions)
+            partitioning = partitioning_of(table_name, hash_partitions, range_partitions)
         elif hash_partitions is not None or range_partitions is not None:
-            raise SchemaError(f"table {name!r}: give partitioning, or hash and range partitions")
+            raise SchemaError(
+                f"table {table_name!r}: give partitioning, or hash and range partitions"
+            )
         elif not isinstance(partitioning, Partitioning):
             raise SchemaError(
-                f"table {name!r}: partitioning is {partitioning!r}, expected a"
+                f"table {table_name!r}: partitioning is {partitioning!r}, expected a"
                 " kudulite.Partitioning; for buckets write hash_partitions=[(['id'], 4)]"
             )
         owner = None if owner is None else checked_owner(owner)
@@ -280,14 +284,14 @@ class Client:
         """Return an alterer of the table: columns, range partitions, name, retention."""
         return TableAlterer(table)
 
-    def delete_table(self, name: str, *, if_version: int | None = None) -> None:
+    def delete_table(self, table_name: str, *, if_version: int | None = None) -> None:
         """Delete a table with all its history, once no commit is under way.
 
         With `if_version`, only while that is the newest version. Raises TableNotFoundError,
         ConflictError, LockTimeoutError.
         """
-        table = self.table(name)
-        set_table_aside(table._store, f"deletion of {name!r}", if_version=if_version)
+        table = self.table(table_name)
+        set_table_aside(table._store, f"deletion of {table_name!r}", if_version=if_version)
         self._environment.file_system.sync_directory(self.root)
         remove_trash(self.root, self._environment.file_system)
 

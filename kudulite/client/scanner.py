@@ -111,23 +111,23 @@ class ScanSettings:
         """Set the columns to read by their index in the table."""
         return self.set_projected_column_names([self._schema.at(index).name for index in indexes])
 
-    def add_predicate(self, predicate: Where) -> Self:
+    def add_predicate(self, pred: Where) -> Self:
         """Read only rows that meet the predicate, as in `table["column"] >= value`.
 
         Several predicates must all hold. The `where` of `Table.scan` has the same forms.
         """
         self._check_may_change()
         try:
-            conditions = parse_where(predicate, self._schema)
+            conditions = parse_where(pred, self._schema)
             bind_predicates(conditions, self._schema)
         except UsageError as error:
             raise type(error)(f"table {self._store.name!r}: {error}") from error
         return self._with(where=(*self._request.where, *conditions))
 
-    def add_predicates(self, predicates: Iterable[Where]) -> Self:
+    def add_predicates(self, preds: Iterable[Where]) -> Self:
         """Read only rows that meet all of the predicates."""
-        for predicate in predicates:
-            self.add_predicate(predicate)
+        for pred in preds:
+            self.add_predicate(pred)
         return self
 
     def new_bound(self) -> PartialRow:

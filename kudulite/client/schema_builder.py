@@ -37,9 +37,9 @@ class ColumnSpec:
         options = "".join(f", {key}={value}" for key, value in said.items())
         return f"ColumnSpec({self.name!r}{options})"
 
-    def type(self, column_type: ColumnType | str) -> ColumnSpec:
+    def type(self, type_: ColumnType | str) -> ColumnSpec:
         """Set the column's type, by object or name."""
-        self.options["type"] = column_type
+        self.options["type"] = type_
         return self
 
     def nullable(self, is_nullable: bool = True) -> ColumnSpec:
@@ -123,7 +123,7 @@ class ColumnSpec:
                 f"column {self.name!r}: rename and remove_default are for the columns of a table"
                 " that exists; see Client.new_table_alterer"
             )
-        column_type = _type_of(self.name, options)
+        column_type = described_type(self.name, options)
         nullable = options.get("nullable")
         return Column(
             id=NEW_COLUMN_ID,
@@ -138,35 +138,54 @@ class ColumnSpec:
         )
 
 
+# Parameters of types that may be given beside the type, and the type that has each.
+_TYPE_PARAMETERS = {"precision": "decimal", "scale": "decimal", "length": "varchar"}
+
+
 def altered_type(name: str, options: dict[str, Any], old: ColumnType) -> ColumnType:
     """Return the type of an existing column that is altered; `old` if nothing is said of it."""
-    said = {key: options[key] for key in ("precision", "scale", "length") if options.get(key)}
-    if options.get("type") is None:
-        if not said:
-            return old
-        options = {**options, "type": old.name}
-    if old.name == "decimal":
-        options = {"precision": old.precision, "scale": old.scale} | options | said
-    return _type_of(name, options)
+    said = {key: options[key] for key in _TYPE_PARAMETERS if options.get(key) is not None}
+    given = options.get("type")
+    if given is None and not said:
+        return old
+    if given is None:
+        given = old.name
+        options = {**options, "type": given}
+    if old.name == "decimal" and (given is decimal_type or given == "decimal"):
+        options = {**options, "precision": old.precision, "scale": old.scale} | said
+    return described_type(name, options)
 
 
-def _type_of(name: str, options: dict[str, Any]) -> ColumnType:
+def described_type(name: str, options: dict[str, Any]) -> ColumnType:
+    """Return the type that a column's options describe.
+
+    Raises SchemaError for a parameter that is missing, and for one that the type does not have.
+    """
     given = options.get("type")
     if given is None:
         raise SchemaError(f"column {name!r} has no type")
-    if isinstance(given, ColumnType):
-        return given
     # kudu.decimal and kudu.varchar are functions here, and types in kudu-python.
     text = str(given).lower()
     if given is decimal_type or text == "decimal":
         if options.get("precision") is None:
             raise SchemaError(f"column {name!r}: decimal needs a precision")
-        return decimal_type(options["precision"], options.get("scale") or 0)
-    if given is varchar_type or text == "varchar":
+        column_type = decimal_type(options["precision"], options.get("scale") or 0)
+    elif given is varchar_type or text == "varchar":
         if options.get("length") is None:
             raise SchemaError(f"column {name!r}: varchar needs a length")
-        return varchar_type(options["length"])
-    return parse_type(text)
+        column_type = varchar_type(options["length"])
+    else:
+        column_type = given if isinstance(given, ColumnType) else parse_type(text)
+    for parameter, owner in _TYPE_PARAMETERS.items():
+        value = options.get(parameter)
+        if value is not None and value != getattr(column_type, parameter):
+            reason = (
+                f"the type {column_type} says another one; leave the {parameter} out"
+                if column_type.name == owner
+                else f"{column_type} has no {parameter}, only {owner} has"
+            )
+            raise SchemaError(f"column {name!r}: {parameter} {value}: {reason}")
+    return column_type
 
 
 class SchemaBuilder:
@@ -225,30 +244,58 @@ class SchemaBuilder:
         self._specs.append(spec)
         return spec
 
-    def copy_column(self, column: Column) -> ColumnSpec:
+    def copy_column(self, colschema: Column) -> ColumnSpec:
         """Add a column like one of another schema; returns its spec to refine."""
         return self.add_column(
-            column.name,
-            column.type,
-            column.nullable,
-            column.compression,
-            column.encoding,
-            default=column.write_default,
-            comment=column.comment,
+            colschema.name,
+            colschema.type,
+            colschema.nullable,
+            colschema.compression,
+            colschema.encoding,
+            default=colschema.write_default,
+            comment=colschema.comment,
         )
 
-    def set_primary_keys(self, names: Sequence[str]) -> SchemaBuilder:
-        """Set the key columns, in key order; they must be NOT NULL."""
-        self._key_names = list(names)
+    def set_primary_keys(self, key_names: Sequence[str]) -> SchemaBuilder:
+        """Set the key columns: the first columns of the schema, in their order, and NOT NULL."""
+        self._key_names = list(key_names)
         return self
 
-    def set_non_unique_primary_keys(self, names: Sequence[str]) -> SchemaBuilder:
+    def set_non_unique_primary_keys(self, key_names: Sequence[str]) -> SchemaBuilder:
         """Raise NotSupportedError: every primary key is unique."""
-        raise NotSupportedError(f"primary key {', '.join(names)}: {_NON_UNIQUE}")
+        raise NotSupportedError(f"primary key {', '.join(key_names)}: {_NON_UNIQUE}")
 
     def build(self) -> Schema:
-        """Return the schema, key columns first. Raises SchemaError."""
-        return Schema.build([spec.build() for spec in self._specs], self._keys)
+        """Return the schema. Raises SchemaError.
+
+        The key columns must be the first ones, in the order of the key: a row that is given as a
+        tuple then has its values in the order in which the columns were added.
+        """
+        columns = [spec.build() for spec in self._specs]
+        self._check_key()
+        schema = Schema.build(columns, self._keys)
+        if schema.names != [column.name for column in columns]:
+            key = ", ".join(self._keys)
+            first = ", ".join(column.name for column in columns[: len(self._keys)])
+            raise SchemaError(
+                f"primary key ({key}): its columns must be the first of the schema, in the order of"
+                f" the key; the schema begins with {first}: add the columns in the order of the key"
+            )
+        return schema
+
+    def _check_key(self) -> None:
+        """Raise SchemaError for a key that is given in two places."""
+        marked = [spec.name for spec in self._specs if spec.is_primary_key]
+        if self._key_names is not None and marked:
+            raise SchemaError(
+                f"the primary key is given twice: by primary_key() of column {marked[0]!r} and by"
+                f" set_primary_keys({self._key_names!r}); leave one of them out"
+            )
+        if len(marked) > 1:
+            raise SchemaError(
+                f"primary_key() of the columns {', '.join(marked)}: it makes one column the whole"
+                f" key; for a key of several columns call set_primary_keys({marked!r})"
+            )
 
 
 class Partitioning:
@@ -269,11 +316,11 @@ class Partitioning:
         return f"Partitioning({'; '.join(parts) or 'none'})"
 
     def add_hash_partitions(
-        self, column_names: str | Sequence[str], num_buckets: int, seed: int = 0
+        self, column_names: str | Sequence[str], num_buckets: int, seed: int | None = None
     ) -> Partitioning:
         """Add a hash dimension over key columns, with `num_buckets` buckets (at least 2)."""
         names = (column_names,) if isinstance(column_names, str) else tuple(column_names)
-        self._hash.append(HashDimension(names, int(num_buckets), int(seed)))
+        self._hash.append(HashDimension(names, int(num_buckets), int(seed or 0)))
         return self
 
     def set_range_partition_columns(self, column_names: str | Sequence[str]) -> Partitioning:

@@ -160,9 +160,9 @@ class Session:
         size = int(_number("mutation buffer space", size_bytes))
         self._buffer.change("buffer size limit", bytes_max=size)
 
-    def set_mutation_buffer_flush_watermark(self, watermark: float) -> None:
+    def set_mutation_buffer_flush_watermark(self, watermark_pct: float) -> None:
         """Set which part of the space, 0 to 1, makes a background session write; 0.5 unless set."""
-        part = _number("mutation buffer watermark", watermark, 1.0)
+        part = _number("mutation buffer watermark", watermark_pct, 1.0)
         self._buffer.change("buffer flush watermark", watermark=part)
 
     def set_mutation_buffer_flush_interval(self, millis: float) -> None:
@@ -180,26 +180,26 @@ class Session:
 
     # -- writing
 
-    def apply(self, operation: WriteOperation) -> None:
+    def apply(self, op: WriteOperation) -> None:
         """Take an operation; the flush mode decides when it is written.
 
         Raises SchemaError for an operation without its whole key or an update of nothing,
         UsageError for one that was applied before, a full buffer, or a closed session; in auto
         mode also what `flush` raises.
         """
-        if not isinstance(operation, WriteOperation):
-            raise UsageError(f"apply takes table.new_insert(…) and the like, not {operation!r}")
+        if not isinstance(op, WriteOperation):
+            raise UsageError(f"apply takes table.new_insert(…) and the like, not {op!r}")
         self._check_process()
-        size = operation.complete()
+        size = op.complete()
         if self._buffer.settings.mode is not FlushMode.AUTO_SYNC:
-            if operation.target is not self._target:
-                self._target = operation.target
+            if op.target is not self._target:
+                self._target = op.target
                 self._target.sessions[id(self)] = self
-            if self._buffer.add(operation, size):
+            if self._buffer.add(op, size):
                 self._start_flusher()
             return
-        self._buffer.claim(operation)
-        outcome = self._write([operation])
+        self._buffer.claim(op)
+        outcome = self._write([op])
         if outcome.errors:
             summary = FailureSummary()
             summary.add(outcome)

@@ -102,12 +102,15 @@ class Column:
     def __repr__(self) -> str:
         """Return `int64 "id" NOT NULL`, as in Kudu, then the attributes that are not default."""
         name = self.name.replace('"', '""')
-        parts = [f'{self.type} "{name}"']
-        parts += [] if self.nullable else ["NOT NULL"]
-        parts += [] if self.write_default is None else [f"DEFAULT {self.write_default!r}"]
+        null = [] if self.nullable else ["NOT NULL"]
+        return " ".join([f'{self.type} "{name}"', *null, *self._attributes()])
+
+    def _attributes(self) -> list[str]:
+        """Return the attributes that are not default, as SQL shows them."""
+        parts = [] if self.write_default is None else [f"DEFAULT {self.write_default!r}"]
         parts += [] if self.encoding == "auto" else [f"ENCODING {self.encoding}"]
         parts += [] if self.compression == "default" else [f"COMPRESSION {self.compression}"]
-        return " ".join(parts)
+        return parts
 
     @property
     def mutable(self) -> bool:
@@ -203,6 +206,20 @@ class Schema:
     def __repr__(self) -> str:
         columns = ", ".join(map(repr, self.columns))
         return f"Schema({columns}, PRIMARY KEY ({', '.join(self.key_names)}))"
+
+    def __str__(self) -> str:
+        """Return one aligned line for each column, and one for the key."""
+        cells = [
+            (
+                column.name if column.name.isprintable() else repr(column.name),
+                str(column.type),
+                " ".join(["NULLABLE" if column.nullable else "NOT NULL", *column._attributes()]),
+            )
+            for column in self.columns
+        ]
+        name_width, type_width = (max(len(cell[i]) for cell in cells) for i in (0, 1))
+        lines = [f"{name:{name_width}}  {kind:{type_width}}  {rest}" for name, kind, rest in cells]
+        return "\n".join([*lines, f"PRIMARY KEY ({', '.join(self.key_names)})"])
 
     def _repr_html_(self) -> str:
         """Return the columns as an HTML table, for notebooks."""
@@ -353,11 +370,11 @@ class Schema:
         """Return a column by name, or by number as in a list, or raise ColumnNotFoundError."""
         return self.column(key) if isinstance(key, str) else self.at(key)
 
-    def at(self, index: int) -> Column:
+    def at(self, i: int) -> Column:
         """Return a column by number, from the end if negative, or raise ColumnNotFoundError."""
-        if not -len(self.columns) <= index < len(self.columns):
-            raise ColumnNotFoundError(f"no column {index}; columns: {', '.join(self.names)}")
-        return self.columns[index]
+        if not -len(self.columns) <= i < len(self.columns):
+            raise ColumnNotFoundError(f"no column {i}; columns: {', '.join(self.names)}")
+        return self.columns[i]
 
     def equals(self, other: object) -> bool:
         """Return whether `other` has the same columns and key, whatever the ids are."""

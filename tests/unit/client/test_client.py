@@ -8,7 +8,13 @@ import pytest
 
 import kudulite
 from kudulite.client.client import Client
-from kudulite.errors import ConflictError, KuduliteError, LockTimeoutError, TableNotFoundError
+from kudulite.errors import (
+    ConflictError,
+    KuduliteError,
+    LockTimeoutError,
+    OptionError,
+    TableNotFoundError,
+)
 from tests.support.tables.core_tables import CoreTables, ManualClock, environment, stored
 
 SCHEMA = pa.schema([("v", pa.string()), ("k", pa.int32())])
@@ -173,3 +179,31 @@ def test_the_latest_timestamp_shows_what_was_written(core: CoreTables):
     moment = client.latest_observed_timestamp()
     assert moment.second == 25
     assert table.scan(at=moment).count() == 1
+
+
+def test_parameters_have_the_names_of_kudu_python(core: CoreTables):
+    """A program that gives each argument by name runs."""
+    client = core.client()
+    builder = client.schema_builder()
+    builder.add_column(name="k", type_="int64", nullable=False)
+    builder.add_column(name="v").type(type_="string")
+    builder.set_primary_keys(key_names=["k"])
+    partitioning = kudulite.Partitioning().add_hash_partitions(
+        column_names=["k"], num_buckets=2, seed=None
+    )
+    client.create_table(table_name="t", schema=builder.build(), partitioning=partitioning)
+    assert client.list_tables(match_substring=None) == client.list_tables() == ["t"]
+    assert client.table_exists(table_name="t")
+    table = client.table(table_name="t")
+    assert table.schema.at(i=1) == table.schema["v"]
+    session = client.new_session(flush_mode="manual", timeout_ms=1000)
+    session.set_mutation_buffer_flush_watermark(watermark_pct=0.3)
+    session.apply(op=table.new_insert(record={"k": 1, "v": "a"}))
+    session.flush()
+    scanner = table.scanner().add_predicate(pred=table["k"] == 1)
+    assert scanner.add_predicates(preds=[table["v"] == "a"]).read_all_tuples() == [(1, "a")]
+    copied = client.schema_builder().copy_column(colschema=table.schema["v"])
+    assert copied.build().equals(table.schema["v"])
+    with pytest.raises(OptionError, match="'name' of create_table.* it is called table_name"):
+        client.create_table("t", table.schema, name="t")
+    client.delete_table(table_name="t")

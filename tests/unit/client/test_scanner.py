@@ -63,7 +63,7 @@ def test_a_projection_is_by_name_or_number(table: Table):
     assert scanner.get_projection_schema().names == ["v", "k1"]
     assert scanner.read_all_tuples() == [(row(i)[2], row(i)[0]) for i in range(3)]
     builder = kudu.schema_builder()
-    for column in scanner.get_projection_schema():
+    for column in sorted(scanner.get_projection_schema(), key=lambda column: column.nullable):
         builder.copy_column(column)
     builder.set_primary_keys(["k1"])
     assert [str(c.type) for c in builder.build()] == ["int32", "decimal(6, 2)"]

@@ -70,6 +70,12 @@ WRONG = [
     (lambda b: b.add_column("x"), "column 'x' has no type"),
     (lambda b: b.add_column("x", "decimal"), "column 'x': decimal needs a precision"),
     (lambda b: b.add_column("x", "varchar"), "column 'x': varchar needs a length"),
+    (lambda b: b.add_column("x", "int32").precision(9), "precision 9: int32 has no precision"),
+    (lambda b: b.add_column("x", "varchar(3)", scale=2), "scale 2: varchar.3. has no scale"),
+    (lambda b: b.add_column("x", "decimal", precision=4, length=2), "length 2: decimal.4, 0. has"),
+    (lambda b: b.add_column("x", "varchar", length=0), "varchar length 0 is not within 1..65535"),
+    (lambda b: b.add_column("x", kudu.decimal(4, 1)).scale(2), "scale 2: the type decimal.4, 1. s"),
+    (lambda b: b.add_column("x", kudu.array("int8"), length=3), "length 3: array.int8. has no len"),
 ]
 
 
@@ -82,6 +88,37 @@ def test_a_wrong_column_is_refused(add, problem):
     with pytest.raises(kudu.KuduInvalidArgument, match=problem) as caught:
         builder.build()
     assert isinstance(caught.value, ValueError)
+
+
+WRONG_KEYS = [
+    (lambda b: b.set_primary_keys(["b", "a"]), "must be the first of the schema, .* with a, b"),
+    (lambda b: b.set_primary_keys(["b"]), r"primary key \(b\): its columns must be the first"),
+    (lambda b: b.set_primary_keys(["a", "a"]), "primary key column 'a' is given more than once"),
+    (lambda b: b.set_primary_keys(["z"]), "primary key column 'z' is not in the schema"),
+    (lambda b: b.add_column("k", "int8").primary_key(), r"primary key \(k\): its columns must be"),
+    (lambda b: b.spec.primary_key() and b.set_primary_keys(["a"]), "key is given twice: by"),
+    (lambda b: b.spec.primary_key() and b.add_column("k", "int8", primary_key=True),
+     r"primary_key\(\) of the columns a, k: it makes one .* set_primary_keys\(\['a', 'k'\]\)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("give", "problem"), WRONG_KEYS, ids=[p for _, p in WRONG_KEYS])
+def test_a_key_that_is_not_clear_is_refused(give, problem):
+    """A key given twice, and one whose order would change what the values of a tuple mean."""
+    builder = kudu.schema_builder()
+    builder.spec = builder.add_column("a", "int64", nullable=False)
+    builder.add_column("b", "string", nullable=False)
+    give(builder)
+    with pytest.raises(kudu.KuduInvalidArgument, match=problem):
+        builder.build()
+
+
+def test_a_parameter_that_repeats_the_type_is_no_contradiction():
+    """The same number may be given in the type and beside it."""
+    builder = kudu.schema_builder()
+    builder.add_column("k", kudu.decimal(9, 2), precision=9, scale=2, primary_key=True)
+    builder.add_column("v", "varchar(7)").length(7)
+    assert [str(column.type) for column in builder.build()] == ["decimal(9, 2)", "varchar(7)"]
 
 
 UNSUPPORTED = [

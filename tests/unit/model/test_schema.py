@@ -202,3 +202,18 @@ def test_schemas_are_equal_whatever_their_ids_are():
         assert not schema.equals(other)
     assert not schema[1].equals(schema[2])
     assert not schema[1].equals("v")
+
+
+def test_a_printed_schema_has_an_aligned_line_for_each_column():
+    """Name, type and attributes stand in columns; the last line is the key."""
+    columns = [
+        Column(-1, "host", t.string, nullable=False),
+        Column(-1, "at", t.unixtime_micros, nullable=False, encoding="bitshuffle"),
+        Column(-1, "a\nb", t.decimal(5, 2), write_default=1, compression="zstd"),
+    ]
+    assert str(Schema.build(columns, ["host", "at"])).splitlines() == [
+        "host    string           NOT NULL",
+        "at      unixtime_micros  NOT NULL ENCODING bitshuffle",
+        "'a\\nb'  decimal(5, 2)    NULLABLE DEFAULT Decimal('1.00') COMPRESSION zstd",
+        "PRIMARY KEY (host, at)",
+    ]
