@@ -104,6 +104,7 @@ from kudulite.model.types import (
     varchar,
 )
 from kudulite.table.check import CheckReport
+from kudulite.table.folder import SoftDeletedTable
 from kudulite.table.garbage_collection import GarbageResult
 from kudulite.table.maintenance import MaintenanceResult, TableStatistics
 from kudulite.table.manifest import TableVersion
@@ -198,6 +199,7 @@ __all__ = [
     "SchemaBuilder",
     "Session",
     "SessionCounters",
+    "SoftDeletedTable",
     "StagedTask",
     "Table",
     "TableAlterer",

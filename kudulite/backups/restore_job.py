@@ -52,8 +52,7 @@ from kudulite.backups.format import (
 from kudulite.client.bulk_write import BulkWrite
 from kudulite.client.client import open_table
 from kudulite.client.table import Table
-from kudulite.client.table_copy import (
-    TRASH_PREFIX,
+from kudulite.client.table_names import (
     move_table,
     remove_trash,
     set_table_aside,
@@ -72,7 +71,7 @@ from kudulite.fs.progress import Progress
 from kudulite.model.aliases import Moment
 from kudulite.table.alter import TableDraft, alter_table
 from kudulite.table.environment import Environment, default_environment
-from kudulite.table.folder import path_of
+from kudulite.table.folder import TRASH_PREFIX, path_of
 from kudulite.table.garbage_collection import collect_garbage
 from kudulite.table.partition import RangePartition
 from kudulite.table.stage import StagedTask, collect_staging_garbage, in_threads
@@ -288,7 +287,7 @@ class RestoreJob(LockedJob):
         file_system.remove_tree(trash)
         file_system.rename(self._folder, trash)
         file_system.sync_directory(root)
-        remove_trash(root, file_system)
+        remove_trash(root, self._hidden.environment)
 
 
 def stale_ranges(before: Backup, after: Backup) -> frozenset[RangePartition]:

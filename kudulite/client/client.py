@@ -20,7 +20,14 @@ from kudulite.client.schema_builder import Partitioning, SchemaBuilder, partitio
 from kudulite.client.session import Session
 from kudulite.client.table import Table
 from kudulite.client.table_alterer import TableAlterer
-from kudulite.client.table_copy import remove_trash, rename_table, set_table_aside, table_folder
+from kudulite.client.table_names import (
+    recall_table,
+    remove_trash,
+    rename_table,
+    set_table_aside,
+    soft_delete_table,
+    table_folder,
+)
 from kudulite.client.tokens import ScanToken, TokenScanner
 from kudulite.errors import (
     CorruptionError,
@@ -33,7 +40,14 @@ from kudulite.model.aliases import Rows
 from kudulite.model.hybrid_time import physical_microseconds
 from kudulite.model.schema import Schema, schema_from_arrow
 from kudulite.table.environment import Environment, default_environment
-from kudulite.table.folder import check_has_no_lost_table, listed_versions, path_of
+from kudulite.table.folder import (
+    SoftDeletedTable,
+    check_has_no_lost_table,
+    how_to_recall,
+    listed_versions,
+    path_of,
+    soft_deleted_tables,
+)
 from kudulite.table.maintenance import flush_below
 from kudulite.table.manifest import checked_comment, checked_owner
 from kudulite.table.table_store import TableStore
@@ -79,6 +93,25 @@ def _refuse_unknown(table: str, unknown: Mapping[str, object]) -> None:
     for name in unknown:
         what = f"parameter {name!r} of create_table"
         raise unknown_option(table, what, _CREATE_PARAMETERS, _OTHER_WORDS.get(name))
+
+
+def _schema_of(
+    schema: Schema | pa.Schema | Rows, primary_key: Sequence[str] | str | None, table: str
+) -> Schema:
+    """Return the schema of a new table. Raises SchemaError."""
+    if isinstance(schema, Schema):
+        if primary_key is not None:
+            raise SchemaError(f"table {table!r}: a kudulite schema has its primary key already")
+        return schema
+    fields = arrow_schema(schema, table)
+    if primary_key is None:
+        given = "an Arrow schema" if isinstance(schema, pa.Schema) else "a table of a frame"
+        raise SchemaError(
+            f"table {table!r}: {given} needs primary_key=[…], the columns that identify a row; the"
+            f" columns are {', '.join(fields.names)}"
+        )
+    keys = [primary_key] if isinstance(primary_key, str) else list(primary_key)
+    return schema_from_arrow(fields, keys, table)
 
 
 def open_table(path: str | os.PathLike[str]) -> Table:
@@ -190,7 +223,10 @@ class Client:
         if not store.exists():
             check_has_no_lost_table(store.folder)
             listed = ", ".join(self.list_tables()) or "none"
-            raise TableNotFoundError(f"no table {table_name!r} in {self.root}; tables: {listed}")
+            advice = how_to_recall(self.root, table_name)
+            raise TableNotFoundError(
+                f"no table {table_name!r} in {self.root}; tables: {listed}{advice}"
+            )
         with suppress(CorruptionError):  # each use of the table raises it
             store.newest()
         return Table(store)
@@ -222,20 +258,7 @@ class Client:
         """
         _refuse_unknown(table_name, unknown)
         store = self._store(table_name)
-        if not isinstance(schema, Schema):
-            fields = arrow_schema(schema, table_name)
-            if primary_key is None:
-                given = "an Arrow schema" if isinstance(schema, pa.Schema) else "a table of a frame"
-                raise SchemaError(
-                    f"table {table_name!r}: {given} needs primary_key=[…], the columns that"
-                    f" identify a row; the columns are {', '.join(fields.names)}"
-                )
-            keys = [primary_key] if isinstance(primary_key, str) else list(primary_key)
-            schema = schema_from_arrow(fields, keys, table_name)
-        elif primary_key is not None:
-            raise SchemaError(
-                f"table {table_name!r}: a kudulite schema has its primary key already"
-            )
+        schema = _schema_of(schema, primary_key, table_name)
         if partitioning is None:
             partitioning = partitioning_of(table_name, hash_partitions, range_partitions)
         elif hash_partitions is not None or range_partitions is not None:
@@ -247,10 +270,13 @@ class Client:
                 f"table {table_name!r}: partitioning is {partitioning!r}, expected a"
                 " kudulite.Partitioning; for buckets write hash_partitions=[(['id'], 4)]"
             )
-        owner = None if owner is None else checked_owner(owner)
-        comment = None if comment is None else checked_comment(comment)
+        try:
+            owner = None if owner is None else checked_owner(owner)
+            comment = None if comment is None else checked_comment(comment)
+        except SchemaError as error:
+            raise SchemaError(f"table {table_name!r}: {error}") from error
         store.create(schema, partitioning.build(schema), owner, comment)
-        remove_trash(self.root, self._environment.file_system)
+        remove_trash(self.root, self._environment)
         return Table(store)
 
     def latest_observed_timestamp(self) -> datetime:
@@ -293,7 +319,39 @@ class Client:
         table = self.table(table_name)
         set_table_aside(table._store, f"deletion of {table_name!r}", if_version=if_version)
         self._environment.file_system.sync_directory(self.root)
-        remove_trash(self.root, self._environment.file_system)
+        remove_trash(self.root, self._environment)
+
+    def soft_delete_table(
+        self, table_name: str, reserve_seconds: int, *, if_version: int | None = None
+    ) -> SoftDeletedTable:
+        """Delete a table, and keep it for `reserve_seconds`, in which it can be recalled by its id.
+
+        Its name is free at once. Nobody can read or write the table until it is recalled. After the
+        reserve its files go when a table of the directory is created, deleted or maintained next.
+
+        With `if_version`, only while that is the newest version. Raises TableNotFoundError,
+        UsageError, ConflictError, LockTimeoutError.
+        """
+        store = self.table(table_name)._store
+        deleted = soft_delete_table(store, reserve_seconds, if_version=if_version)
+        remove_trash(self.root, self._environment)
+        return deleted
+
+    def list_soft_deleted_tables(self, match_substring: str = "") -> list[SoftDeletedTable]:
+        """Return the tables that can be recalled, by name, the last deleted first.
+
+        Of those whose names contain `match_substring`. Raises StorageError.
+        """
+        listed = soft_deleted_tables(self.root)
+        return [table for table in listed if match_substring in table.name]
+
+    def recall_table(self, table_id: str, new_table_name: str | None = None) -> Table:
+        """Bring a soft-deleted table back, with all its history, under its name or another one.
+
+        Also after its reserve, as long as it is listed. Raises TableNotFoundError that lists the
+        soft-deleted tables, TableExistsError, SchemaError, LockTimeoutError.
+        """
+        return Table(recall_table(self.root, table_id, new_table_name, self._environment))
 
     def _store(self, name: str) -> TableStore:
         return TableStore(table_folder(self.root, name), self._environment)

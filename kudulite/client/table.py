@@ -30,7 +30,8 @@ from kudulite.client.native_scan import Scan
 from kudulite.client.row_operations import RowOperations
 from kudulite.client.scan import Changes
 from kudulite.client.scanner import Scanner
-from kudulite.client.table_copy import copy_with_past, empty_copy, move_table
+from kudulite.client.table_copy import copy_with_past, empty_copy
+from kudulite.client.table_names import move_table
 from kudulite.client.tokens import (
     ChangeToken,
     ScanToken,

@@ -17,7 +17,7 @@ from typing import Any
 from kudulite.client.scanner import EXCLUSIVE_BOUND, INCLUSIVE_BOUND
 from kudulite.client.schema_builder import ColumnSpec, SchemaBuilder, altered_type, range_of
 from kudulite.client.table import Table
-from kudulite.client.table_copy import rename_table, table_folder
+from kudulite.client.table_names import rename_table, table_folder
 from kudulite.errors import NotSupportedError, UsageError
 from kudulite.model.types import ColumnType
 from kudulite.table.alter import Step, TableDraft, alter_table

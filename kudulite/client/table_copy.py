@@ -9,8 +9,6 @@ with another id; where it has the past, moments mean the same in both, up to tha
 
 Invariant: the version that is copied is pinned like that of a write, so its files are not
 collected.
-
-Names of tables: each is the name of the table's folder, so renaming a table renames that.
 """
 
 from __future__ import annotations
@@ -18,15 +16,14 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from kudulite.errors import ConflictError, CorruptionError, SchemaError, TableExistsError
-from kudulite.fs.file_system import FileRef, FileSystem, entries_of, exists, storage_errors
+from kudulite.client.table_names import move_table, table_folder
+from kudulite.errors import CorruptionError, TableExistsError
+from kudulite.fs.file_system import FileRef, exists, storage_errors
 from kudulite.fs.lock import create_lock_file
 from kudulite.fs.progress import Progress
-from kudulite.model.types import is_unicode
 from kudulite.table.alter import alter_table
 from kudulite.table.folder import TABLET_FOLDER, make_table_folders
 from kudulite.table.history import choose_snapshot
@@ -39,9 +36,6 @@ from kudulite.tablet.tablet import LOCK_NAME, ROWSET_FOLDER
 from kudulite.wal.log import WAL_BEGIN
 
 _READ_BYTES = 1 << 20
-
-NAME_BYTES_MAX = 200
-TRASH_PREFIX = ".deleted-"
 
 
 def copy_with_past(source: TableStore, path: Path) -> int:
@@ -164,73 +158,3 @@ def _copy_file(target: TableStore, folder: Path, place: Path, ref: FileRef) -> N
             f"{folder / ref.name}: {found.length} bytes with CRC {found.crc32:#010x}, expected"
             f" {ref.length} with {ref.crc32:#010x}"
         )
-
-
-def table_folder(root: Path, name: str) -> Path:
-    """Return the folder of a table. Raises SchemaError for a name that no table can have."""
-    if (
-        not isinstance(name, str)
-        or not name
-        or name.startswith(".")
-        or "/" in name
-        or "\0" in name
-        or not is_unicode(name)
-        or len(name.encode()) > NAME_BYTES_MAX
-    ):
-        raise SchemaError(
-            f"table name {name!r}: a name has 1 to {NAME_BYTES_MAX} bytes of UTF-8, no '/', and"
-            " does not begin with a dot"
-        )
-    return root / name
-
-
-def rename_table(store: TableStore, new_name: str) -> TableStore:
-    """Rename a table in its directory, once no commit is under way; return it under its new name.
-
-    Raises TableNotFoundError, TableExistsError, LockTimeoutError.
-    """
-    target = TableStore(table_folder(store.folder.parent, new_name), store.environment)
-    return move_table(store, target)
-
-
-def move_table(store: TableStore, target: TableStore) -> TableStore:
-    """Give a table another folder on the same file system, once no commit is under way.
-
-    Returns `target`. Raises TableNotFoundError, TableExistsError, LockTimeoutError.
-    """
-    file_system = store.file_system
-    with ExitStack() as stack:
-        store.lock_all(stack, f"renaming of {store.name!r}")
-        if exists(target.folder):
-            raise TableExistsError(
-                f"cannot rename {store.name!r}: {target.name!r} is in {target.folder.parent}"
-            )
-        file_system.rename(store.folder, target.folder)
-        store.forget_all()
-    file_system.sync_directory(target.folder.parent)
-    return target
-
-
-def set_table_aside(store: TableStore, work: str, *, if_version: int | None = None) -> None:
-    """Make a table's folder trash, once no commit is under way; its name is free then.
-
-    With `if_version`, only while that is the newest version. The names are durable after
-    `sync_directory` of the parent. Raises ConflictError, LockTimeoutError.
-    """
-    with ExitStack() as stack:
-        store.lock_all(stack, work)
-        version = store.newest().version
-        if if_version is not None and version != if_version:
-            raise ConflictError(
-                f"table {store.name!r} is at version {version}, not {if_version}; not deleted"
-            )
-        trash = store.folder.with_name(f"{TRASH_PREFIX}{uuid.uuid4().hex}")
-        store.file_system.rename(store.folder, trash)
-        store.forget_all()
-
-
-def remove_trash(root: Path, file_system: FileSystem) -> None:
-    """Remove deleted tables, also those whose deletion was killed half way."""
-    for path in entries_of(root):
-        if path.name.startswith(TRASH_PREFIX):
-            file_system.remove_tree(path)

@@ -7,6 +7,15 @@ A creation makes manifest/ first and version 1 last. A folder between the two is
 damage: the next creation under its name completes it. A folder without a version is damaged if a
 version was published in it: manifest/ is missing, the hint is there, or a tablet holds rows.
 
+A directory of tables also holds those that were deleted, in hidden folders:
+
+    .soft-deleted-<deleted>-<expires>-<table id>/<name>    a table, in its own folder
+    .deleted-…                                             to be removed
+
+Both times are in microseconds since 1970. A folder that holds no table is of a deletion or recall
+that was killed. Removal renames a whole folder to `.deleted-…` after its expiry, and a recall moves
+the table out of it, so that of two at once one fails and changes nothing.
+
 **Threads** any; nothing is kept.
 """
 
@@ -14,11 +23,16 @@ from __future__ import annotations
 
 import os
 import re
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
 from kudulite.errors import CorruptionError, StorageError, UsageError
 from kudulite.fs.file_system import FileSystem, check_is_own, entries_of, exists, read_file
+from kudulite.fs.json_form import checked_name
 from kudulite.model.types import is_unicode
 
 MANIFEST_FOLDER, TABLET_FOLDER, STAGING_FOLDER = "manifest", "tablet", "staging"
@@ -26,6 +40,9 @@ HINT_NAME = "hint"
 # As `manifest_name` makes them: any other file in manifest/ is not a version.
 _VERSION_NAME = re.compile(r"([0-9]{20})\.json")
 _HINT = re.compile(rb"[0-9]{1,20}\s*")
+TRASH_PREFIX = ".deleted-"
+_SOFT_DELETED = re.compile(r"\.soft-deleted-([0-9]{1,17})-([0-9]{1,17})-(.+)")
+_EPOCH = datetime.fromtimestamp(0, UTC)
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 
 
@@ -118,3 +135,73 @@ def contents(folder: Path) -> str:
         return "it is a file"
     names = [path.name for path in entries_of(folder)][:5]
     return f"expected a folder manifest/ with versions, found {', '.join(names) or 'nothing'}"
+
+
+@dataclass(frozen=True)
+class SoftDeletedTable:
+    """A deleted table that `Client.recall_table` can bring back, by its id.
+
+    Its files may be removed from the moment `expires` on.
+    """
+
+    id: str
+    name: str
+    deleted: datetime
+    expires: datetime
+    path: Path
+
+
+def soft_deleted_folder(root: Path, deleted: int, expires: int, table_id: str) -> Path:
+    """Return the folder that holds a table soft-deleted at a time; both in microseconds."""
+    return root / f".soft-deleted-{deleted}-{expires}-{checked_name(table_id, 'table id')}"
+
+
+def soft_deleted_tables(root: Path) -> list[SoftDeletedTable]:
+    """Return the soft-deleted tables of a directory, by name, the last deleted first."""
+    found = [
+        SoftDeletedTable(match[3], path.name, _moment(match[1]), _moment(match[2]), path)
+        for match in _soft_deleted(root)
+        for path in entries_of(root / match[0])
+    ]
+    found.sort(key=lambda table: table.deleted, reverse=True)
+    return sorted(found, key=lambda table: table.name)
+
+
+def remove_expired_tables(root: Path, now: int, file_system: FileSystem) -> None:
+    """Remove the soft-deleted tables whose reserve has passed at `now`, in microseconds.
+
+    One that cannot be removed, or is removed by another process, is left to the next call.
+    """
+    for match in _soft_deleted(root):
+        if int(match[2]) <= now:
+            trash = trash_folder(root)
+            with suppress(StorageError):
+                file_system.rename(root / match[0], trash)
+                # Else a power failure could bring the name back to a table without some files.
+                file_system.sync_directory(root)
+                file_system.remove_tree(trash)
+
+
+def trash_folder(root: Path) -> Path:
+    """Return a new name of trash in a directory of tables."""
+    return root / f"{TRASH_PREFIX}{uuid.uuid4().hex}"
+
+
+def _soft_deleted(root: Path) -> list[re.Match[str]]:
+    matches = (_SOFT_DELETED.fullmatch(path.name) for path in entries_of(root))
+    return [match for match in matches if match is not None]
+
+
+def _moment(microseconds: str) -> datetime:
+    return _EPOCH + timedelta(microseconds=int(microseconds))
+
+
+def how_to_recall(root: Path, name: str, table_id: str | None = None) -> str:
+    """Return a sentence about a soft-deleted table of this id, or name, to end a message with."""
+    for table in soft_deleted_tables(root):
+        if table_id == table.id or (table_id is None and name == table.name):
+            return (
+                f"; table {table.name!r} was soft-deleted at {table.deleted:%Y-%m-%dT%H:%M:%SZ}:"
+                f" client.recall_table({table.id!r}) brings it back"
+            )
+    return ""

@@ -6,6 +6,7 @@
     files of tablets   that no remaining version refers to
     log segments       that all remaining versions have flushed
     tablets            of a creation that was killed, or lost to another one
+    other tables       soft-deleted in the same directory, whose reserve has passed
 
 A version that a staging folder pins stays, with its files. Each tablet is collected under its lock,
 so that no commit is between moving its files in and publishing them.
@@ -27,8 +28,14 @@ from pathlib import Path
 
 from kudulite.errors import KuduliteError, StorageError
 from kudulite.fs.file_system import entries_of, storage_error
+from kudulite.model.hybrid_time import physical_microseconds
 from kudulite.rowset.rowset import RowSetMeta
-from kudulite.table.folder import MANIFEST_FOLDER, STAGING_FOLDER, TABLET_FOLDER
+from kudulite.table.folder import (
+    MANIFEST_FOLDER,
+    STAGING_FOLDER,
+    TABLET_FOLDER,
+    remove_expired_tables,
+)
 from kudulite.table.manifest import Manifest, manifest_name
 from kudulite.table.stage import (
     STAGING_GRACE_SECONDS,
@@ -92,6 +99,8 @@ def collect_garbage(
                 emptied.add(path.parent)
         _remove_empty_folders(store.tablet_folder(entry.id) / ROWSET_FOLDER, emptied, horizon)
     _collect_tablets(store, manifests, horizon)
+    now = physical_microseconds(store.environment.clock.now())
+    remove_expired_tables(store.folder.parent, now, store.file_system)
     store.metrics.garbage_files_removed += file_count
     store.metrics.garbage_bytes_removed += byte_count
     return GarbageResult(staging_folder_count, version_count, file_count, byte_count)

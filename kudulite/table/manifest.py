@@ -343,7 +343,7 @@ class Manifest(JsonForm):
 def checked_owner(owner: str) -> str:
     """Return the name of a table's owner. Raises SchemaError."""
     if not owner:
-        raise SchemaError(f"owner {owner!r}: expected a name; a table keeps the owner that it has")
+        raise SchemaError(f"owner {owner!r}: expected a name; leave it out if there is none")
     return _checked_text("owner", owner, OWNER_BYTES_MAX)
 
 

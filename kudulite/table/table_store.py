@@ -63,6 +63,7 @@ from kudulite.table.folder import (
     check_has_no_lost_table,
     contents,
     hinted_version,
+    how_to_recall,
     listed_versions,
     make_table_folders,
 )
@@ -283,8 +284,9 @@ class TableStore:
         versions = self.versions()
         if not versions:
             check_has_no_lost_table(self.folder)
+            advice = how_to_recall(self.folder.parent, self.name, self._table_id)
             raise TableNotFoundError(
-                f"{self.folder} is not a kudulite table: {contents(self.folder)}"
+                f"{self.folder} is not a kudulite table: {contents(self.folder)}{advice}"
             )
         if versions[-1] < published:
             raise self._missing_version(versions[-1], published)

@@ -50,6 +50,7 @@ PANELS = {
         commands_table.alter,
         commands_table.rename,
         commands_table.drop,
+        commands_table.recall,
     ),
     "Rows": (
         commands_look.get,

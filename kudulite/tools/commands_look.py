@@ -51,6 +51,9 @@ AtMoment = Annotated[str | None, typer.Option(help="A moment: ISO 8601 or a Hybr
 
 def list_tables(
     root: Annotated[str, typer.Argument(metavar="ROOT", help="A directory of tables.")],
+    soft_deleted: Annotated[
+        bool, typer.Option("--soft-deleted", help="Those dropped with --reserve, with their ids.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """List the tables of a directory."""
@@ -62,7 +65,11 @@ def list_tables(
             f" {Path(root).absolute().parent}"
         )
     client = kudulite.connect(root, background_maintenance=False)
-    found = [_summary(client.table(name)) for name in client.list_tables()]
+    if soft_deleted:
+        listed = client.list_soft_deleted_tables()
+        found = [{n: v for n, v in vars(table).items() if n != "path"} for table in listed]
+    else:
+        found = [_summary(client.table(name)) for name in client.list_tables()]
     if as_json:
         print_json(found)
     elif found:

@@ -1,6 +1,6 @@
 """Commands that make, alter and remove a table, and those that name its moments.
 
-    create  alter  rename  drop  retention      tag  untag  tags  versions
+    create  alter  rename  drop  recall  retention      tag  untag  tags  versions
 
 A column is typed as `name:type`, with `!` at the end if it is NOT NULL: `host:string! load:double`.
 The steps of one `alter` are one new version. They apply in this order: columns are dropped,
@@ -40,7 +40,7 @@ from kudulite.tools.output import (
 
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
-Owner = Annotated[str | None, typer.Option(help="Who the table belongs to; not enforced.")]
+Owner = Annotated[str | None, typer.Option(help="The name of an owner; not enforced.")]
 Comment = Annotated[str | None, typer.Option(help="A text about the table.")]
 TagName = Annotated[str, typer.Argument(metavar="NAME", help="The name of the tag.")]
 
@@ -168,22 +168,57 @@ def rename(
 def drop(
     path: TablePath,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    reserve: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", help="Keep the table so long for `recall`: 12h, 7d."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Delete a table with all its history; asks first."""
     table = kudulite.open_table(path)
     count, version = len(table), table.version
+    seconds = None if reserve is None else _seconds(reserve)
     if not yes:
         if not is_terminal():
             raise OptionError("drop asks on a terminal only; give --yes to delete without asking")
-        question = f"delete {table.path} with {_counted(count, 'row')} and all its history?"
+        kept = "" if seconds is None else f" (it can be recalled for {_duration(seconds)})"
+        question = f"delete {table.path} with {_counted(count, 'row')} and all its history{kept}?"
         typer.confirm(question, abort=True)
     # A write that was committed while the question stood keeps the table.
-    _client_of(table).delete_table(table.name, if_version=None if yes else version)
-    if as_json:
-        print_json({"path": str(table.path), "rows": count})
+    if_version = None if yes else version
+    client, found = _client_of(table), {"path": str(table.path), "rows": count}
+    text = f"deleted {table.path} with {_counted(count, 'row')}"
+    if seconds is None:
+        client.delete_table(table.name, if_version=if_version)
     else:
-        print(f"deleted {table.path} with {_counted(count, 'row')}")
+        kept_table = client.soft_delete_table(table.name, seconds, if_version=if_version)
+        found |= {"id": kept_table.id, "expires": kept_table.expires}
+        text += f"; kudulite recall {table.path.parent} {kept_table.id} brings it back"
+    if as_json:
+        print_json(found)
+    else:
+        print(text)
+
+
+def recall(
+    root: Annotated[str, typer.Argument(metavar="ROOT", help="The table's directory.")],
+    table_id: Annotated[
+        str, typer.Argument(metavar="ID", help="Of `list --soft-deleted`, or of `drop`.")
+    ],
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Another name, if its own is taken.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Bring a table back that was dropped with --reserve."""
+    if not path_of(root).is_dir():
+        raise OptionError(f"{root} is not a directory")
+    client = kudulite.connect(root, background_maintenance=False)
+    table = client.recall_table(table_id, name)
+    if as_json:
+        print_json({"path": str(table.path), "rows": len(table)})
+    else:
+        print(f"{table.path} is back with {_counted(len(table), 'row')}")
 
 
 def is_terminal() -> bool:

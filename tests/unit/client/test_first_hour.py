@@ -242,7 +242,7 @@ CASES: dict[str, Callable[[User], object]] = {
         schema_mode="merge",  # type: ignore[call-arg]
     ),
     "create_table(…, n_replicas=1)": lambda u: u.create(SCHEMA, n_replicas=1),
-    "create_table(…, owner='me')": lambda u: u.create(SCHEMA, owner="me"),
+    "create_table(…, owner='')": lambda u: u.create(SCHEMA, owner=""),
     "create_table(…, partitioning=4)": lambda u: u.create(SCHEMA, partitioning=4),
     "update(rows, where=…)": lambda u: u.people.update([{"id": 1}], where="id = 1"),
     "help(table.upsert); py.typed": User.read_the_help,

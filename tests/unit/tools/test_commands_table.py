@@ -141,6 +141,26 @@ def test_drop_does_as_it_is_answered(path, monkeypatch, answer, is_there):
     assert asked == [f"delete {path} with 1 row and all its history?"]
 
 
+def test_a_table_dropped_with_a_reserve_is_listed_and_recalled(path, monkeypatch):
+    """By the id that `drop` and `list` print, under its name or another one."""
+    found = value("drop", path, "--yes", "--reserve", "2h")
+    (listed,) = value("list", path.parent, "--soft-deleted")
+    assert {n: found[n] for n in ("id", "expires")}.items() <= listed.items()
+    assert (found["rows"], listed["name"]) == (1, "t") and not path.exists()
+    assert value("list", path.parent) == []
+    assert "no soft-deleted table with id 'x'" in error("recall", path.parent, "x")
+    assert "is not a directory" in error("recall", path.parent / "none", found["id"])
+    assert value("recall", path.parent, found["id"]) == {"path": str(path), "rows": 1}
+    assert f"kudulite recall {path.parent} {found['id']} brings" in output(
+        "drop", path, "--yes", "--reserve", "60"
+    )
+    assert found["id"] in output("list", path.parent, "--soft-deleted")
+    text = output("recall", path.parent, found["id"], "--name", "u")
+    assert text == f"{path.with_name('u')} is back with 1 row\n"
+    assert output("list", path.parent, "--soft-deleted") == ""
+    assert "'soon' is no duration" in error("drop", path.with_name("u"), "--reserve", "soon")
+
+
 def test_retention_is_shown_and_set(path):
     """In seconds, or with a unit."""
     created = kudulite.open_table(path).versions()[-1].timestamp

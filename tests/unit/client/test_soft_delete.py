@@ -1,0 +1,289 @@
+"""Soft-deleted tables: no tables of the directory until they are recalled, whole, or removed."""
+
+import datetime
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import kudulite
+from kudulite.client.client import Client
+from kudulite.errors import (
+    ConflictError,
+    LockTimeoutError,
+    TableExistsError,
+    TableNotFoundError,
+    UsageError,
+)
+from tests.support.doubles.forgetful_disk import recorded_states
+from tests.support.doubles.killing_file_system import KillingFileSystem, ran_to_its_end
+from tests.support.tables.core_tables import CoreTables, ManualClock, environment, stored
+from tests.support.tiers import tiered
+
+SCHEMA = pa.schema([("k", pa.int32()), ("v", pa.int32())])
+ROWS = [(1, 10), (2, 20)]
+
+
+def filled(client: Client, name: str = "t") -> kudulite.Table:
+    """A table of two tablets with two rows on disk, the newer value of one in a log only."""
+    table = client.create_table(name, SCHEMA, primary_key="k", hash_partitions=[(["k"], 2)])
+    table.insert([{"k": 1, "v": 10}, {"k": 2, "v": 19}])
+    session = client.new_session()
+    session.apply(table.new_update({"k": 2, "v": 20}))
+    session.flush()
+    return table
+
+
+def names(client: Client) -> list[str]:
+    """The names of the soft-deleted tables."""
+    return [table.name for table in client.list_soft_deleted_tables()]
+
+
+def test_a_recalled_table_is_as_it_was(core: CoreTables):
+    """With rows of its log, its past, its tags, its id and its tokens."""
+    client = core.client()
+    table = filled(client)
+    before = table.current_timestamp()
+    table.tag("then", before)
+    tokens = table.scan_tokens(at=before)
+    table.delete([{"k": 1}])
+    deleted = client.soft_delete_table("t", 60)
+    assert (deleted.id, deleted.name) == (core.client().list_soft_deleted_tables()[0].id, "t")
+    assert deleted.expires - deleted.deleted == datetime.timedelta(seconds=60)
+    assert client.list_tables() == [] and not client.table_exists("t")
+    again = core.client().recall_table(deleted.id)
+    assert (again.id, again.name, stored(again)) == (deleted.id, "t", [(2, 20)])
+    assert stored(again, again.tags["then"]) == ROWS
+    assert sum(batch.num_rows for token in tokens for batch in token.open()) == 2
+    assert [path.name for path in client.root.iterdir()] == ["t"]
+    for each in (again, table):  # the object that stood for the table stands for it again
+        each.upsert([{"k": 3, "v": 30}])
+        assert stored(each) == [(2, 20), (3, 30)]
+
+
+def test_a_soft_deleted_table_cannot_be_used(core: CoreTables):
+    """By any object, old or new; the message has the call that brings it back."""
+    client = core.client()
+    table = filled(client)
+    token, session = table.scan_tokens()[0], client.new_session()
+    deleted = core.client().soft_delete_table("t", 60)
+    advice = rf"'t' was soft-deleted at 20.*Z: client.recall_table\('{deleted.id}'\) brings it back"
+    for use in (
+        table.scan,
+        lambda: table.get(1),
+        lambda: table.upsert([{"k": 1, "v": 0}]),
+        lambda: (session.apply(table.new_upsert({"k": 1, "v": 0})), session.flush()),
+        lambda: client.new_table_alterer(table).rename("u").alter(),
+        lambda: table.maintain(),
+        lambda: list(token.open()),
+        lambda: client.table("t"),
+        lambda: client.soft_delete_table("t", 60),
+        lambda: client.delete_table("t"),
+        lambda: kudulite.open_table(client.root / "t"),
+    ):
+        with pytest.raises(TableNotFoundError, match=advice):
+            use()
+    assert stored(client.recall_table(deleted.id)) == ROWS
+
+
+def test_the_name_is_free_at_once(core: CoreTables):
+    """Two tables of one name are kept, and each is recalled by its id, one under another name."""
+    client = core.client()
+    first = filled(client)
+    gone = [client.soft_delete_table("t", 60)]
+    second = client.create_table("t", SCHEMA, primary_key="k")
+    second.insert([{"k": 7, "v": 7}])
+    with pytest.raises(TableNotFoundError, match="was created again"):
+        first.scan()
+    with pytest.raises(TableExistsError, match=r"'t' is in .*; give another name, as in client"):
+        client.recall_table(gone[0].id)
+    gone.append(client.soft_delete_table("t", 60))
+    assert names(client) == ["t", "t"]
+    assert stored(client.recall_table(gone[0].id, "u")) == ROWS
+    assert stored(client.recall_table(gone[1].id)) == [(7, 7)]
+    assert client.list_tables() == ["t", "u"] and names(client) == []
+
+
+@pytest.mark.parametrize("collect", ["create", "delete", "soft-delete", "maintain"])
+def test_files_go_when_the_reserve_has_passed(core: CoreTables, collect: str):
+    """With the next creation, deletion or maintenance of a table in the directory, not before."""
+    clock = ManualClock()
+    client = core.client(clock=clock)
+    other = client.create_table("other", SCHEMA, primary_key="k")
+    filled(client)
+    deleted = client.soft_delete_table("t", 60)
+    act = {
+        "create": lambda number: client.create_table(f"n{number}", SCHEMA, primary_key="k"),
+        "delete": lambda number: client.delete_table(
+            client.create_table(f"n{number}", SCHEMA, primary_key="k").name
+        ),
+        "soft-delete": lambda number: client.soft_delete_table(
+            client.create_table(f"n{number}", SCHEMA, primary_key="k").name, 600
+        ),
+        "maintain": lambda number: other.maintain(),
+    }[collect]
+    clock.microseconds += 59_999_999
+    act(0)
+    assert "t" in names(client)
+    clock.microseconds += 1
+    assert "t" in names(client)  # listing removes nothing
+    act(1)
+    assert "t" not in names(client)
+    assert not list(client.root.glob(f"*{deleted.id}*")) and not list(client.root.glob(".deleted*"))
+    with pytest.raises(TableNotFoundError, match=f"no soft-deleted table with id '{deleted.id}'"):
+        client.recall_table(deleted.id)
+
+
+def test_a_table_is_recalled_after_its_reserve_while_it_is_there(core: CoreTables):
+    """Files that nobody has removed are not lost."""
+    clock = ManualClock()
+    client = core.client(clock=clock)
+    filled(client)
+    deleted = client.soft_delete_table("t", 1)
+    clock.microseconds += 10**12
+    assert stored(client.recall_table(deleted.id)) == ROWS
+
+
+@pytest.mark.parametrize("seconds", [0, -1, 1.5, True, None, "60", 1 << 32])
+def test_a_reserve_is_a_number_of_seconds(core: CoreTables, seconds):
+    """From one on; the table stays."""
+    client = core.client()
+    filled(client)
+    with pytest.raises(
+        UsageError, match=r"expected a whole number from 1 to 4294967295; delete_ta"
+    ):
+        client.soft_delete_table("t", seconds)
+    assert client.list_tables() == ["t"]
+
+
+def test_what_is_not_there_is_listed(core: CoreTables):
+    """By id and name."""
+    client = core.client()
+    with pytest.raises(TableNotFoundError, match="id 'x' in .*; soft-deleted tables: none"):
+        client.recall_table("x")
+    filled(client)
+    deleted = client.soft_delete_table("t", 60)
+    with pytest.raises(TableNotFoundError, match=rf"tables: {deleted.id} \('t'\)"):
+        client.recall_table("x")
+    assert [t.name for t in client.list_soft_deleted_tables("t")] == ["t"]
+    assert client.list_soft_deleted_tables("u") == []
+
+
+def test_a_soft_deletion_waits_for_commits_and_may_ask_for_a_version(core: CoreTables):
+    """As a deletion does; nothing is left of a refused one."""
+    client = core.client(lock_timeout_seconds=0.02)
+    table = filled(client)
+    with pytest.raises(ConflictError, match="'t' is at version 2, not 1; not deleted"):
+        client.soft_delete_table("t", 60, if_version=1)
+    with table._store.lock(table.tablet_ids[0]) as lock:
+        lock.announce("commit of write 9")
+        with pytest.raises(LockTimeoutError, match="held by commit of write 9"):
+            client.soft_delete_table("t", 60)
+    assert [path.name for path in client.root.iterdir()] == ["t"]
+    client.soft_delete_table("t", 60, if_version=2)
+
+
+# -- a process dies, or power is lost
+
+
+def soft_delete(client: Client) -> None:
+    """The table is set aside."""
+    client.soft_delete_table("t", 3600)
+
+
+def recall(client: Client) -> None:
+    """The table is brought back under another name."""
+    (deleted,) = client.list_soft_deleted_tables()
+    client.recall_table(deleted.id, "u")
+
+
+def prepared(client: Client) -> None:
+    """A table that is set aside."""
+    filled(client)
+    soft_delete(client)
+
+
+def expire(client: Client) -> None:
+    """An hour later, another table is made, which removes the expired one."""
+    clock = ManualClock(client._environment.clock.now() // 4096 + 3600 * 1_000_001)
+    same = environment(client._environment.file_system, clock)
+    Client(client.root, same).create_table("new", SCHEMA, primary_key="k")
+
+
+CASES: dict[str, tuple[Callable[[Client], object], Callable[[Client], object]]] = {
+    "soft-delete": (filled, soft_delete),
+    "recall": (prepared, recall),
+    "expire": (prepared, expire),
+}
+
+
+def state(root: Path) -> list[list]:
+    """What is there: tables, and what can be recalled; each is read and checked."""
+    client = Client(root, environment())
+    here = [[name, stored(client.table(name))] for name in client.list_tables()]
+    for deleted in client.list_soft_deleted_tables():
+        table = client.recall_table(deleted.id)
+        table.check().raise_if_bad()
+        here.append([f"soft-deleted {deleted.name}", stored(table)])
+        client.delete_table(table.name)
+    return here
+
+
+def allowed(case: str, acknowledged: bool) -> list[list]:
+    """The states that a crash may leave."""
+    soft, old, new = ["soft-deleted t", ROWS], ["t", ROWS], ["u", ROWS]
+    if case == "expire":
+        # Removal after the new table is there may have come to any of its steps.
+        return [[["new", []]]] if acknowledged else [[soft], [["new", []], soft], [["new", []]]]
+    before, after = {"soft-delete": (old, soft), "recall": (soft, new)}[case]
+    return [[after]] if acknowledged else [[before], [after]]
+
+
+@pytest.mark.parametrize("how", ["exit", "error"])
+@tiered("case", list(CASES), quick=1)
+def test_a_process_killed_at_any_step_leaves_the_table_in_one_place(
+    core: CoreTables, case: str, how: str
+):
+    """Whole, and the next deletion and creation work."""
+    prepare, work = CASES[case]
+    base, steps, is_done = core.root / "base", 0, False
+    prepare(Client(base, environment()))
+    while not is_done:
+        root = core.root / f"{how}-{steps}"
+        shutil.copytree(base, root)
+        dying = KillingFileSystem(steps, exits=how == "exit")
+        client = Client(root, environment(dying))
+        is_done = ran_to_its_end(lambda c=client: work(c), in_child=how == "exit")
+        assert state(root) in allowed(case, is_done), steps
+        client = Client(root, environment())
+        client.delete_table(filled(client, "again").name)
+        for name in client.list_tables():
+            client.delete_table(name)
+        # An empty folder of a killed deletion stays until its reserve has passed.
+        hidden = [path for path in root.iterdir() if path.name.startswith(".")]
+        assert not [path for path in hidden if any(path.iterdir())]
+        shutil.rmtree(root)
+        steps += 1
+    assert steps > {"soft-delete": 4, "recall": 2, "expire": 10}[case]
+
+
+@tiered("case", list(CASES), quick=1)
+def test_power_lost_at_any_step_leaves_the_table_in_one_place(core: CoreTables, case: str):
+    """In every state that the disk may be in."""
+    prepare, work = CASES[case]
+    root = core.root / "disk"
+    prepare(Client(root / "db", environment()))
+
+    def acknowledged(disk) -> None:
+        work(Client(root / "db", environment()))
+        disk.acknowledge()
+
+    states, _ = recorded_states(root, acknowledged)
+    assert len(states) > 5
+    for number, lost in enumerate(states):
+        place = core.root / f"lost-{number}"
+        lost.write_to(place)
+        assert state(place / "db") in allowed(case, bool(lost.acknowledged)), lost.mode
+        shutil.rmtree(place)
