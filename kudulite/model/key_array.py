@@ -25,11 +25,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kudulite.errors import CorruptionError
-from kudulite.model.key_hash import RaggedBytes, binary_parts, hash64_fixed, hash64_ragged
+from kudulite.model.key_hash import (
+    RaggedBytes,
+    binary_parts,
+    hash64_fixed,
+    hash64_ragged,
+    murmur3_fixed,
+    murmur3_ragged,
+)
 
 Side = Literal["left", "right"]
 _BINARY_BYTES_MAX = 2**31 - 1  # what 32-bit offsets reach
 _FIRST_KEYS = 1024
+_SAMPLE_ROWS = 1024
+_DICTIONARY_BYTES_MIN = 24  # shorter keys hash faster than a dictionary is built
 
 # digit(rows) -> uint64[len(rows)]; None means all rows
 Digit = Callable[[np.ndarray | None], np.ndarray]
@@ -326,6 +335,24 @@ class KeyArray:
         if self.width is None:
             return hash64_ragged(self.ragged(), seed)
         return hash64_fixed(len(self), self.width, self.left_words, seed)
+
+    def murmur3(self, seed: int) -> np.ndarray:
+        """Return uint32[n], the hash of hash partitions; key_hash.py defines it."""
+        if self.width is not None:
+            return murmur3_fixed(len(self), self.width, self.left_words, seed)
+        if not self._dictionary_pays():
+            return murmur3_ragged(self.ragged(), seed)
+        encoded = self.values.dictionary_encode()
+        distinct = KeyArray(encoded.dictionary, None)
+        hashes: np.ndarray = murmur3_ragged(distinct.ragged(), seed)[encoded.indices.to_numpy()]
+        return hashes
+
+    def _dictionary_pays(self) -> bool:
+        count = len(self)
+        if count < 8 * _SAMPLE_ROWS or self.nbytes < (_DICTIONARY_BYTES_MIN + 4) * count:
+            return False
+        sample = self.take(np.linspace(0, count - 1, _SAMPLE_ROWS).astype(np.int64))
+        return len(sample.values.unique()) < _SAMPLE_ROWS // 4
 
 
 def searched_in_order(probes: KeyArray, search: Callable[[KeyArray], np.ndarray]) -> np.ndarray:

@@ -1,4 +1,6 @@
-"""The 64-bit hash of an encoded key, for bloom filters. It reaches the disk: do not change it.
+"""The two hashes of an encoded key. Both reach the disk: do not change them.
+
+The 64-bit hash is for bloom filters:
 
     words  = the key's bytes in groups of eight, big-endian numbers, the last padded right with 0
     state  = mix(seed + 0x9e3779b97f4a7c15 * (length + 1))
@@ -8,6 +10,11 @@
 
 The hash is of the bytes, not of how they are stored. Worked example, seed 0: the key 80 00 00 00
 00 00 00 01 (int64 1) hashes to 0x1579e09ce504374d.
+
+The 32-bit hash chooses buckets of a hash dimension. It is MurmurHash3 (x86) and bit-equal to
+`mmh3.hash(key, seed, signed=False)`.
+
+Arrays are hashed by whole-array arithmetic, some thousand rows at a time.
 
 Keys of different lengths are `RaggedBytes`: strings in one buffer, read eight bytes at a time for
 all rows at once. Numpy has no array of such strings, but it can gather an (unaligned) word at any
@@ -27,6 +34,7 @@ _FACTOR_1, _FACTOR_2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _MASK = 2**64 - 1
 _CHUNK_ROWS = 16384  # the arrays of one chunk stay in the processor's cache
 
+_C1, _C2 = np.uint32(0xCC9E2D51), np.uint32(0x1B873593)
 _PADDING = 8  # so that a word may be loaded at the last byte
 
 
@@ -91,6 +99,105 @@ def _hash64_ragged_part(keys: RaggedBytes, state: np.ndarray) -> None:
         _mix(part)
         if rows is not None:
             state[rows] = part
+
+
+def murmur3_fixed(
+    row_count: int, width: int, word: Callable[[int, slice], np.ndarray], seed: int
+) -> np.ndarray:
+    """Return uint32[row_count] for keys of one width; `word(k, rows)` is the rows' k-th word."""
+    state = np.full(row_count, seed & 0xFFFFFFFF, np.uint32)
+    for start in range(0, row_count, _CHUNK_ROWS):
+        rows = slice(start, min(start + _CHUNK_ROWS, row_count))
+        part = state[rows]
+        for index in range((width + 7) // 8):
+            for half, block in enumerate(_blocks(word(index, rows))):
+                left = width - 8 * index - 4 * half
+                if left >= 4:
+                    _add_block(part, block)
+                elif left > 0:
+                    part ^= _scramble(block)
+        part ^= np.uint32(width)
+        _finish(part)
+    return state
+
+
+def murmur3_ragged(keys: RaggedBytes, seed: int) -> np.ndarray:
+    """Return uint32[n] for keys of different lengths."""
+    state = np.full(len(keys), seed & 0xFFFFFFFF, np.uint32)
+    for start in range(0, len(keys), _CHUNK_ROWS):
+        stop = min(start + _CHUNK_ROWS, len(keys))
+        _murmur3_ragged_part(keys.slice(start, stop), state[start:stop])
+    return state
+
+
+def _murmur3_ragged_part(keys: RaggedBytes, state: np.ndarray) -> None:
+    rows = None  # those with strings longer than `position`; None is all
+    left = keys.lengths
+    for position in range(0, int(keys.lengths.max()), 8):
+        if position:
+            rows = np.flatnonzero(keys.lengths > position)
+            rows = None if len(rows) == len(state) else rows
+            left = (keys.lengths if rows is None else keys.lengths[rows]) - position
+        part = state if rows is None else state[rows]
+        for half, block in enumerate(_blocks(keys.words(position, rows))):
+            _add_block_or_tail(part, block, left - 4 * half)
+        if rows is not None:
+            state[rows] = part
+    state ^= keys.lengths.astype(np.uint32)
+    _finish(state)
+
+
+def _add_block_or_tail(state: np.ndarray, block: np.ndarray, left: np.ndarray) -> None:
+    """Take one block per row into the state; only its first `left` bytes (if any) are of the key.
+
+    The other bytes are 0, and scramble(0) is 0, so a missing block changes nothing.
+    """
+    whole = left >= 4
+    if whole.all():
+        _add_block(state, block)
+        return
+    state ^= _scramble(block)
+    rotated = state.copy()
+    _rotate(rotated)
+    np.copyto(state, rotated, where=whole)
+
+
+def _blocks(words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the two little-endian blocks of words of eight bytes, whose first byte is highest."""
+    first, second = (words >> np.uint64(32)).astype(np.uint32), words.astype(np.uint32)
+    return first.byteswap(inplace=True), second.byteswap(inplace=True)
+
+
+def _scramble(block: np.ndarray) -> np.ndarray:
+    """Mix one block as Murmur does, in place."""
+    block *= _C1
+    high = block >> np.uint32(17)
+    block <<= np.uint32(15)
+    block |= high
+    block *= _C2
+    return block
+
+
+def _add_block(state: np.ndarray, block: np.ndarray) -> None:
+    """Take one whole block of four bytes into the state; both are changed."""
+    state ^= _scramble(block)
+    _rotate(state)
+
+
+def _rotate(state: np.ndarray) -> None:
+    high = state >> np.uint32(19)
+    state <<= np.uint32(13)
+    state |= high
+    state *= np.uint32(5)
+    state += np.uint32(0xE6546B64)
+
+
+def _finish(state: np.ndarray) -> None:
+    state ^= state >> np.uint32(16)
+    state *= np.uint32(0x85EBCA6B)
+    state ^= state >> np.uint32(13)
+    state *= np.uint32(0xC2B2AE35)
+    state ^= state >> np.uint32(16)
 
 
 _KEEP_LEFT = np.array([(2**64 - 1) ^ (2 ** (64 - 8 * n) - 1) for n in range(9)], np.uint64)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kudulite.model.key_array import KeyArray
-from kudulite.table.partition import hash_bucket, hash_buckets, murmur3
+from kudulite.table.partition import hash_bucket, hash_buckets
 
 
 @given(st.data())
@@ -18,7 +18,7 @@ def test_the_array_hash_is_mmh3(data):
     keys = data.draw(st.lists(st.binary(**sizes), max_size=12))
     seed = data.draw(st.integers(0, 2**32 - 1))
     array = KeyArray.from_bytes(keys, width)
-    assert murmur3(array, seed).tolist() == [mmh3.hash(k, seed, signed=False) for k in keys]
+    assert array.murmur3(seed).tolist() == [mmh3.hash(k, seed, signed=False) for k in keys]
     for count in (1, 2, 7, 64, 65536, 100_000):
         expected = [hash_bucket(key, seed, count) for key in keys]
         assert hash_buckets(array, seed, count).tolist() == expected
@@ -31,7 +31,7 @@ def test_many_keys_with_and_without_a_dictionary(length):
     pool = [random.bytes(random.integers(0, 2 * length)) for _ in range(100)]
     keys = [pool[i] for i in random.integers(0, 100, 40_000)]
     expected = [mmh3.hash(key, 42, signed=False) for key in keys]
-    assert murmur3(KeyArray.from_bytes(keys, None), 42).tolist() == expected
+    assert KeyArray.from_bytes(keys, None).murmur3(42).tolist() == expected
 
 
 def test_buckets_are_small_integers():
