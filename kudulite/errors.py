@@ -71,6 +71,8 @@ class RowError(KuduliteError, ValueError):
     REASON_NULL = "null in a column that is NOT NULL"
     REASON_MISSING = "no value provided for a required column"
     REASON_INVALID = "value does not fit the column"
+    REASON_IMMUTABLE = "UPDATE not allowed for immutable column"
+    REASON_NO_FIELDS = "No fields updated"
 
     def __init__(
         self,

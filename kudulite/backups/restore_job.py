@@ -421,7 +421,7 @@ def restore_steps(backup: Backup, table: Table, place: int, done: int) -> Iterat
             columns=names,
             application_id=APPLICATION_ID,
             application_version=number,
-        )
+        ).restoring()
         yield RestoreStep(
             backup_folder=backup.path,
             backup_id=backup.id,

@@ -86,12 +86,15 @@ class BatchOperations:
 
     @_with_write_options
     def upsert(self, data: Rows, **options: Unpack[WriteOptions]) -> WriteResult:
-        """Add rows, or set the given columns where the key is there."""
+        """Add rows, or set the given columns where the key is there.
+
+        RowError if that would set a cell of an immutable column, whatever the value.
+        """
         return self._write("upsert", data, options)
 
     @_with_write_options
     def upsert_ignore(self, data: Rows, **options: Unpack[WriteOptions]) -> WriteResult:
-        """The same as `upsert`: kudulite has no immutable columns to ignore."""
+        """Add rows, or set the given columns where the key is there, but no immutable ones."""
         return self._write("upsert_ignore", data, options)
 
     @overload
@@ -140,7 +143,7 @@ class BatchOperations:
 
     @_with_write_options
     def update_ignore(self, data: Rows, **options: Unpack[WriteOptions]) -> WriteResult:
-        """Set the given columns; rows whose key is absent are ignored."""
+        """Set the given columns, but no immutable ones; rows whose key is absent are ignored."""
         return self._write("update_ignore", data, options)
 
     @overload
@@ -232,10 +235,11 @@ class BatchOperations:
             table.restore(table.versions()[1].timestamp)         undo the newest version
 
         The past stays readable, so a restore can be undone. The cost depends on the number of rows
-        that changed since. Columns and ranges stay as they are: a column that was added since has
-        its default, and rows of a range that was dropped since are a RowError. If another writer
-        changes rows meanwhile, the changes are read again, up to 10 times, and then it is a
-        ConflictError. Raises TimestampError for a moment that cannot be read.
+        that changed since. Immutable cells become those of then, too. Columns and ranges stay as
+        they are: a column that was added since has its default, and rows of a range that was
+        dropped since are a RowError. If another writer changes rows meanwhile, the changes are read
+        again, up to 10 times, and then it is a ConflictError. Raises TimestampError for a moment
+        that cannot be read.
         """
 
         def attempt() -> WriteResult:
@@ -249,7 +253,8 @@ class BatchOperations:
             write = self.new_bulk_write(
                 columns=names, operation_column=CHANGE_TYPE, read_at=changes.end, message=message
             )
-            return self._run(write.labelled("restore"), itertools.chain((first,), found))
+            write = write.labelled("restore").restoring()
+            return self._run(write, itertools.chain((first,), found))
 
         return self._until_unchanged("restore", attempt)
 
@@ -414,7 +419,8 @@ def unknown_option(table: str, what: str, known: Iterable[str], advice: str | No
 def _constants(table: str, schema: Schema, cells: Mapping[str, Any]) -> dict[str, pa.Scalar]:
     """Return checked cells by column as Arrow scalars of the columns' types.
 
-    Raises OptionError for a key column, ColumnNotFoundError, and SchemaError for a value.
+    Raises OptionError for a key column or an immutable one, ColumnNotFoundError, and SchemaError
+    for a value.
     """
     if not isinstance(cells, Mapping):
         raise OptionError(
@@ -426,6 +432,12 @@ def _constants(table: str, schema: Schema, cells: Mapping[str, Any]) -> dict[str
         raise OptionError(
             f"table {table!r}: column {keys[0]!r} is part of the primary key, which never changes;"
             " insert rows with the new keys and delete the old ones"
+        )
+    fixed = [name for name in values if not schema.column(name).mutable]
+    if fixed:
+        raise OptionError(
+            f"table {table!r}: column {fixed[0]!r} is immutable: its cells keep the values of their"
+            " inserts; make it mutable first, with alter_column(…).mutable(True)"
         )
     return {
         name: pa.scalar(value, schema.column(name).type.arrow) for name, value in values.items()

@@ -112,6 +112,11 @@ class BulkWrite:
         """Return the write under another name in the list of versions than its operation's."""
         return BulkWrite(self._store, replace(self._state, label=label))
 
+    def restoring(self) -> BulkWrite:
+        """Return the write as one that brings rows back as they were: it sets immutable cells."""
+        spec = replace(self._state.spec, immutable_columns=())
+        return BulkWrite(self._store, replace(self._state, spec=spec))
+
     @property
     def is_committed(self) -> bool:
         """Whether the write's application version, or a later one, is in the table by now."""

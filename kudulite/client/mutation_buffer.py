@@ -52,6 +52,7 @@ _ROW_STATUS = {
     RowError.REASON_ALREADY_PRESENT: "Already present",
     RowError.REASON_NOT_FOUND: _NOT_FOUND,
     RowError.REASON_NO_PARTITION: _NOT_FOUND,
+    RowError.REASON_IMMUTABLE: "Immutable",
 }
 _ERROR_STATUS: tuple[tuple[type[BaseException], str], ...] = (
     (LockTimeoutError, "Timed out"),

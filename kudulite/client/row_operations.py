@@ -176,7 +176,7 @@ class Upsert(WriteOperation):
 
 
 class UpsertIgnore(WriteOperation):
-    """As Upsert; there are no immutable columns to ignore."""
+    """As Upsert; immutable cells of a row that is there stay as they are."""
 
     __slots__ = ()
     kind = Operation.UPSERT_IGNORE
@@ -190,7 +190,7 @@ class Update(WriteOperation):
 
 
 class UpdateIgnore(WriteOperation):
-    """As Update; ignored if the key is absent."""
+    """As Update; ignored if the key is absent, and so are cells of immutable columns."""
 
     __slots__ = ()
     kind = Operation.UPDATE_IGNORE

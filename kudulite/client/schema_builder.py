@@ -107,12 +107,12 @@ class ColumnSpec:
         return self
 
     def mutable(self, is_mutable: bool = True) -> ColumnSpec:
-        """Say that cells may be updated. Raises NotSupportedError for a column that must not be."""
-        if not is_mutable:
-            raise NotSupportedError(
-                f"column {self.name!r}: immutable columns are not supported; leave the column out"
-                " of updates"
-            )
+        """Say whether updates may change cells; else they keep the value of their row's insert.
+
+        `update` and `upsert` of a row that is there are refused if they set such a cell, whatever
+        the value; `update_ignore` and `upsert_ignore` leave it as it is.
+        """
+        self.options["mutable"] = is_mutable
         return self
 
     def build(self) -> Column:
@@ -124,7 +124,7 @@ class ColumnSpec:
                 " that exists; see Client.new_table_alterer"
             )
         column_type = described_type(self.name, options)
-        nullable = options.get("nullable")
+        nullable, mutable = options.get("nullable"), options.get("mutable")
         return Column(
             id=NEW_COLUMN_ID,
             name=self.name,
@@ -135,6 +135,7 @@ class ColumnSpec:
             encoding=options.get("encoding") or "auto",
             compression=options.get("compression") or "default",
             comment=options.get("comment") or "",
+            mutable=True if mutable is None else mutable,
         )
 
 
@@ -220,10 +221,11 @@ class SchemaBuilder:
         scale: int | None = None,
         length: int | None = None,
         comment: str | None = None,
+        mutable: bool | None = None,
     ) -> ColumnSpec:
-        """Add a column, nullable unless said otherwise; returns its spec to refine.
+        """Add a column, nullable and mutable unless said otherwise; returns its spec to refine.
 
-        Arguments stand in kudu-python's order. `block_size` has no effect.
+        Arguments stand in kudu-python's order, then `mutable`. `block_size` has no effect.
         """
         options = {
             "type": type_,
@@ -235,6 +237,7 @@ class SchemaBuilder:
             "precision": precision,
             "scale": scale,
             "length": length,
+            "mutable": mutable,
         }
         spec = ColumnSpec(name, options)
         if primary_key:
@@ -254,6 +257,7 @@ class SchemaBuilder:
             colschema.encoding,
             default=colschema.write_default,
             comment=colschema.comment,
+            mutable=colschema.mutable,
         )
 
     def set_primary_keys(self, key_names: Sequence[str]) -> SchemaBuilder:

@@ -50,13 +50,14 @@ class TableAlterer:
         compression: str | None = None,
         encoding: str | None = None,
         default: Any = None,
+        mutable: bool | None = None,
     ) -> ColumnSpec:
-        """Add a column, nullable unless said otherwise; return its spec to refine.
+        """Add a column, nullable and mutable unless said otherwise; return its spec to refine.
 
         Existing rows show its default. A column that is NOT NULL needs a default.
         """
         column = (name, type_, nullable, compression, encoding)
-        spec = SchemaBuilder().add_column(*column, default=default)
+        spec = SchemaBuilder().add_column(*column, default=default, mutable=mutable)
         self._steps.append(lambda draft: draft.add_column(spec.build()))
         return spec
 
@@ -64,9 +65,9 @@ class TableAlterer:
         """Change a column by the spec that is returned.
 
         Its name, and what inserts store that leave the cell unset; encoding and compression of
-        files that are written later; its comment. A type can be widened (no key column's): int8 to
-        int64, float to double, decimal to more digits, varchar to more letters or to string; files
-        stay as they are. Nullability is fixed.
+        files that are written later; its comment; whether it is mutable. A type can be widened (no
+        key column's): int8 to int64, float to double, decimal to more digits, varchar to more
+        letters or to string; files stay as they are. Nullability is fixed.
         """
         spec = ColumnSpec(name, {})
         if rename_to is not None:
@@ -154,7 +155,7 @@ def _changed(draft: TableDraft, spec: ColumnSpec) -> TableDraft:
             " and drop this one"
         )
     names = {"rename": "name", "default": "write_default"}
-    options_known = ("rename", "default", "encoding", "compression", "comment")
+    options_known = ("rename", "default", "encoding", "compression", "comment", "mutable")
     fields = {names.get(name, name): options[name] for name in options_known if name in options}
     if options.get("remove_default"):
         fields["write_default"] = None

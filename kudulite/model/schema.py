@@ -57,7 +57,10 @@ def encodings_of(column_type: ColumnType) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Column:
-    """One column. Defaults are kept in canonical form, so equal columns compare equal."""
+    """One column. Defaults are kept in canonical form, so equal columns compare equal.
+
+    A cell of a column that is not `mutable` keeps the value that the insert of its row gave it.
+    """
 
     id: int
     name: str
@@ -68,6 +71,7 @@ class Column:
     encoding: str = "auto"
     compression: str = "default"
     comment: str = ""
+    mutable: bool = True
 
     def __post_init__(self) -> None:
         _check_identifier(self.name)
@@ -110,12 +114,8 @@ class Column:
         parts = [] if self.write_default is None else [f"DEFAULT {self.write_default!r}"]
         parts += [] if self.encoding == "auto" else [f"ENCODING {self.encoding}"]
         parts += [] if self.compression == "default" else [f"COMPRESSION {self.compression}"]
+        parts += [] if self.mutable else ["IMMUTABLE"]
         return parts
-
-    @property
-    def mutable(self) -> bool:
-        """Whether cells may be updated: always, there are no immutable columns here."""
-        return True
 
     @property
     def type_attributes(self) -> ColumnType:
@@ -134,7 +134,7 @@ class Column:
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object; `from_json` gives an equal column back."""
-        return {
+        form = {
             "id": self.id,
             "name": self.name,
             "type": str(self.type),
@@ -145,12 +145,14 @@ class Column:
             "compression": self.compression,
             "comment": self.comment,
         }
+        return form if self.mutable else {**form, "mutable": False}
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> Column:
         """Return the column that `to_json` stored."""
-        fields = dict(stored)
-        for field, kind in (("id", int), ("nullable", bool), ("comment", str)):
+        fields = {"mutable": True, **stored}
+        kinds = (("id", int), ("nullable", bool), ("comment", str), ("mutable", bool))
+        for field, kind in kinds:
             if type(fields[field]) is not kind:
                 raise TypeError(f"{field} {fields[field]!r} of a column is no {kind.__name__}")
         fields["type"] = column_type = parse_type(fields["type"])
@@ -197,6 +199,11 @@ class Schema:
                     f"column {column.name!r}: nullable key columns are not supported; "
                     "make it nullable=False"
                 )
+            if not column.mutable:
+                raise SchemaError(
+                    f"column {column.name!r}: a key column never changes, so it cannot be made"
+                    " immutable; leave mutable(False) out"
+                )
         _check_unique("name", [column.name for column in self.columns])
         _check_unique("id", [column.id for column in self.columns])
         ids = [column.id for column in self.columns]
@@ -228,7 +235,7 @@ class Schema:
             (
                 column.name,
                 column.type,
-                "key" if column.name in self.key_names else "",
+                "key" if column.name in self.key_names else "" if column.mutable else "immutable",
                 "nullable" if column.nullable else "NOT NULL",
                 "" if column.write_default is None else repr(column.write_default),
                 column.comment,
@@ -294,9 +301,9 @@ class Schema:
     def with_changed(self, name: str, fields: Mapping[str, Any]) -> Schema:
         """Return the schema with changed `fields` of a column.
 
-        These are name, type, write default, encoding, compression and comment. A type can only be
-        widened, and not in the key, whose encoding depends on it. Neither nullability nor the read
-        default can change, because files rely on them.
+        These are name, type, write default, encoding, compression, comment and mutable. A type can
+        only be widened, and not in the key, whose encoding depends on it. Neither nullability nor
+        the read default can change, because files rely on them.
         """
         old = self.column(name)
         if not old.type.can_widen_to(new_type := fields.get("type", old.type)):
@@ -313,6 +320,11 @@ class Schema:
             raise SchemaError(f"cannot rename {name!r}: the column already exists: {new.name!r}")
         assert (new.id, new.nullable) == (old.id, old.nullable)
         return replace(self, columns=tuple(new if c is old else c for c in self.columns))
+
+    @cached_property
+    def has_later_attributes(self) -> bool:
+        """Whether a column is immutable: files that hold the schema need a later format then."""
+        return not all(column.mutable for column in self.columns)
 
     @cached_property
     def names(self) -> list[str]:

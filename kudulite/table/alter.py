@@ -84,7 +84,7 @@ class TableDraft:
         return replace(self, schema=self.schema.without_column(name))
 
     def change_column(self, name: str, fields: Mapping[str, Any]) -> TableDraft:
-        """Set `fields` of a column: name, type, write_default, encoding, compression, comment."""
+        """Set `fields` of a column, as `Schema.with_changed` takes them."""
         schema = self.schema.with_changed(name, fields)
         new_name = fields.get("name", name)
         columns = tuple(new_name if column == name else column for column in self.range_columns)

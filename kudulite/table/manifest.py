@@ -230,7 +230,8 @@ class Manifest(JsonForm):
     @property
     def _needs_newest_format(self) -> bool:
         """Whether the table uses what software of the format before does not know."""
-        return self.owner is not None or self.comment is not None
+        has_texts = self.owner is not None or self.comment is not None
+        return has_texts or self.schema.has_later_attributes
 
     def successor(self, origin: Origin, commit_id: str | None = None, **changes: Any) -> Manifest:
         """Return the version that follows this one, with `changes` of its fields and a new id."""

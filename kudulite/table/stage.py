@@ -384,11 +384,13 @@ class WriteState:
     def is_resolved_at_commit(self) -> bool:
         """Whether operations are resolved at commit; tasks then only split rows by tablet.
 
-        Needed when a staged row cannot be undone from its result: mixed and ordered writes, and
-        nulls that may become defaults.
+        Needed when a staged row cannot be undone from its result: mixed and ordered writes, nulls
+        that may become defaults, and immutable cells that an UPSERT_IGNORE leaves.
         """
         spec = self.spec
-        return spec.operation is None or spec.ordering_column is not None or spec.hides_nulls
+        leaves_cells = spec.operation is Operation.UPSERT_IGNORE and bool(spec.immutable_columns)
+        is_ordered = spec.ordering_column is not None
+        return spec.operation is None or is_ordered or spec.hides_nulls or leaves_cells
 
 
 @dataclass(frozen=True)

@@ -116,6 +116,7 @@ class WriteSpec:
     non-key columns that the write provides, in schema order. With `ignore_null`, a null cell keeps
     the stored value. With `ordering_column`, the highest ordering value of a key wins.
     `hides_nulls`: in a new row, a null under `ignore_null` becomes a default that is not null.
+    `immutable_columns` are those of `value_columns` that no row that exists may change.
     `read_at` is the HybridTime of the rows that the write was computed from: no key of the write
     may have changed since. None allows any change.
     """
@@ -127,6 +128,7 @@ class WriteSpec:
     is_overwrite: bool = False
     hides_nulls: bool = False
     read_at: int | None = None
+    immutable_columns: tuple[str, ...] = ()
 
     @staticmethod
     def build(
@@ -167,12 +169,7 @@ class WriteSpec:
                 f"{what}: the table has no column {unknown[0]!r}; its columns are"
                 f" {', '.join(schema.names)}"
             )
-        values = tuple(c.name for c in schema.value_columns if c.name in names)
-        if operation is not None and operation.is_update and not values:
-            raise SchemaError(
-                f"{what} with key columns only: no fields updated; give at least one of"
-                f" {', '.join(c.name for c in schema.value_columns) or '(the table has none)'}"
-            )
+        values = _written_columns(schema, names, operation, what)
         if ordering_column is not None and ordering_column not in values:
             raise OptionError(
                 f"{what}: ordering column {ordering_column!r} must be a non-key column of the table"
@@ -186,9 +183,28 @@ class WriteSpec:
         hides_nulls = ignore_null and any(
             schema.column(name).write_default is not None for name in values
         )
-        return WriteSpec(
-            operation, values, ignore_null, ordering_column, is_overwrite, hides_nulls, read_at
+        immutable = tuple(name for name in values if not schema.column(name).mutable)
+        rules = (ignore_null, ordering_column, is_overwrite, hides_nulls, read_at, immutable)
+        return WriteSpec(operation, values, *rules)
+
+
+def _written_columns(
+    schema: Schema, names: Sequence[str], operation: Operation | None, what: str
+) -> tuple[str, ...]:
+    """Return the non-key columns of `names` that a write sets, in schema order.
+
+    Raises SchemaError for an update that would set none.
+    """
+    given = [column for column in schema.value_columns if column.name in names]
+    if operation is Operation.UPDATE_IGNORE:
+        given = [column for column in given if column.mutable]
+    if operation is not None and operation.is_update and not given:
+        known = ", ".join(column.name for column in schema.value_columns if column.mutable)
+        raise SchemaError(
+            f"{what} without a column to set: no fields updated; give at least one of"
+            f" {known or '(the table has none)'}"
         )
+    return tuple(column.name for column in given)
 
 
 def raise_row_error(

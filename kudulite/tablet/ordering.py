@@ -6,8 +6,8 @@
 
 A delete leaves a tombstone with its ordering value (tombstones.py), even for a key that never
 existed, so that an older change that arrives later does not restore the row. With an ordering,
-insert and update both mean upsert, and delete means delete_ignore, because the row that they refer
-to may have been discarded as outdated.
+insert and update both mean upsert, update_ignore means upsert_ignore, and delete means
+delete_ignore, because the row that they refer to may have been discarded as outdated.
 
 A change is newer if its ordering value is higher (NaN is the highest, -0.0 equals 0.0). Of equal
 values, a delete is newer than an upsert; of two upserts, the one with the greater cells is newer,
@@ -18,7 +18,8 @@ Writes without an ordering column do not follow these rules: a live row keeps th
 that they gave it, their deletes leave no tombstone, and an overwrite removes all tombstones.
 
 **Invariants**: applying the same changes in any order, batching or number of times gives the same
-table, if all set the same columns and no delete among them is older than the history retention.
+table, if all set the same columns, none of them immutable, and no delete among them is older than
+the history retention.
 
 **Threads**: any; an `Ordering` is immutable.
 """
@@ -87,7 +88,9 @@ class Ordering:
             starts = np.maximum.accumulate(np.where(is_tied, 0, np.arange(len(order))))
             is_candidate = tied[group] & (starts == starts[last][group])
             newest[tied] = self._greatest(keyed, order[is_candidate])
-        operations = np.where(is_delete, Operation.DELETE_IGNORE, Operation.UPSERT)
+        skips = np.isin(keyed.operations, (Operation.UPSERT_IGNORE, Operation.UPDATE_IGNORE))
+        upserts = np.where(skips, Operation.UPSERT_IGNORE, Operation.UPSERT)
+        operations = np.where(is_delete, Operation.DELETE_IGNORE, upserts)
         return KeyedOperations(
             rows=keyed.rows[newest],
             group=keyed.group[newest],

@@ -223,7 +223,9 @@ class Resolver:
         if ordering is not None:
             keys, locations, keyed = self._newest(ordering, keys, locations, keyed, tablet)
         superseded_count = row_count - len(keyed.rows)
-        effects = collapse(keyed, locations.is_found, len(self.spec.value_columns), batch.is_set)
+        names = self.spec.value_columns
+        immutable = [at for at, name in enumerate(names) if name in self.spec.immutable_columns]
+        effects = collapse(keyed, locations.is_found, len(names), batch.is_set, immutable)
         for failure in effects.failures:
             raise_row_error(
                 self.table, self._what(), failure.reason, batch.rows, self.schema, failure.rows

@@ -12,6 +12,10 @@ grows with the longest chain and not with the number of rows. `collapse_uniform`
 all rows have one operation and set the same columns, the state of a key does not change after its
 first operation.
 
+A cell of an immutable column keeps the value of its row's insert. Of the operations that set one,
+UPDATE is refused, and so is UPSERT where the row is there, whatever the value; UPDATE_IGNORE and
+UPSERT_IGNORE leave it and set the other cells.
+
 **Invariants**: (1) a key has at most one change, which takes the state before the write to the
 state after it; (2) a live row that was deleted and inserted again becomes an UPDATE of all columns.
 
@@ -23,7 +27,7 @@ state after it; (2) a live row that was deleted and inserted again becomes an UP
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -64,7 +68,11 @@ SOURCE_KEEP, SOURCE_DEFAULT = -1, -2
 # The action on a key by its state before and after the write: uint8[2 * exists + is_live].
 _ACTIONS = np.array([ACTION_NONE, ACTION_INSERT, ACTION_DELETE, ACTION_UPDATE], np.uint8)
 
-_REASONS = (RowError.REASON_ALREADY_PRESENT, RowError.REASON_NOT_FOUND)
+_REASONS = (
+    RowError.REASON_ALREADY_PRESENT,
+    RowError.REASON_NOT_FOUND,
+    RowError.REASON_IMMUTABLE,
+)
 _REFUSED = IGNORED + 1  # the code of the first of _REASONS
 
 
@@ -97,6 +105,7 @@ class RowApplier:
         values = schema.value_columns
         self._defaults = {column.name: column.write_default for column in values}
         self._not_null = tuple(column.name for column in values if not column.nullable)
+        self._immutable = frozenset(column.name for column in values if not column.mutable)
         self._columns = {column.name: column for column in schema.columns}
         self._codec = RowCodec(schema)
 
@@ -134,6 +143,8 @@ class RowApplier:
         """
         values = operation.values
         outcome = OUTCOMES[operation.operation][is_live]
+        if self._immutable and not self._immutable.isdisjoint(values):
+            outcome, values = self._with_rule(operation, outcome)
         if outcome == DELETED:
             key = {name: values[name] for name in self._key_names}
             return outcome, (CHANGE_DELETE, key, position)
@@ -147,6 +158,20 @@ class RowApplier:
             return outcome, (CHANGE_INSERT, cells, position)
         is_change = len(values) > len(self._key_names)
         return outcome, (CHANGE_UPDATE, values, position) if is_change else None
+
+    def _with_rule(self, operation: RowOperation, outcome: Outcome) -> tuple[Outcome, Cells]:
+        """Return the outcome of an operation that sets immutable cells, and the cells it may set.
+
+        As in Kudu, an UPDATE is refused before its row is looked for.
+        """
+        kind, values = operation.operation, operation.values
+        if kind == Operation.UPDATE or (kind == Operation.UPSERT and outcome == UPDATED):
+            return RowError.REASON_IMMUTABLE, values
+        if kind == Operation.UPDATE_IGNORE or outcome == UPDATED:  # of an UPSERT_IGNORE
+            values = {name: cell for name, cell in values.items() if name not in self._immutable}
+            if kind == Operation.UPDATE_IGNORE and len(values) == len(self._key_names):
+                return RowError.REASON_NO_FIELDS, values
+        return outcome, values
 
     def misfits(self, operations: Sequence[RowOperation]) -> set[int]:
         """Return the positions of operations with a value that its column cannot hold.
@@ -211,8 +236,12 @@ def _code(outcome: Outcome) -> int:
     return outcome if isinstance(outcome, int) else _REFUSED + _REASONS.index(outcome)
 
 
+# Beside the operations: an UPDATE and an UPSERT that set an immutable cell; never stored.
+_IMMUTABLE_UPDATE, _IMMUTABLE_UPSERT = len(OUTCOMES), len(OUTCOMES) + 1
+_IMMUTABLE = RowError.REASON_IMMUTABLE
+_ALL_OUTCOMES = (*OUTCOMES, (_IMMUTABLE, _IMMUTABLE), (INSERTED, _IMMUTABLE))
 # The outcome table as codes, flat: uint8[2 * operation + is_live].
-_OUTCOMES = np.array([_code(outcome) for pair in OUTCOMES for outcome in pair], np.uint8)
+_OUTCOMES = np.array([_code(outcome) for pair in _ALL_OUTCOMES for outcome in pair], np.uint8)
 
 
 @dataclass(frozen=True)
@@ -279,20 +308,38 @@ def collapse(
     exists: np.ndarray,
     column_count: int,
     is_set: Sequence[np.ndarray] | None,
+    immutable: Collection[int] = (),
 ) -> KeyEffects:
     """Return the effect of all operations; `exists` bool[k]: which keys exist before them.
 
     `is_set` is None if every row sets all `column_count` columns, else a bool array per column
-    indexed by row number.
+    indexed by row number. `immutable` are the numbers of the immutable columns.
     """
+    if immutable:
+        keyed = _marked(keyed, is_set, immutable)
     operations = keyed.operations
     if is_set is None and len(operations) and (operations == operations[0]).all():
-        return collapse_uniform(Operation(int(operations[0])), keyed, exists, column_count)
-    return collapse_rounds(keyed, exists, column_count, is_set)
+        operation = int(operations[0])
+        if not immutable or operation not in (Operation.UPSERT_IGNORE, Operation.UPDATE_IGNORE):
+            return collapse_uniform(operation, keyed, exists, column_count)
+    return collapse_rounds(keyed, exists, column_count, is_set, immutable)
+
+
+def _marked(
+    keyed: KeyedOperations, is_set: Sequence[np.ndarray] | None, immutable: Collection[int]
+) -> KeyedOperations:
+    """Return the operations with those marked that are refused for the immutable cells they set."""
+    operations = keyed.operations.copy()
+    is_refusable = np.ones(len(operations), dtype=bool)
+    if is_set is not None:
+        is_refusable = np.logical_or.reduce([is_set[index][keyed.rows] for index in immutable])
+    operations[is_refusable & (operations == Operation.UPDATE)] = _IMMUTABLE_UPDATE
+    operations[is_refusable & (operations == Operation.UPSERT)] = _IMMUTABLE_UPSERT
+    return replace(keyed, operations=operations)
 
 
 def collapse_uniform(
-    operation: Operation, keyed: KeyedOperations, exists: np.ndarray, column_count: int
+    operation: int, keyed: KeyedOperations, exists: np.ndarray, column_count: int
 ) -> KeyEffects:
     """Collapse rows that all have `operation` and all set the same columns."""
     is_first = np.append(True, keyed.group[1:] != keyed.group[:-1])
@@ -340,9 +387,10 @@ def collapse_rounds(
     exists: np.ndarray,
     column_count: int,
     is_set: Sequence[np.ndarray] | None,
+    immutable: Collection[int] = (),
 ) -> KeyEffects:
     """Collapse any mixture of operations: one round per position in the chains of operations."""
-    state = _Rounds(exists, column_count, is_set)
+    state = _Rounds(exists, column_count, is_set, immutable)
     outcomes = np.empty(len(keyed.rows), np.uint8)
     for at in _rounds(keyed.group):
         outcomes[at] = state.apply(keyed.rows[at], keyed.group[at], keyed.operations[at])
@@ -363,15 +411,20 @@ class _Rounds:
     """The state of all keys between rounds."""
 
     def __init__(
-        self, exists: np.ndarray, column_count: int, is_set: Sequence[np.ndarray] | None
+        self,
+        exists: np.ndarray,
+        column_count: int,
+        is_set: Sequence[np.ndarray] | None,
+        immutable: Collection[int],
     ) -> None:
         self._exists = exists
         self._alive = exists.copy()
         self._is_replaced = np.zeros(len(exists), dtype=bool)
         self._is_changed = np.zeros(len(exists), dtype=bool)
         self._is_set = is_set
+        self._immutable = immutable
         # Rows that set all columns share one array of sources.
-        distinct = 1 if is_set is None else column_count
+        distinct = 1 if is_set is None and not immutable else column_count
         self._sources = [np.full(len(exists), SOURCE_KEEP, np.int64) for _ in range(distinct)]
         self._column_count = column_count
 
@@ -381,9 +434,9 @@ class _Rounds:
         creates, changes, deletes = (outcomes == code for code in (INSERTED, UPDATED, DELETED))
         for index, source in enumerate(self._sources):
             source[keys[creates]] = SOURCE_DEFAULT
-            written = creates | changes
+            written = creates if index in self._immutable else creates | changes
             if self._is_set is not None:
-                written &= self._is_set[index][rows]
+                written = written & self._is_set[index][rows]
             source[keys[written]] = rows[written]
             source[keys[deletes]] = SOURCE_KEEP
         created = keys[creates]
@@ -397,7 +450,8 @@ class _Rounds:
         """Return the effects of all rounds."""
         is_changed = self._is_changed | self._is_replaced
         action = _actions(self._exists, self._alive, is_changed)
-        sources = self._sources if self._is_set is not None else self._sources * self._column_count
+        is_shared = self._is_set is None and not self._immutable
+        sources = self._sources * self._column_count if is_shared else self._sources
         return KeyEffects(action, sources, self._is_replaced, counts, failures)
 
 

@@ -85,6 +85,7 @@ def describe(path: TablePath, as_json: AsJson = False) -> None:
             "type": str(column.type),
             "key": index < table.schema.key_count,
             "nullable": column.nullable,
+            "mutable": column.mutable,
             "encoding": column.encoding,
             "compression": column.compression,
             "comment": column.comment,

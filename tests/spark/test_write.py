@@ -77,6 +77,24 @@ def test_upsert_of_some_columns_leaves_the_others(spark, path):
     assert stored(path) == [*OLD[:2], (3, "c", 9.0), (4, None, 4.5)]
 
 
+def test_immutable_cells_are_left_by_upsert_ignore_only(spark, path):
+    """The default, upsert, is refused for rows that are there; an overwrite replaces rows."""
+    alterer = kudulite.connect(os.path.dirname(path)).new_table_alterer(kudulite.open_table(path))
+    alterer.alter_column("s").mutable(False)
+    alterer.alter()
+    frame = spark.createDataFrame([(3, "z", 9.0), (4, "d", 4.0)], "k int, s string, x double")
+    for operation in ("upsert", "update"):
+        with pytest.raises(Exception, match="UPDATE not allowed for immutable column"):
+            save(frame, path, operation=operation)
+    assert stored(path) == OLD
+    save(frame, path, operation="upsert_ignore")
+    save(frame.drop("s"), path)
+    expected = [*OLD[:2], (3, "c", 9.0), (4, "d", 4.0)]
+    assert stored(path) == expected == rows(load(spark, path))
+    frame.write.format("kudulite").mode("overwrite").save(path)
+    assert stored(path) == [(3, "z", 9.0), (4, "d", 4.0)]
+
+
 def test_ignore_null_leaves_cells_alone(spark, path):
     """Without it NULL is written; with it NULL means unset."""
     frame = spark.createDataFrame([(2, None, 9.0), (3, "z", None)], "k int, s string, x double")

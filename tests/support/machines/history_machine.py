@@ -17,7 +17,7 @@
     ("flush", client), ("maintain", client), ("reopen", client), ("check", client), ("copy",)
     ("advance", milliseconds)    the clock
     ("add", client, name, type, nullable, default), ("drop", client, name)
-    ("rename", client, name, name), ("widen", client, name, choice)
+    ("rename", client, name, name), ("widen", client, name, choice), ("fix", client, name, mutable)
     ("default", client, name, value)
     ("retain", client, seconds)
     ("drop_range", client, place), ("add_range", client, place), ("forget", client)
@@ -134,8 +134,8 @@ class WriteSteps(HistoryState):
     def _both(self, given: Given) -> tuple[Rows, Rows]:
         """Rows for the table and for the model; all with the columns of all."""
         names = {name for _, _, values in given for name in values}
-        if not any(column.name in names for column in self.model.columns):
-            names = {self.model.columns[0].name} if any(o in UPDATES for o, *_ in given) else set()
+        if self.mutable_names.isdisjoint(names) and any(o in UPDATES for o, *_ in given):
+            names = {*names, min(self.mutable_names)}
         named, numbered = [], []
         for operation, number, values in given:
             filled = values if operation.startswith("delete") else dict.fromkeys(names) | values
@@ -212,8 +212,8 @@ class WriteSteps(HistoryState):
     def _with_same_columns(self, operation: str | None, parts: Sequence[Given]) -> list[Given]:
         """The rows of all tasks with the columns of all."""
         names = {name for part in parts for _, _, values in part for name in values}
-        if not any(column.name in names for column in self.model.columns):
-            names = {self.model.columns[0].name}
+        if self.mutable_names.isdisjoint(names):
+            names = {*names, min(self.mutable_names)}
         kind = "upsert" if operation == "overwrite" else operation
         return [
             [(kind or name, number, dict.fromkeys(names) | values) for name, number, values in part]
@@ -338,12 +338,22 @@ class UpkeepSteps(HistoryState):
         self._altered([*self.model.columns, column])
 
     def _drop(self, client: int, name: str) -> None:
-        """Drop a column, unless it is the last one."""
+        """Drop a column, unless it is the last mutable one."""
         column = self.column(name)
-        if column is None or len(self.model.columns) == 1:
+        if column is None or self.mutable_names <= {name}:
             return
         self._alterer(client).drop_column(name).alter()
         self._altered([other for other in self.model.columns if other != column])
+
+    def _fix(self, client: int, name: str, mutable: bool) -> None:
+        """Make a column immutable, unless it is the last mutable one, or mutable."""
+        column = self.column(name)
+        if column is None or column.mutable == mutable or self.mutable_names <= {name}:
+            return
+        alterer = self._alterer(client)
+        alterer.alter_column(name).mutable(mutable)
+        alterer.alter()
+        self._replace(column, replace(column, mutable=mutable))
 
     def _rename(self, client: int, name: str, new_name: str) -> None:
         """Rename a column, unless the new name is taken."""

@@ -119,9 +119,8 @@ class Setup:
         for name, column_type in KEYS[self.keys]:
             builder.add_column(name, column_type, nullable=False)
         for column in FIRST_COLUMNS:
-            builder.add_column(
-                column.name, column.type, nullable=column.nullable, default=column.write_default
-            )
+            spec = builder.add_column(column.name, column.type, nullable=column.nullable)
+            spec.default(column.write_default).mutable(column.mutable)
         builder.set_primary_keys(self.key_names)
         layout: dict[str, Any] = {}
         if self.layout == "hashed":
@@ -253,13 +252,18 @@ class HistoryState:
         assert name in COLUMN_NAMES
         return next((column for column in self.model.columns if column.name == name), None)
 
+    @property
+    def mutable_names(self) -> set[str]:
+        """The names of the mutable columns; there is one at least."""
+        return {column.name for column in self.model.columns if column.mutable}
+
     def row(self, operation: str, number: int, values: Row) -> tuple[Row, Row]:
         """A row for the table, by name, and for the model, by column id; unknown names left out.
 
-        An update sets at least one column, or it would be an error.
+        An update sets at least one mutable column, or it would be an error.
         """
-        if operation in UPDATES and not any(c.name in values for c in self.model.columns):
-            values = {self.model.columns[0].name: next(iter(values.values()), 0)}
+        if operation in UPDATES and self.mutable_names.isdisjoint(values):
+            values = values | {min(self.mutable_names): next(iter(values.values()), 0)}
         key = dict(zip(self.setup.key_names, self.setup.key(number), strict=True))
         named, numbered = dict(key), dict(key)
         for column in self.model.columns:

@@ -55,6 +55,7 @@ WEIGHTS: dict[str, float] = {
     "add": 0.7,
     "drop": 0.5,
     "rename": 0.5,
+    "fix": 1,
     "default": 0.4,
     "retain": 0.3,
     "drop_range": 0.8,
@@ -78,12 +79,12 @@ WEIGHTS: dict[str, float] = {
 }
 HOOKED = 0.2  # of the operations have steps in their gaps
 INSIDE = ("rows", "batch", "mixed", "commit", "look", "past", "flush", "add", "drop", "overwrite")
-INSIDE += ("major", "merge", "collect", "purge", "drop_range", "tag", "retain", "widen")
+INSIDE += ("major", "merge", "collect", "purge", "drop_range", "tag", "retain", "widen", "fix")
 PAUSED = ("flush", "major", "merge", "collect", "compact_all", "maintain", "purge", "commit")
 PAUSED += ("batch", "mixed", "overwrite", "tag", "untag", "add", "drop", "widen", "retain")
 PAUSED += ("drop_range", "add_range", "forget")
 WORK = (*KINDS, "compact_all", "purge", "flush", "maintain", "add", "drop", "rename", "default")
-WORK += ("widen", "drop_range", "add_range")
+WORK += ("widen", "fix", "drop_range", "add_range")
 
 
 def setup_of(seed: int) -> Setup:
@@ -257,6 +258,9 @@ class Steps:
 
     def _rename(self) -> Step:
         return "rename", self._client(), self._name(), self._name()
+
+    def _fix(self) -> Step:
+        return "fix", self._client(), self._name(), self.random.random() < 0.6
 
     def _widen(self) -> Step:
         return "widen", self._client(), self._name(), self.random.randrange(3)

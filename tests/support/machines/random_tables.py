@@ -70,10 +70,19 @@ class Write:
 class RandomTable:
     """A table and its model, driven by one random generator."""
 
-    def __init__(self, core: CoreTables, seed: int, *, has_required: bool = True) -> None:
+    def __init__(
+        self,
+        core: CoreTables,
+        seed: int,
+        *,
+        has_required: bool = True,
+        has_immutable: bool | None = None,
+    ) -> None:
         self.core = core
         self.random = random.Random(seed)
         self.log: list[str] = [f"seed {seed}"]
+        if has_immutable is None:
+            has_immutable = self.random.random() < 0.3
         kind = self.random.choice(sorted(KEYS))
         columns, make_key = KEYS[kind]
         self.keys = [make_key(i) for i in range(self.random.randint(5, 50))]
@@ -84,12 +93,13 @@ class RandomTable:
             [v[0] for v in values],
             DEFAULTS,
             frozenset({"r"} if has_required else ()),
+            frozenset({"b"} if has_immutable else ()),
         )
-        builder = kudulite.schema_builder()
+        builder, immutable = kudulite.schema_builder(), self.model.immutable
         for name, column_type in columns:
             builder.add_column(name, column_type, nullable=False)
         for name, column_type, options in values:
-            builder.add_column(name, column_type, **options)
+            builder.add_column(name, column_type, **options, mutable=name not in immutable)
         builder.set_primary_keys(self.key_names)
         layout = self._layout()
         self.log.append(f"key {kind}, {layout}")
@@ -142,8 +152,8 @@ class RandomTable:
         chosen = set(self.random.sample(list(names), size))
         if self.model.required and operation not in UPDATES and self.random.random() < 0.9:
             chosen |= self.model.required
-        if operation in UPDATES and not chosen:
-            chosen = {"a"}
+        if operation in UPDATES and chosen <= self.model.immutable:
+            chosen |= {"a"}
         return tuple(name for name in names if name in chosen)
 
     def _row(self, key: tuple, names: Sequence[str]) -> Row:

@@ -38,13 +38,15 @@ class Counts:
 class ModelTable:
     """Rows by key, now and after each commit; `defaults` are the write defaults of columns.
 
-    A row that is left without a value for a `required` column refuses the write.
+    A row that is left without a value for a `required` column refuses the write, and so does one
+    that sets an `immutable` column where it may not.
     """
 
     key_names: Sequence[str]
     value_names: Sequence[str]
     defaults: Mapping[str, Any] = field(default_factory=dict)
     required: frozenset[str] = frozenset()
+    immutable: frozenset = frozenset()
     rows: dict[Key, Row] = field(default_factory=dict)
     versions: list[tuple[int, dict[Key, Row]]] = field(default_factory=list)
     tombstones: dict[Key, Any] = field(default_factory=dict)
@@ -126,16 +128,17 @@ class ModelTable:
     ) -> None:
         key = self.key(row)
         is_present = key in rows
+        given = {} if operation in DELETES else self._set(operation, row, ignore_null, is_present)
         if operation in DELETES and is_present:
             del rows[key]
             counts.deleted += 1
         elif operation in (*UPSERTS, *UPDATES) and is_present:
-            rows[key].update(self._given(row, ignore_null))
+            rows[key].update(given)
             counts.updated += 1
         elif operation in (*INSERTS, *UPSERTS) and not is_present:
             blank = {name: self.defaults.get(name) for name in self.value_names}
             blank |= dict.fromkeys(self.required, MISSING)
-            rows[key] = {**blank, **self._given(row, ignore_null)}
+            rows[key] = {**blank, **given}
             counts.inserted += 1
         elif operation.endswith("_ignore"):
             counts.ignored += 1
@@ -146,6 +149,17 @@ class ModelTable:
         for key, row in rows.items():
             if MISSING in row.values():
                 raise RowError(f"{key} without a value for a required column")
+
+    def _set(self, operation: str, row: Row, ignore_null: bool, is_present: bool) -> Row:
+        """The cells that an operation sets; RowError for an immutable one that it may not set."""
+        given = self._given(row, ignore_null)
+        if self.immutable.isdisjoint(given):
+            return given
+        if operation == "update" or (operation == "upsert" and is_present):
+            raise RowError(f"{operation} of an immutable cell", reason=RowError.REASON_IMMUTABLE)
+        if operation == "update_ignore" or (operation == "upsert_ignore" and is_present):
+            return {name: cell for name, cell in given.items() if name not in self.immutable}
+        return given
 
     def _given(self, row: Row, ignore_null: bool) -> Row:
         return {
@@ -189,6 +203,13 @@ class RowModel(ModelTable):
         is_present = key in self.rows
         if key in self.uncovered:
             return RowError.REASON_NO_PARTITION
+        if operation in (*UPDATES, *UPSERTS):
+            try:
+                given = self._set(operation, row, False, is_present)
+            except RowError as error:
+                return error.reason
+            if operation == "update_ignore" and not given:
+                return RowError.REASON_NO_FIELDS
         if operation == "insert" and is_present:
             return RowError.REASON_ALREADY_PRESENT
         if operation in ("update", "delete") and not is_present:
@@ -218,6 +239,7 @@ class ModelColumn:
     nullable: bool = True
     read_default: Any = None
     write_default: Any = None
+    mutable: bool = True
 
 
 @dataclass
@@ -234,6 +256,7 @@ class HistoryModel(RowModel):
         self.columns = list(columns)
         self.value_names = [column.id for column in columns]
         self.defaults = {column.id: column.write_default for column in columns}
+        self.immutable = frozenset(column.id for column in columns if not column.mutable)
 
     # -- writing
 
@@ -276,7 +299,7 @@ class HistoryModel(RowModel):
         elif was_live and operation in (*UPSERTS, *UPDATES):
             touched = self._touched.setdefault(key, set())
             if touched is not None:
-                touched.update(self._given(row, ignore_null))
+                touched.update(self._set(operation, row, ignore_null, True))
 
     def changed_keys(self) -> list[Key]:
         """The keys that the last write changed."""

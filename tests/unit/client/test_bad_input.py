@@ -155,7 +155,7 @@ WRITES: dict[str, tuple[Callable[[Table], object], type[KuduliteError], str]] = 
     "an update of nothing": (
         lambda t: t.update([{"k": 1}]),
         SchemaError,
-        "'metrics': update with key columns only: no fields updated; .* n, s, d, ts, f",
+        "'metrics': update without a column to set: no fields updated; .* n, s, d, ts, f",
     ),
     "a key above every range": (
         lambda t: t.upsert([{"k": 100, "n": 1}]),

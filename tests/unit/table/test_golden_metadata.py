@@ -112,6 +112,13 @@ FIRST_MANIFEST = Manifest(
     created=1,
     commit_id="commit",
 )
+# Written in format version 5, because one of its columns is immutable.
+LATER_SCHEMA = replace(
+    SCHEMA, columns=(*SCHEMA.columns[:-1], replace(SCHEMA.columns[-1], mutable=False))
+)
+LATER_MANIFEST = replace(
+    FULL_MANIFEST, schema=LATER_SCHEMA, partition=replace(PARTITION, schema=LATER_SCHEMA)
+)
 SMALL_SUPERBLOCK = Superblock("t-0", (SMALL_ROWSET,))
 FULL_SUPERBLOCK = Superblock(
     "t-0",
@@ -134,6 +141,7 @@ VALUES = {
     "manifest-full": FULL_MANIFEST,
     "manifest-first": FIRST_MANIFEST,
     "manifest-owned": OWNED_MANIFEST,
+    "manifest-immutable": LATER_MANIFEST,
     "superblock-small": SMALL_SUPERBLOCK,
     "superblock-full": FULL_SUPERBLOCK,
 }

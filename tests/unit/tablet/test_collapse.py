@@ -64,7 +64,7 @@ def test_the_formulas_equal_the_rounds(write, column_count):
     assert comparable(fast) == comparable(slow)
 
 
-def play(keyed, exists, is_set, column_count) -> tuple:
+def play(keyed, exists, is_set, column_count, immutable=()) -> tuple:
     """The effects by a loop: per key whether it exists, and the source of each column."""
     actions, sources, replaced = [], [], []
     for key in range(keyed.key_count):
@@ -75,12 +75,17 @@ def play(keyed, exists, is_set, column_count) -> tuple:
         for row, operation in zip(keyed.rows[at], keyed.operations[at], strict=True):
             creates = not alive and operation <= Operation.UPSERT_IGNORE
             changes = alive and Operation.UPSERT <= operation <= Operation.UPDATE_IGNORE
+            if operation in (Operation.UPSERT, Operation.UPDATE):
+                changes &= not any(is_set[c][row] for c in immutable)  # else it is refused
             if creates:
                 alive, source = True, [SOURCE_DEFAULT] * column_count
                 is_replaced |= bool(exists[key])
             if creates or changes:
                 is_changed |= changes
-                source = [row if is_set[c][row] else s for c, s in enumerate(source)]
+                kept = () if creates else immutable
+                source = [
+                    row if is_set[c][row] and c not in kept else s for c, s in enumerate(source)
+                ]
             elif alive and operation >= Operation.DELETE:
                 alive, source = False, [SOURCE_KEEP] * column_count
         if exists[key]:
@@ -95,14 +100,18 @@ def play(keyed, exists, is_set, column_count) -> tuple:
     return actions, [list(c) for c in zip(*sources, strict=True)], replaced
 
 
-@given(writes(uniform=False), st.integers(1, 3), st.data())
+@given(st.one_of(writes(uniform=False), writes(uniform=True)), st.integers(1, 3), st.data())
 def test_any_mixture_equals_a_loop(write, column_count, data):
-    """With any choice of which row sets which column."""
+    """With any choice of which row sets which column, and of the immutable columns."""
     keyed, exists = write
     count = len(keyed.rows)
     is_set = [
         np.array(data.draw(st.lists(st.booleans(), min_size=count, max_size=count)))
         for _ in range(column_count)
     ]
-    found = comparable(collapse(keyed, exists, column_count, is_set))
-    assert found[:3] == play(keyed, exists, is_set, column_count)
+    immutable = data.draw(st.lists(st.integers(0, column_count - 1), unique=True))
+    found = comparable(collapse(keyed, exists, column_count, is_set, immutable))
+    assert found[:3] == play(keyed, exists, is_set, column_count, immutable)
+    sets_all = [np.ones(count, bool)] * column_count
+    found = comparable(collapse(keyed, exists, column_count, None, immutable))
+    assert found[:3] == play(keyed, exists, sets_all, column_count, immutable)
