@@ -44,6 +44,7 @@ from kudulite.fs.progress import Progress
 from kudulite.model.html import ROWS_SHOWN, html_rows
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.schema import Column
+from kudulite.model.values import python_rows
 from kudulite.rowset.merge import merge_ordered
 from kudulite.rowset.rowset import DiffSpec, ScanSpec
 from kudulite.table.folder import MANIFEST_FOLDER, TABLET_FOLDER, path_of
@@ -122,14 +123,17 @@ class ArrowResult(ABC, Generic[Spec]):
         return self.to_arrow().to_pandas(**options)
 
     def to_pylist(self) -> list[dict[str, Any]]:
-        """Return all rows as dicts."""
-        return list(self.to_arrow().to_pylist())
+        """Return all rows as dicts.
+
+        A moment outside the years 1 to 9999 is an int of microseconds since the epoch.
+        """
+        return python_rows(self.to_arrow())
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield the rows as dicts, as `to_pylist` gives them, while they are read."""
         for batch in self.to_batches():
             for start in range(0, batch.num_rows, _DICTS_AT_ONCE):
-                yield from batch.slice(start, _DICTS_AT_ONCE).to_pylist()
+                yield from python_rows(batch.slice(start, _DICTS_AT_ONCE))
 
     def to_parquet(self, path: str | os.PathLike[str]) -> int:
         """Write the rows to a Parquet file while they are read; return their number.

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from kudulite.errors import SchemaError
 from kudulite.model.hybrid_time import NAIVE_DATETIME
@@ -185,11 +186,48 @@ def to_micros(value: Any, column_type: ColumnType) -> int:
 
 def timestamp_from_micros(micros: int, column_type: ColumnType) -> datetime.datetime | int:
     """Return the canonical value of `micros` microseconds since the epoch."""
-    epoch = _EPOCH_UTC if column_type.name == "unixtime_micros" else _EPOCH_NAIVE
+    return _moment_of(micros, _EPOCH_UTC if column_type.name == "unixtime_micros" else _EPOCH_NAIVE)
+
+
+def _moment_of(micros: int, epoch: datetime.datetime) -> datetime.datetime | int:
     try:
         return epoch + datetime.timedelta(microseconds=micros)
     except OverflowError:
         return micros
+
+
+def python_rows(rows: pa.RecordBatch | pa.Table) -> list[dict[str, Any]]:
+    """Return n rows as dicts, as `to_pylist` gives them, and any moment (see `python_values`)."""
+    try:
+        return list(rows.to_pylist())
+    except (OverflowError, ValueError):
+        cells = map(python_values, rows.columns)
+        return [dict(zip(rows.schema.names, row, strict=True)) for row in zip(*cells, strict=True)]
+
+
+def python_values(array: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """Return n cells as Python values, None for null.
+
+    A moment outside the years 1 to 9999 is an int of microseconds since the epoch, also in arrays
+    and in rows within rows.
+    """
+    try:
+        return list(array.to_pylist())
+    except (OverflowError, ValueError):
+        pass
+    if isinstance(array, pa.ChunkedArray):
+        return [value for chunk in array.chunks for value in python_values(chunk)]
+    if pa.types.is_struct(array.type):
+        names = [field.name for field in array.type]
+        cells = map(python_values, array.flatten())
+        rows = [dict(zip(names, row, strict=True)) for row in zip(*cells, strict=True)]
+        known = array.is_valid().to_pylist()
+        return [row if is_known else None for row, is_known in zip(rows, known, strict=True)]
+    if pa.types.is_list(array.type):
+        return [python_values(cell.values) if cell.is_valid else None for cell in array]
+    epoch = _EPOCH_NAIVE if array.type.tz is None else _EPOCH_UTC
+    micros = array.cast(pa.int64()).to_pylist()
+    return [None if value is None else _moment_of(value, epoch) for value in micros]
 
 
 def _to_timestamp(value: Any, column_type: ColumnType) -> datetime.datetime | int:

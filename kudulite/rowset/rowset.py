@@ -64,7 +64,7 @@ from kudulite.fs.json_form import JsonForm, Stored
 from kudulite.model.key_array import KeyArray
 from kudulite.model.predicate import BoundPredicates
 from kudulite.model.schema import Column, Schema
-from kudulite.model.values import timestamp_from_micros
+from kudulite.model.values import python_values, timestamp_from_micros
 
 # The deltas to apply to a block, and the ascending positions of its rows to read; None is all rows.
 View = tuple[DeltaApplier, np.ndarray | None]
@@ -228,10 +228,12 @@ def constant(column: Column, count: int) -> pa.Array:
 
 def cell_value(scalar: pa.Scalar, column: Column) -> object:
     """Return one cell as a Python value in canonical form."""
-    if column.type.is_timestamp and scalar.is_valid:
+    if not scalar.is_valid:
+        return None
+    if column.type.is_timestamp:
         # Arrow looks up the time zone for every scalar, and cannot represent years above 9999.
         return timestamp_from_micros(scalar.value, column.type)
-    return scalar.as_py()
+    return python_values(scalar.values) if column.type.is_array else scalar.as_py()
 
 
 @dataclass(frozen=True)

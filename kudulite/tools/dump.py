@@ -26,9 +26,16 @@ import pyarrow.parquet as pq
 from kudulite.basefile.bloom import BloomFilter
 from kudulite.delta.delta_file import OP_DELETE, OP_REINSERT, OP_UPDATE
 from kudulite.errors import KuduliteError, OptionError
-from kudulite.fs.file_system import FileRef, decode_checked_json, read_file, verify_file
+from kudulite.fs.file_system import (
+    FileRef,
+    arrow_errors,
+    decode_checked_json,
+    read_file,
+    verify_file,
+)
 from kudulite.fs.lock import read_lock_file
 from kudulite.model.hybrid_time import format_timestamp
+from kudulite.model.values import python_rows, python_values
 from kudulite.rowset.rowset import RowSetMeta
 from kudulite.table.folder import MANIFEST_FOLDER
 from kudulite.table.table_store import TableStore
@@ -71,8 +78,9 @@ def dump(store: TableStore, path: Path, limit: int) -> Dump:
         if name.startswith(f"{kind}-"):
             about = {"kind": kind, **_checked(path, _known_ref(store, path))}
             try:
-                found = read(path, limit)
-            except (KuduliteError, pa.ArrowException, KeyError) as error:
+                with arrow_errors(path, "cannot be read"):
+                    found = read(path, limit)
+            except KuduliteError as error:
                 return Dump({**about, "problem": str(error)}, [])
             return Dump({**about, **found.about}, found.rows)
     raise OptionError(
@@ -152,7 +160,7 @@ def _base(path: Path, limit: int) -> Dump:
         }
         rows: list[dict[str, Any]] = []
         for batch in file.iter_batches(max(1, limit)):
-            rows += batch.slice(0, limit).to_pylist()
+            rows += python_rows(batch.slice(0, limit))
             break
         return Dump(about, [{"rowid": rowid, **row} for rowid, row in enumerate(rows)])
 
@@ -174,7 +182,7 @@ def _deltas(path: Path, limit: int) -> Dump:
         "has_timestamps": "timestamp" in names,
     }
     rows = []
-    for row in batch.slice(0, limit).to_pylist():
+    for row in python_rows(batch.slice(0, limit)):
         cells = {
             f"column {name[1:]}": value
             for name, value in row.items()
@@ -200,7 +208,7 @@ def _bloom(path: Path, _limit: int) -> Dump:
 
 def _tombstones(path: Path, limit: int) -> Dump:
     found = _arrow_rows(path)
-    rows = [{**row, "key": row["key"].hex()} for row in found.slice(0, limit).to_pylist()]
+    rows = [{**row, "key": row["key"].hex()} for row in python_rows(found.slice(0, limit))]
     return Dump({"row_count": found.num_rows, "value": str(found.schema.field("value").type)}, rows)
 
 
@@ -218,7 +226,7 @@ def _log(store: TableStore, path: Path, limit: int) -> Dump:
         if len(rows) >= limit:
             break
         columns = {
-            i: (array.to_pylist(), record.is_set.get(i)) for i, array in record.columns.items()
+            i: (python_values(array), record.is_set.get(i)) for i, array in record.columns.items()
         }
         for number, op in enumerate(record.ops.tolist()[: limit - len(rows)]):
             cells = {

@@ -16,6 +16,7 @@ import datetime
 import decimal
 import enum
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -33,12 +34,14 @@ from kudulite.fs.progress import Progress
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.schema import Column
 from kudulite.model.types import ColumnType
+from kudulite.model.values import python_rows, python_values
 from kudulite.table.environment import default_environment
 from kudulite.table.folder import path_of
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.tablet_scan import COMMIT_TIMESTAMP
 
 PIPE_WIDTH = 100_000
+_MICROSECONDS = re.compile(r"-?\d+")
 
 TablePath = Annotated[str, typer.Argument(metavar="PATH", help="The table's folder.")]
 BackupSetPath = Annotated[
@@ -139,7 +142,7 @@ def write_rows(
             raise OptionError("--output needs --format csv, json or parquet")
         with Progress(about) as progress:
             found = pa.Table.from_batches(progress.counted(reader, len), reader.schema)
-        rows = found.to_pylist()
+        rows = python_rows(found)
         print_rows(reader.schema.names, [[*_with_moment(row).values()] for row in rows])
         return
     nested = [field.name for field in reader.schema if pa.types.is_nested(field.type)]
@@ -161,7 +164,7 @@ def write_rows(
             _write_csv(reader.schema, batches, sink)
         else:
             for batch in batches:
-                for row in map(_with_moment, batch.to_pylist()):
+                for row in map(_with_moment, python_rows(batch)):
                     row = _with_times(row) if COMMIT_TIMESTAMP in row else row
                     sink.write(f"{json_text(row)}\n".encode())
 
@@ -196,12 +199,18 @@ def key_of_text(columns: Sequence[Column], texts: Sequence[str]) -> tuple[object
 
 
 def value_of_text(name: str, column_type: ColumnType, text: str, kind: str = "") -> object:
-    """Return the cell that a text stands for. Raises OptionError that names the column."""
+    """Return the cell that a text stands for. Raises OptionError that names the column.
+
+    The text of a moment is ISO 8601, or an integer of microseconds since the epoch.
+    """
     try:
-        value: object = pa.scalar(text).cast(column_type.arrow).as_py()
+        cell = pa.array([text])
+        if column_type.is_timestamp and _MICROSECONDS.fullmatch(text):
+            cell = cell.cast(pa.int64())
+        cell = cell.cast(column_type.arrow)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise OptionError(f"{kind}column {name!r}: {error}") from error
-    return value
+    return python_values(cell)[0]
 
 
 @contextlib.contextmanager

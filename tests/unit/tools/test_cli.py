@@ -25,6 +25,9 @@ SCHEMA = pa.schema(
     [("k", pa.int64()), ("s", pa.string()), ("v", pa.float64()), ("d", pa.decimal128(9, 2))]
 )
 
+# Microseconds in the year 14645.
+FAR = 400_000_000_000_000_000
+
 
 def rows(*keys: int) -> pa.Table:
     """Rows of these keys."""
@@ -336,3 +339,51 @@ def test_metrics_prints_the_statistics_of_tables_as_openmetrics(table):
     assert lines.count("# TYPE kudulite_table_live_row_count gauge") == 1
     assert "# UNIT kudulite_table_ancient_history_mark_seconds seconds" in lines
     assert lines[-1] == "# EOF"
+
+
+@pytest.fixture
+def far(tmp_path) -> kudulite.Table:
+    """Rows with moments outside the years 1 to 9999: in base data, deltas and the log."""
+    moment, naive = pa.timestamp("us", "UTC"), pa.timestamp("us")
+    schema = pa.schema([("k", moment), ("n", naive), ("a", pa.list_(moment))])
+    client = kudulite.connect(tmp_path / "far", background_maintenance=False)
+    made = client.create_table("far", schema, primary_key="k")
+    for _ in range(2):
+        write = made.new_bulk_write("upsert")
+        cells = {"k": [FAR, 0], "n": [-FAR, None], "a": [[FAR, 0, None], None]}
+        write.commit([write.stage([pa.table(cells, schema)])])
+    with client.new_session() as session:
+        session.apply(made.new_upsert({"k": FAR, "n": -FAR, "a": [FAR, -FAR]}))
+    return made
+
+
+def test_a_moment_outside_of_the_years_of_python_is_its_microseconds(far):
+    """In each format that prints rows, and as a key."""
+    assert str(FAR) in output("scan", far.path)
+    newest = {"k": FAR, "n": -FAR, "a": [FAR, -FAR]}
+    (found,) = [
+        row
+        for row in map(json.loads, output("scan", far.path, "--json").splitlines())
+        if row["k"] == FAR
+    ]
+    assert found == newest == value("get", far.path, FAR)
+    assert str(FAR) in output("get", far.path, FAR)
+    assert "1970-01-01" in output("get", far.path, 0)
+    assert "1970-01-01" in output("get", far.path, "1970-01-01T00:00:00Z")
+    assert str(FAR) in output("history", far.path, FAR)
+    for form in ("table", "json"):
+        text = output("changes", far.path, 0, "--before", "--format", form)
+        assert str(FAR) in text and str(-FAR) in text
+    assert output("scan", far.path, "--columns", "k,n", "--format", "csv").count("\n") == 3
+    for pattern in ("base-*", "redo-*", "wal/*.log"):
+        for path in far.path.rglob(pattern):
+            assert str(FAR) in output("dump", path)
+    rows = far.scan(ordered=True).to_pylist()
+    assert rows[1] == newest == list(far.scan(ordered=True))[1]
+    assert rows[0]["k"] == datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+
+
+@pytest.mark.parametrize("text", ["9" * 30, "12-", "1e3", "294247-01-10"])
+def test_a_text_that_is_no_moment_is_refused(far, text):
+    """Also microseconds that no column can hold."""
+    assert "key column 'k'" in error("get", far.path, text)
