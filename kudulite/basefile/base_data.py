@@ -78,8 +78,6 @@ ROW_GROUP_BYTES = 32 << 20  # of Arrow memory; a scan holds a few row groups for
 CUT_ROWS_MAX = ROW_GROUP_ROWS // 4
 # A dictionary with fewer compressed bytes was hardly full.
 _SURE_DICTIONARY_BYTES = 64 << 10
-# Scattered rows in more pages of each row group are read by row group.
-_FEW_PAGES = 4
 FORMAT_VERSION_KEY = b"kudulite.format_version"
 FILE_NAME_KEY = b"kudulite.file_name"
 FOOTER_CRC_KEY = b"kudulite.footer_crc32"
@@ -88,13 +86,6 @@ TRAILER_BYTES = 8  # length and magic
 _THRIFT_STRING_HEADER = b"\x18\x08"
 
 COMPRESSION_DEFAULT = "zstd"
-
-
-@dataclass(frozen=True)
-class BaseDataStats:
-    """The counts of a written file."""
-
-    row_count: int
 
 
 class _SealingSink:
@@ -164,8 +155,8 @@ class BaseDataWriter:
         self._writer.write_table(table, row_group_size=self._group_rows)
         self._row_count += table.num_rows
 
-    def close(self) -> BaseDataStats:
-        """Write the footer, after at least one call of `write`."""
+    def close(self) -> int:
+        """Write the footer, after at least one call of `write`; return the number of rows."""
         assert self._writer is not None, "nothing was written"
         is_first = self._row_count <= self._group_rows or self._group_rows == ROW_GROUP_ROWS
         stamps = footer_stamps(self._path, has_whole_groups=is_first)
@@ -174,7 +165,7 @@ class BaseDataWriter:
         self._writer.close()
         self._sink.release_tail()
         self._is_closed = True
-        return BaseDataStats(row_count=self._row_count)
+        return self._row_count
 
     def __enter__(self) -> BaseDataWriter:
         return self
@@ -479,6 +470,7 @@ class BaseDataFile:
             raise CorruptionError(f"{self.path}: the checksum of the footer differs")
         with self._reading("the footer"):
             metadata = pq.read_metadata(source)
+            check_chunks(metadata, source.read_buffer())
             file_schema = metadata.schema.to_arrow_schema()
             version = checked_version(self.path, metadata)
             return _OpenedFile(
@@ -506,13 +498,6 @@ class BaseDataFile:
     def _reading(self, what: str) -> arrow_errors:
         """Turn Parquet's errors about bytes into a CorruptionError of this file."""
         return arrow_errors(self.path, f"cannot read {what}")
-
-
-def are_in_few_pages(rowids: np.ndarray) -> bool:
-    """Return whether int64[n] row ids are in so few pages that reading these alone pays."""
-    pages = np.count_nonzero(np.bincount(rowids // PAGE_ROWS))
-    groups = np.count_nonzero(np.bincount(rowids // ROW_GROUP_ROWS))
-    return bool(0 < pages <= groups * _FEW_PAGES)
 
 
 def taken(arrays: Sequence[pa.Array], positions: np.ndarray) -> list[pa.Array]:
@@ -555,6 +540,20 @@ def checked_version(path: Path, metadata: pq.FileMetaData) -> str:
             " was copied over another: restore the file from a copy of the table"
         )
     return stored
+
+
+def check_chunks(metadata: pq.FileMetaData, content: pa.Buffer) -> None:
+    """Raise Arrow's error for a footer with a column chunk that Arrow cannot describe.
+
+    Asked for the metadata of such a chunk, pyarrow ends the process, because Python does not expect
+    what its C++ part throws. A read that buffers first looks at all chunks, where errors are
+    expected, and then reads, which the closed source of `content` refuses.
+    """
+    source = pa.BufferReader(content)
+    reader = pq.ParquetFile(source, metadata=metadata, pre_buffer=True)
+    source.close()
+    with contextlib.suppress(ValueError):  # a closed source
+        reader.read_row_groups(range(metadata.num_row_groups), use_threads=False)
 
 
 def sealed_footer(tail: bytes) -> bytes:

@@ -37,12 +37,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from kudulite.basefile.base_data import (
-    CUT_ROWS_MAX,
-    BaseDataFile,
-    are_in_few_pages,
-    taken,
-)
+from kudulite.basefile.base_data import CUT_ROWS_MAX, ROW_GROUP_ROWS, BaseDataFile, taken
 from kudulite.basefile.block_cache import BlockCache, compacted, kept_bytes, plain
 from kudulite.basefile.bloom import BloomFilter
 from kudulite.basefile.key_index import KeyIndex
@@ -75,6 +70,8 @@ _BLOOM_KEYS_MIN = 500
 _DELTA_ROW_BYTES = 9
 # The cost of an opened file in the cache beside its content or map: metadata and handles.
 _OPEN_FILE_BYTES = 16 << 10
+# Scattered rows in more pages of each row group are read by row group.
+_FEW_PAGES = 4
 # Reading a block row by row pays when at most one row in so many is read.
 _FEW_ROWS = 4
 
@@ -434,7 +431,7 @@ class BaseColumns:
 
     def read_some(self, block: Block, columns: Sequence[Column], at: np.ndarray) -> list[pa.Array]:
         """Return the values of columns at int64[m] positions of a block, m ≥ 1."""
-        if are_in_few_pages(block.start + at):
+        if _are_in_few_pages(block.start + at):
             return self.gather(block.start + at, columns)
         if block.row_count <= CUT_ROWS_MAX:
             return taken(self.read(block, columns), at)
@@ -453,7 +450,7 @@ class BaseColumns:
         next reader of a near row pays no decoding.
         """
         values: dict[int, pa.Array] = {}
-        is_short = are_in_few_pages(rowids)
+        is_short = _are_in_few_pages(rowids)
         for file, short_unit, in_file in self._by_file(columns):
             unit = short_unit if is_short else self._meta.rows_per_group
             numbers, types = rowids // unit, _stored_types(file, in_file)
@@ -541,6 +538,13 @@ class BaseColumns:
         self._short_units[column_id] = min(file.short_unit(column_id), group_rows)
         self._files[column_id] = weakref.ref(file)
         return file
+
+
+def _are_in_few_pages(rowids: np.ndarray) -> bool:
+    """Return whether int64[n] row ids are in so few pages that reading these alone pays."""
+    pages = np.count_nonzero(np.bincount(rowids // PAGE_ROWS))
+    groups = np.count_nonzero(np.bincount(rowids // ROW_GROUP_ROWS))
+    return bool(0 < pages <= groups * _FEW_PAGES)
 
 
 def _stored_types(file: BaseDataFile, columns: Sequence[Column]) -> list[pa.DataType]:

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet as pq
 
+from kudulite.basefile.base_data import check_chunks
 from kudulite.basefile.bloom import BloomFilter
 from kudulite.delta.delta_file import OP_DELETE, OP_REINSERT, OP_UPDATE
 from kudulite.errors import KuduliteError, OptionError
@@ -141,6 +142,7 @@ def _checked(path: Path, known: FileRef | None) -> dict[str, Any]:
 def _base(path: Path, limit: int) -> Dump:
     with pq.ParquetFile(path) as file:
         metadata = file.metadata
+        check_chunks(metadata, pa.memory_map(str(path)).read_buffer())
         groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
         about = {
             "row_count": metadata.num_rows,

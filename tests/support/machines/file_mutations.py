@@ -25,7 +25,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from kudulite.basefile.base_data import footer_bounds
+from kudulite.basefile.base_data import FOOTER_CRC_BLANK, FOOTER_CRC_KEY, footer_bounds
 from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.errors import KuduliteError
@@ -322,10 +322,13 @@ def sealed_bloom(content: bytes, chance: random.Random) -> bytes:
 
 
 def sealed_base_data(content: bytes, chance: random.Random) -> bytes:
-    """Base data with other pages, and the footer that they had.
-
-    Its own checksum is of the footer. Some footers whose checksum is made right end the process in
-    Arrow: see the expected failure in test_base_data.py.
-    """
-    start, _ = footer_bounds(content, len(content))
-    return mutated(content[:start], chance) + content[start:]
+    """Base data with other pages, or with another footer, whose checksum is right."""
+    start, stop = footer_bounds(content, len(content))
+    if chance.random() < 0.5:
+        return mutated(content[:start], chance) + content[start:]
+    footer, key = mutated(content[start:stop], chance), FOOTER_CRC_KEY
+    at = footer.rfind(key) + len(key) + 2  # a header of two bytes, then eight digits
+    if at > len(key):
+        blank = footer[:at] + FOOTER_CRC_BLANK + footer[at + 8 :]
+        footer = blank[:at] + b"%08x" % zlib.crc32(blank) + blank[at + 8 :]
+    return content[:start] + footer + struct.pack("<I", len(footer)) + content[-4:]

@@ -104,9 +104,9 @@ def write(folder, table, columns, name="base.parquet"):
     """Write a base data file and return it, opened."""
     path = folder / name
     with FileSystem().open_sink(path) as sink:
-        stats = write_base_data(sink, table, columns)
+        row_count = write_base_data(sink, table, columns)
         ref = sink.finish()
-    assert stats.row_count == table.num_rows
+    assert row_count == table.num_rows
     assert ref.length == path.stat().st_size
     return BaseDataFile(path, ref)
 
@@ -246,7 +246,7 @@ def test_a_file_written_by_row_groups_is_that_of_one_write(tmp_path):
     with FileSystem().open_sink(path) as sink, BaseDataWriter(sink, columns) as writer:
         for start in range(0, table.num_rows, ROW_GROUP_ROWS):
             writer.write(table.slice(start, ROW_GROUP_ROWS))
-        assert writer.close().row_count == table.num_rows
+        assert writer.close() == table.num_rows
         sink.finish()
     assert path.read_bytes() == whole.path.read_bytes()
 
@@ -519,7 +519,6 @@ def test_statistics_of_another_type_are_damage():
         file.statistics(0, "d")
 
 
-@pytest.mark.xfail(reason="pyarrow 26 ends the process: its C++ part throws, unexpected by Python")
 def test_size_statistics_of_another_length_are_damage(tmp_path):
     """A footer with other bytes, sealed: in a process of its own, which ends."""
     golden = Path(__file__).parent / "golden" / "wrong-size-statistics.parquet"
@@ -539,7 +538,7 @@ def test_size_statistics_of_another_length_are_damage(tmp_path):
         """
     command = [sys.executable, "-c", script, str(path)]
     found = subprocess.run(command, capture_output=True, text=True)
-    assert found.returncode == 0, found.stderr
+    assert found.stdout == "refused\n", found.stderr
 
 
 @pytest.mark.parametrize("name", [None, "base-1.parquet", "base-2.parquet"])
