@@ -469,13 +469,14 @@ class BaseDataFile:
         if not is_footer_intact(footer):
             raise CorruptionError(f"{self.path}: the checksum of the footer differs")
         with self._reading("the footer"):
+            content = source.read_buffer()
             metadata = pq.read_metadata(source)
-            check_chunks(metadata, source.read_buffer())
+            check_chunks(metadata, content)
             file_schema = metadata.schema.to_arrow_schema()
             version = checked_version(self.path, metadata)
             return _OpenedFile(
                 source=source,
-                content=source.read_buffer(),
+                content=content,
                 metadata=metadata,
                 schema=pa.schema([field.remove_metadata() for field in file_schema]),
                 index_by_name={name: i for i, name in enumerate(file_schema.names)},

@@ -364,7 +364,7 @@ class FileSystem:
                     os.link(temporary, path)
                 except FileExistsError:
                     # A network file system may have linked it, lost the reply, and tried again.
-                    if not os.path.samefile(temporary, path):
+                    if temporary.stat().st_nlink < 2:
                         return False
         finally:
             with contextlib.suppress(OSError):

@@ -81,6 +81,8 @@ from kudulite.tablet.tablet import LOCK_NAME, ROWSET_FOLDER, Superblock, Tablet,
 
 # Each lost race is another writer's success; so many in a row mean that something is wrong.
 PUBLISH_ATTEMPTS_MAX = 1000
+# So many without a newer version mean the same. A network file system may show one seconds late.
+UNSEEN_ATTEMPTS_MAX = 250
 
 
 class _Seen(NamedTuple):
@@ -130,7 +132,7 @@ class TableStore:
         its folder.
         """
         seen = self._seen
-        if seen is not None and not os.access(seen.next_path, os.F_OK):
+        if seen is not None and not os.access(seen.next_path, os.F_OK, follow_symlinks=False):
             # The file's identity too: a table may have been deleted and created again meanwhile.
             if self._identity(seen.path) == seen.identity:
                 return seen.manifest
@@ -251,7 +253,7 @@ class TableStore:
 
     def has_version(self, version: int) -> bool:
         """Whether there is a file of this number."""
-        return os.access(self._version_path(version), os.F_OK)
+        return os.access(self._version_path(version), os.F_OK, follow_symlinks=False)
 
     def versions(self) -> list[int]:
         """Return the numbers in the names of manifest files, ascending; see the head on strays."""
@@ -265,7 +267,7 @@ class TableStore:
     def _identity(path: str) -> tuple[int, int] | None:
         """Return the identity of a version's file, None when it does not exist."""
         try:
-            found = os.stat(path)
+            found = os.lstat(path)  # a link is found here, and refused when it is opened
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -546,9 +548,9 @@ def publish_next(
 
     The caller holds the locks of the tablets that `build` changes, so their entries are still
     those of `newest`. `build` returns None to give up; so does this. Raises ConflictError when the
-    table was deleted and created again, StorageError.
+    table was deleted and created again, StorageError, CorruptionError.
     """
-    table_id = newest.table_id
+    table_id, changed = newest.table_id, 0
     for attempt in range(PUBLISH_ATTEMPTS_MAX):
         manifest = build(newest)
         if manifest is None:
@@ -558,6 +560,14 @@ def publish_next(
         if published is not None:
             return published
         newest = newest_of(store, table_id)
+        if newest.version >= manifest.version:
+            changed = attempt
+        elif attempt - changed == UNSEEN_ATTEMPTS_MAX:
+            raise CorruptionError(
+                f"{store.folder / MANIFEST_FOLDER}: {manifest_name(manifest.version)} cannot be"
+                f" created, because the name is taken, but the newest version is {newest.version};"
+                " look at that file, and restore the manifest folder from a copy of the table"
+            )
         time.sleep(min(0.02, 0.0005 * attempt))
     raise ConflictError(
         f"table {store.name!r}: {PUBLISH_ATTEMPTS_MAX} other versions were published meanwhile;"

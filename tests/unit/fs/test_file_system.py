@@ -1,6 +1,7 @@
 """Durable steps: what exists is whole, what is published stays, damage is named with its path."""
 
 import errno
+import os
 import zlib
 from pathlib import Path
 
@@ -53,6 +54,30 @@ def test_publish_is_put_if_absent(tmp_path: Path):
     assert not FileSystem().publish(tmp_path / "1.json", b"second")
     assert [path.name for path in tmp_path.iterdir()] == ["1.json"]
     assert (tmp_path / "1.json").read_bytes() == b"first"
+
+
+def test_publish_is_lost_where_the_name_is_free_again(tmp_path: Path, monkeypatch):
+    """The file that won was no version, and its writer has removed it at once."""
+
+    def link(source: Path, target: Path) -> None:
+        raise FileExistsError
+
+    monkeypatch.setattr("os.link", link)
+    assert not FileSystem().publish(tmp_path / "a", b"x")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_publish_is_won_where_the_reply_was_lost(tmp_path: Path, monkeypatch):
+    """A network file system has linked it, and was asked again."""
+    real = os.link
+
+    def link(source: Path, target: Path) -> None:
+        real(source, target)
+        raise FileExistsError
+
+    monkeypatch.setattr("os.link", link)
+    assert FileSystem().publish(tmp_path / "a", b"x")
+    assert (tmp_path / "a").read_bytes() == b"x"
 
 
 def test_publish_killed_before_any_step_shows_nothing_or_all(tmp_path: Path):

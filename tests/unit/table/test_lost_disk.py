@@ -81,7 +81,11 @@ class LostDisk:
         patch.setattr("io.open", self._failing(open))
         patch.setattr("builtins.open", self._failing(open))
         patch.setattr(pa, "memory_map", self._failing(pa.memory_map))
-        patch.setattr(os, "access", lambda path, mode: self._is_there(path) and access(path, mode))
+        patch.setattr(
+            os,
+            "access",
+            lambda path, *args, **kw: self._is_there(path) and access(path, *args, **kw),
+        )
 
     def _is_there(self, path: object) -> bool:
         if not str(path).startswith(self.root):

@@ -86,6 +86,23 @@ def test_a_table_that_was_made_again_takes_no_version_of_the_old_one(core, store
     assert made.version == 2
 
 
+def test_a_name_that_is_taken_without_a_newer_version_is_damage(
+    store, monkeypatch: pytest.MonkeyPatch
+):
+    """The lock is not held for long, and the error names the file."""
+    monkeypatch.setattr(table_store, "UNSEEN_ATTEMPTS_MAX", 3)
+    monkeypatch.setattr(store.environment.file_system, "publish", lambda path, content: False)
+    built = []
+
+    def build(manifest: Manifest) -> Manifest:
+        built.append(manifest.version)
+        return named("mine")(manifest)
+
+    with pytest.raises(CorruptionError, match=rf"{manifest_name(2)} cannot be created"):
+        publish_next(store, store.newest(), build)
+    assert built == [1] * 4
+
+
 def test_races_that_are_lost_for_ever_end_in_an_error(store, monkeypatch: pytest.MonkeyPatch):
     """Something else is wrong then, and the message says how often it was tried."""
     monkeypatch.setattr(table_store, "PUBLISH_ATTEMPTS_MAX", 3)

@@ -176,6 +176,19 @@ def test_a_file_that_is_a_link_or_a_pipe_is_refused(client: Client, pattern: str
     assert any("link" in problem or "regular" in problem for problem in problems), problems
 
 
+@pytest.mark.parametrize("is_seen", [False, True])
+def test_a_version_that_is_a_link_to_nothing_is_refused(client: Client, is_seen: bool):
+    """By a process that begins, and by one that has seen the version before."""
+    table = make_halves(client)
+    newest = max(table.path.glob("manifest/*.json"))
+    if not is_seen:
+        table = opened(table)
+    (newest.parent / manifest_name(int(newest.stem) + 1)).symlink_to("nowhere")
+    for use in (lambda t: t.scan().count(), lambda t: t.tag("x")):
+        with pytest.raises(StorageError, match="it is a symbolic link"):
+            use(table)
+
+
 def test_a_table_behind_a_link_is_a_table(client: Client):
     """The folder of a table, or of a client, may be anywhere."""
     table = make_halves(client)

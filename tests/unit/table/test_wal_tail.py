@@ -410,7 +410,11 @@ def read_only(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
     def begin() -> None:
         monkeypatch.setattr(TabletLock, "__enter__", refuse)
-        monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK and access(path, mode))
+        monkeypatch.setattr(
+            os,
+            "access",
+            lambda path, mode, **options: mode != os.W_OK and access(path, mode, **options),
+        )
 
     return begin
 
