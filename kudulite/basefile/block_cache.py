@@ -50,7 +50,7 @@ import pyarrow.compute as pc
 
 from kudulite.basefile.page_range import PAGE_ROWS
 from kudulite.errors import CorruptionError
-from kudulite.fs.file_system import FileRef, own_size, storage_error
+from kudulite.fs.file_system import FileRef, arrow_errors, own_size, storage_error
 
 VALUE_CAPACITY_FRACTION = 4  # a value may take at most this part (1/4) of the capacity
 
@@ -219,8 +219,9 @@ def kept_bytes(ref: FileRef) -> int:
 def open_mapped(path: Path, ref: FileRef) -> pa.NativeFile:
     """Open `path`; any number of threads may read the result at given offsets, without a copy.
 
-    Raises StorageError when the file is missing or unreadable, and CorruptionError when its length
-    is not the one in `ref`. The caller checks `ref.crc32` where it reads the whole file.
+    Raises StorageError when the file is missing or unreadable, OutOfMemoryError when it cannot be
+    mapped, and CorruptionError when its length is not the one in `ref`. The caller checks
+    `ref.crc32` where it reads the whole file.
     """
     try:
         length = own_size(path)
@@ -228,7 +229,7 @@ def open_mapped(path: Path, ref: FileRef) -> pa.NativeFile:
             raise CorruptionError(f"{path}: {length} bytes on disk, expected {ref.length}")
         if not is_mapped(ref):
             return pa.BufferReader(path.read_bytes())
-        with pa.memory_map(str(path), "r") as file:
+        with arrow_errors(path, "it cannot be mapped"), pa.memory_map(str(path), "r") as file:
             return pa.BufferReader(file.read_buffer())
     except OSError as error:
         raise storage_error("open", path, error) from error

@@ -2,10 +2,11 @@
 
 import errno
 
+import pyarrow as pa
 import pytest
 
-from kudulite.errors import StorageError
-from kudulite.fs.file_system import storage_error, storage_errors
+from kudulite.errors import CorruptionError, OutOfMemoryError, RetryableError, StorageError
+from kudulite.fs.file_system import arrow_errors, storage_error, storage_errors
 
 
 @pytest.mark.parametrize(
@@ -45,3 +46,39 @@ def test_only_an_os_error_is_turned():
     assert found.value.__cause__ is cause
     with pytest.raises(ZeroDivisionError), storage_errors("read", "/a"):
         raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        pa.ArrowMemoryError("malloc of size 64 failed"),
+        OSError("ZSTD decompression failed: Allocation error : not enough memory"),
+        RuntimeError("can't start new thread"),
+        OSError("Resource temporarily unavailable"),
+    ],
+)
+def test_a_lack_of_memory_is_no_damage(error: Exception):
+    """It is an error of ours and of Python, and says that the file may be good."""
+    with pytest.raises(OutOfMemoryError, match="^/a/b: not enough memory to .* may be good$") as c:
+        with arrow_errors("/a/b", "cannot read the footer"):
+            raise error
+    assert isinstance(c.value, MemoryError) and isinstance(c.value, RetryableError)
+    assert c.value.__cause__ is error
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (pa.ArrowInvalid("Column cannot have more than one dictionary."), CorruptionError),
+        (OSError("Couldn't deserialize thrift"), CorruptionError),
+        (IndexError("list index out of range"), CorruptionError),
+        (OSError(errno.EIO, "x"), StorageError),
+        (RuntimeError("dictionary changed size during iteration"), RuntimeError),
+    ],
+)
+def test_other_errors_of_a_file_are_what_they_were(error: Exception, kind: type):
+    """Damage, a lost disk, and our own mistakes."""
+    with pytest.raises(kind, match="x" if kind is StorageError else None):
+        with arrow_errors("/x", "cannot read the footer"):
+            raise error

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kudulite.errors import CorruptionError
+from kudulite.errors import CorruptionError, OutOfMemoryError
 from kudulite.wal import record_format
 from kudulite.wal.record_format import CODEC_LZ4, CODEC_NONE, RecordDecoder, encode_record
 from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_UPDATE, RowChanges
@@ -164,3 +164,22 @@ def test_a_shortened_record_is_refused(changes: RowChanges):
     for length in range(len(encoded)):
         with pytest.raises(CorruptionError):
             decode_record(encoded[:length], TWO_COLUMNS)
+
+
+@pytest.mark.parametrize("row_count", [1, 5000])
+def test_a_record_for_which_memory_is_lacking_is_no_damage(
+    row_count: int, monkeypatch: pytest.MonkeyPatch
+):
+    """Compressed or not: it can be read later."""
+    changes = inserts(5, [*range(row_count)])
+    content = encode_record(changes)
+    failing = "pa.decompress" if content[CODEC_BYTE] == CODEC_LZ4 else "pa.ipc.read_record_batch"
+
+    def no_memory(*_args: object, **_options: object) -> None:
+        raise pa.ArrowMemoryError("malloc of size 64 failed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"kudulite.wal.record_format.{failing}", no_memory)
+        with pytest.raises(OutOfMemoryError, match="not enough memory to read a record of the log"):
+            decode_record(content, TWO_COLUMNS)
+    assert same(decode_record(content, TWO_COLUMNS), changes)
