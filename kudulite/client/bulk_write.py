@@ -9,8 +9,9 @@ Every object here is picklable. Any number of attempts of a task may stage; only
 
 Small Arrow batches: a few rows of one tablet are written through its write-ahead log.
 
-    up to `small_write_rows_max` rows, all of one tablet     one record in the tablet's log
-    everything else                                          a bulk write
+    up to `small_write_rows_max` rows, and up to 64 MiB,
+    all of one tablet                                       one record in the tablet's log
+    everything else                                         a bulk write
 
 Either way the write is all or nothing, durable and visible when it returns. A bulk write makes new
 files for each tablet that it touches. A record costs one append and one fsync, but is atomic in one
@@ -53,6 +54,7 @@ from kudulite.tablet.operation import Operation, WriteSpec, raise_row_error
 from kudulite.tablet.row_effects import RowOperation, RowWriteResult, WriteCounts
 
 Batches = Iterable[pa.RecordBatch | pa.Table]
+_SMALL_WRITE_BYTES_MAX = 64 << 20
 # All rows of an operation that depend on the key's presence are refused for the same reason.
 _KEY_REASONS = (RowError.REASON_ALREADY_PRESENT, RowError.REASON_NOT_FOUND)
 
@@ -209,12 +211,13 @@ class SmallWrite:
         """Return all rows and no batches, or None and all batches when they exceed the limit."""
         limit = self.store.environment.small_write_rows_max
         taken: list[pa.RecordBatch | pa.Table] = []
-        count = 0
+        count = size = 0
         waiting = iter(batches)
         for batch in waiting:
             taken.append(batch)
             count += batch.num_rows
-            if count > limit:
+            size += batch.nbytes
+            if count > limit or size > _SMALL_WRITE_BYTES_MAX:
                 return None, itertools.chain(taken, waiting)
         if not count:
             return None, taken

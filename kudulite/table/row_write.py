@@ -30,7 +30,14 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from kudulite.errors import ConflictError, KuduliteError, LockTimeoutError, RowError, StorageError
+from kudulite.errors import (
+    ConflictError,
+    KuduliteError,
+    LockTimeoutError,
+    RowError,
+    StorageError,
+    UsageError,
+)
 from kudulite.fs.lock import TabletLock
 from kudulite.model.encoded_key import encode_keys
 from kudulite.table.environment import RowQueue, WriteRequest
@@ -49,7 +56,7 @@ from kudulite.tablet.row_effects import (
     RowWriteResult,
 )
 from kudulite.wal.log import WalPosition, WalWriter
-from kudulite.wal.record_format import Record, encode_record
+from kudulite.wal.record_format import Record, RecordSizeError, encode_record
 
 _PADDING_BYTES = 64 << 10
 
@@ -274,6 +281,9 @@ class TabletWrite:
         effects = applier.apply(operations, keys, exists)
         try:
             encoded = self._record(applier, effects, used)
+        except (RecordSizeError, pa.ArrowCapacityError) as error:
+            self._write_apart(requests, error)
+            return
         except (pa.ArrowException, ValueError):
             effects = applier.apply(operations, keys, exists, applier.misfits(operations))
             encoded = self._record(applier, effects, used)
@@ -295,6 +305,20 @@ class TabletWrite:
         )
         requests[0].memory_bytes = memory.growth()
         _set_results(requests, effects, record.timestamp, is_written=True)
+
+    def _write_apart(self, requests: Sequence[WriteRequest], error: Exception) -> None:
+        """Write requests that are too large for one record one by one; refuse one that is alone."""
+        if len(requests) > 1:
+            for request in requests:
+                self.run([request])
+            return
+        requests[0].is_done = True
+        requests[0].error = UsageError(
+            f"table {self.store.name!r}: {len(requests[0].operations)} operations on tablet"
+            f" {self.tablet_id} are too large for one write to its log: {error}; nothing of them is"
+            " written: flush fewer rows at once, and write larger rows with `Table.upsert` of a"
+            " batch, which does not use the log"
+        )
 
     def _is_current(self, request: WriteRequest, newest: Manifest) -> bool:
         """Whether the request was planned for the table as it is; else it is refused."""

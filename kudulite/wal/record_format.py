@@ -56,10 +56,14 @@ def _aligned(length: int) -> int:
     return length + -length % ALIGNMENT_BYTES
 
 
+class RecordSizeError(ValueError):
+    """The changes take more bytes than a record can hold."""
+
+
 def encode_record(changes: Record) -> bytes:
     """Return the bytes of one record; their number is a multiple of 8.
 
-    Raises ValueError for a value of a RowList that does not fit its column.
+    Raises RecordSizeError, and ValueError for a value of a RowList that does not fit its column.
     """
     if isinstance(changes, RowList):
         body = changes.codec.encode(changes.rows)
@@ -83,7 +87,6 @@ def encode_record(changes: Record) -> bytes:
     assert batch.num_rows == row_count
     raw_parts.append(batch.serialize())
     raw = b"".join(raw_parts)
-    assert len(raw) <= PAYLOAD_BYTES_MAX, f"a record of {len(raw)} bytes"
     body, codec = raw, CODEC_NONE
     if len(raw) >= COMPRESSED_FROM_BYTES:
         compressed = pa.compress(raw, codec="lz4_raw", asbytes=True)
@@ -95,10 +98,14 @@ def encode_record(changes: Record) -> bytes:
 def _framed(
     changes: Record, entries: tuple[int, ...], codec: int, body: bytes, raw_length: int
 ) -> bytes:
+    layout = _packed(entries)
+    needed = _FIXED.size + len(layout) + _aligned(max(len(body), raw_length))
+    if needed > PAYLOAD_BYTES_MAX:
+        raise RecordSizeError(f"{needed:,} bytes, at most {PAYLOAD_BYTES_MAX:,}")
     fixed = _FIXED.pack(
         changes.timestamp, changes.row_count, len(entries), codec, 0, len(body), raw_length
     )
-    return b"".join((fixed, _packed(entries), body, _PADDING[len(body) % ALIGNMENT_BYTES]))
+    return b"".join((fixed, layout, body, _PADDING[len(body) % ALIGNMENT_BYTES]))
 
 
 @functools.lru_cache

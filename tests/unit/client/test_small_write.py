@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 import kudulite
+from kudulite.client import bulk_write
 from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.errors import KuduliteError, LockTimeoutError, RowError, StorageError
@@ -42,6 +43,19 @@ def rows(*keys: int, **values) -> list[dict]:
 
 
 # -- which way
+
+
+def test_a_batch_of_few_large_rows_is_a_bulk_write(
+    core: CoreTables, monkeypatch: pytest.MonkeyPatch
+):
+    """The log holds rows in memory until they are flushed."""
+    table = small_table(core)
+    monkeypatch.setattr(bulk_write, "_SMALL_WRITE_BYTES_MAX", 40)
+    table.upsert(rows(1, 2))
+    assert len(unflushed(table)) == 1
+    table.upsert(rows(*range(LIMIT)))
+    assert len(unflushed(table)) == 0
+    assert stored(table) == [(k, None, 7) for k in range(LIMIT)]
 
 
 def test_a_small_batch_is_one_frame(core: CoreTables):

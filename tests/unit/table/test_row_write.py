@@ -16,12 +16,15 @@ from kudulite.errors import (
     StorageError,
     TableNotFoundError,
     TimestampError,
+    UsageError,
 )
 from kudulite.fs.lock import TabletLock
 from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.table.environment import RowQueue
+from kudulite.table.row_write import RowWriter, TabletWrite
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.row_effects import RowOperation
+from kudulite.wal import record_format
 from tests.support.doubles.killing_file_system import HalfFileSystem
 from tests.support.tables.core_tables import CoreTables, ManualClock, environment, stored
 from tests.support.tables.row_writes import (
@@ -417,6 +420,50 @@ def test_an_atomic_write_is_all_or_nothing(core: CoreTables):
     result = write(table, *operations[:2], is_atomic=True)
     assert (result.failures, astuple(result.counts)) == ([], (1, 0, 1, 0))
     assert stored(table) == [(2, None, 7)]
+
+
+@pytest.mark.parametrize("count", [20, 2000])
+def test_rows_that_are_too_large_for_the_log_are_refused_as_a_whole(
+    core: CoreTables, monkeypatch: pytest.MonkeyPatch, count: int
+):
+    """Before anything is written; `count` rows are encoded row by row, or as columns."""
+    disk = NotingFileSystem()
+    table = new_table(core.client(file_system=disk))
+    put(table, -1)
+    disk.steps.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(record_format, "PAYLOAD_BYTES_MAX", 200)
+        result = write(table, *(op("upsert", k, v=k) for k in range(count)))
+    message = rf"'t': {count} operations on tablet {entry_of(table).id} are too large for one write"
+    for failure in result.failures:
+        with pytest.raises(UsageError, match=message):
+            raise failure.error
+    assert [failure.row for failure in result.failures] == [*range(count)]
+    assert (disk.steps, stored(table)) == ([], [(-1, 0, 7)])
+    put(table, *range(count))
+    assert len(stored(table)) == count + 1
+
+
+def test_writers_that_are_too_large_together_are_written_one_by_one(
+    core: CoreTables, monkeypatch: pytest.MonkeyPatch
+):
+    """Each of them is one record; the second one changes rows of the first."""
+    table = new_table(core.client())
+    store, tablet_id = store_of(table), entry_of(table).id
+    requests = []
+    for value in (1, 2):
+        operations = [op("upsert", k, v=value) for k in range(10 * value, 20 + 10 * value)]
+        planned, _ = RowWriter(store)._plan(store.newest(), operations, range(20), False)
+        requests += planned.values()
+    monkeypatch.setattr(record_format, "PAYLOAD_BYTES_MAX", 600)
+    with store.lock(tablet_id) as lock:
+        TabletWrite(store, tablet_id, lock).run(requests)
+    assert [(r.error, r.counts.inserted, r.counts.updated) for r in requests] == [
+        (None, 20, 0),
+        (None, 10, 10),
+    ]
+    assert [record.row_count for record in unflushed(table)] == [20, 20]
+    assert stored(table) == [(k, 1 if k < 20 else 2, 7) for k in range(10, 40)]
 
 
 def test_writers_of_other_environments_take_turns(core: CoreTables):
