@@ -52,13 +52,8 @@ from kudulite.table.manifest import Manifest, Origin, TabletEntry
 from kudulite.table.table_store import TableStore, publish_next
 from kudulite.tablet.mem_stores import MemStores
 from kudulite.tablet.tablet import ROWSET_FOLDER, Tablet, are_there
-from kudulite.wal.log import (
-    FRAME_HEADER_BYTES,
-    WalPosition,
-    WalWriter,
-    read_wal,
-    segment_path,
-)
+from kudulite.wal.log import WalPosition, WalWriter, read_wal, segment_path
+from kudulite.wal.record_format import FRAME_HEADER_BYTES
 
 # Each lost race means that another process published the tablet, and so flushed it too.
 FLUSH_ATTEMPTS_MAX = 5

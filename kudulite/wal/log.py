@@ -11,21 +11,18 @@ A segment is a header of 40 bytes, then frames:
     segment := header frame*
     header  := magic[8]="kudulwal"  format_version:u32le  segment:u64le  previous_length:u64le
                salt[8]  header_crc32:u32le (of the 36 bytes before it)
-    frame   := magic[4]="KLWF"  payload_length:u32le  payload_crc32:u32le  header_crc32:u32le
-               payload[payload_length]
-    payload := record+ (see record_format)
+    salt    := random[4]  tablet_crc32:u32le (of the tablet's id); random[8] in format version 1
 
-`previous_length` is the final length of the segment before, 0 for the first. The CRC of a frame's
-header is of salt[8], offset:u64le (where the frame begins), and the 12 bytes before it. `salt` is
-random in each segment, so bytes that a user stored, or that an older file left on the disk, never
-look like a frame of this place. All lengths are multiples of 8, so Arrow buffers are aligned in
-memory as they are in the file.
+`record_format` describes frames and records. `previous_length` is the final length of the segment
+before, 0 for the first. The checksum of a frame is also of the salt, which differs in each segment,
+so bytes that a user stored, or that an older file left on the disk, never look like a frame of this
+place.
 
-Worked example: segment 1, salt 0001020304050607; in it, at byte 40, a frame of the 8 bytes
-"payload.":
+Worked example: segment 1 of tablet "7f", random bytes 00010203; in it, at byte 40, a frame of the
+8 bytes "payload.":
 
-    6b7564756c77616c 01000000 0100000000000000 0000000000000000 0001020304050607 cede8107
-    4b4c5746 08000000 c32a4b63 c05e518e 7061796c6f61642e
+    6b7564756c77616c 02000000 0100000000000000 0000000000000000 00010203a6760f75 377543db
+    4b4c5746 08000000 c32a4b63 7e0adff6 7061796c6f61642e
 
 Positions are ordered as the log is. (0, 0) is a log without segments; the first segment is 1. A
 position at or before the end of a segment's header means the segment's first frame.
@@ -71,25 +68,23 @@ from kudulite.fs.file_system import (
 )
 from kudulite.model.schema import Schema
 from kudulite.wal.record_format import (
-    ALIGNMENT_BYTES,
-    PAYLOAD_BYTES_MAX,
+    FRAME_HEADER_BYTES,
     Record,
     RecordDecoder,
+    decode_frame,
+    encode_frame,
     encode_record,
+    find_frame_header,
 )
 
-FORMAT_VERSION = 1  # on disk: a change of meaning raises it
+FORMAT_VERSION = 2  # on disk: a change of meaning raises it
 SEGMENT_MAGIC = b"kudulwal"
-FRAME_MAGIC = b"KLWF"
 SALT_BYTES = 8
-SEGMENT_BYTES_MAX = 8 << 20  # not part of the format: a writer begins another segment then
-
+_RANDOM_BYTES = 4
 _SEGMENT_HEADER = struct.Struct("<8sIQQ8sI")
-_FRAME_HEADER = struct.Struct("<4sIII")
-_OFFSET = struct.Struct("<Q")
 _CRC_BYTES = 4
 SEGMENT_HEADER_BYTES = _SEGMENT_HEADER.size
-FRAME_HEADER_BYTES = _FRAME_HEADER.size
+SEGMENT_BYTES_MAX = 8 << 20  # not part of the format: a writer begins another segment then
 
 _SEGMENT_NAME = re.compile(r"(\d{20})\.log")
 
@@ -103,15 +98,24 @@ class SegmentHeader:
     salt: bytes
 
 
+def new_salt(tablet_id: str) -> bytes:
+    """Return the salt of a new segment of a tablet."""
+    return os.urandom(_RANDOM_BYTES) + _tablet_crc(tablet_id)
+
+
+def _tablet_crc(tablet_id: str) -> bytes:
+    return zlib.crc32(os.fsencode(tablet_id)).to_bytes(_CRC_BYTES, "little")
+
+
 def encode_segment_header(header: SegmentHeader) -> bytes:
-    """Return the first 40 bytes of a segment."""
+    """Return the first 40 bytes of a segment; the salt is one of `new_salt`."""
     assert len(header.salt) == SALT_BYTES
     fields = (FORMAT_VERSION, header.segment, header.previous_length, header.salt)
     unchecked = _SEGMENT_HEADER.pack(SEGMENT_MAGIC, *fields, 0)[:-_CRC_BYTES]
     return unchecked + zlib.crc32(unchecked).to_bytes(_CRC_BYTES, "little")
 
 
-def decode_segment_header(content: bytes, segment: int) -> SegmentHeader:
+def decode_segment_header(content: bytes, segment: int, tablet_id: str) -> SegmentHeader:
     """Return the header at the start of the file of `segment`, with every field checked.
 
     Raises CorruptionError or FormatVersionError; the caller adds the path.
@@ -123,82 +127,16 @@ def decode_segment_header(content: bytes, segment: int) -> SegmentHeader:
     if magic != SEGMENT_MAGIC:
         raise CorruptionError(f"starts with {magic!r}, expected {SEGMENT_MAGIC!r}")
     check_crc32("header CRC", zlib.crc32(content[:-_CRC_BYTES]), stored)
-    check_format_version("WAL segment", version, FORMAT_VERSION)
+    if version != 1:
+        check_format_version("WAL segment", version, FORMAT_VERSION)
+        if salt[_RANDOM_BYTES:] != _tablet_crc(tablet_id):
+            raise CorruptionError(
+                f"belongs to another tablet, expected tablet {tablet_id}; segments were swapped, or"
+                " one was copied over another: restore the segment from a copy of the table"
+            )
     if number != segment:
         raise CorruptionError(f"says it is segment {number}, expected {segment}")
     return SegmentHeader(number, previous_length, salt)
-
-
-def encode_frame(records: Sequence[bytes], *, salt: bytes, offset: int) -> bytes:
-    """Return the frame of encoded records for byte `offset` of the segment with this salt."""
-    payload = b"".join(records)
-    length = len(payload)
-    assert 0 < length <= PAYLOAD_BYTES_MAX, f"a frame of {length} bytes"
-    assert length % ALIGNMENT_BYTES == 0
-    checked = FRAME_MAGIC + struct.pack("<II", length, zlib.crc32(payload))
-    crc = _frame_header_crc(checked, salt=salt, offset=offset)
-    return b"".join((checked, crc.to_bytes(_CRC_BYTES, "little"), payload))
-
-
-def decode_frame(content: memoryview, position: int, *, salt: bytes, offset: int) -> int:
-    """Return the end of the frame at `position` of `content`, byte `offset` of the segment.
-
-    Its payload begins after FRAME_HEADER_BYTES. CorruptionError for a damaged or torn frame.
-    """
-    length, stored = _decode_frame_header(content, position, salt=salt, offset=offset)
-    begin = position + FRAME_HEADER_BYTES
-    if length > len(content) - begin:
-        raise CorruptionError(
-            f"frame at byte {offset}: {len(content) - begin} bytes of payload, expected {length}"
-        )
-    found = zlib.crc32(content[begin : begin + length])
-    check_crc32(f"frame at byte {offset}: payload CRC", found, stored)
-    return begin + length
-
-
-def find_frame_header(content: bytes, position: int, *, salt: bytes, base: int) -> int | None:
-    """Return the position of the first frame header of this segment from `position` on, or None.
-
-    `content` begins at byte `base` of the segment. Payloads are not checked.
-    """
-    view = memoryview(content)
-    while (position := content.find(FRAME_MAGIC, position)) >= 0:
-        try:
-            _decode_frame_header(view, position, salt=salt, offset=base + position)
-        except CorruptionError:
-            position += 1
-        else:
-            return position
-    return None
-
-
-def _decode_frame_header(
-    content: memoryview, position: int, *, salt: bytes, offset: int
-) -> tuple[int, int]:
-    """Return (payload length, payload CRC) of a frame, with its header checked."""
-    left = len(content) - position
-    if left < FRAME_HEADER_BYTES:
-        raise CorruptionError(
-            f"frame at byte {offset}: {left} bytes of header, expected {FRAME_HEADER_BYTES}"
-        )
-    magic, length, payload_crc, stored = _FRAME_HEADER.unpack_from(content, position)
-    if magic != FRAME_MAGIC:
-        raise CorruptionError(
-            f"frame at byte {offset}: it starts with {magic!r}, expected {FRAME_MAGIC!r}"
-        )
-    checked = content[position : position + FRAME_HEADER_BYTES - _CRC_BYTES]
-    found = _frame_header_crc(checked, salt=salt, offset=offset)
-    check_crc32(f"frame at byte {offset}: header CRC", found, stored)
-    if not 0 < length <= PAYLOAD_BYTES_MAX or length % ALIGNMENT_BYTES:
-        raise CorruptionError(
-            f"frame at byte {offset}: payload of {length} bytes, expected a multiple of"
-            f" {ALIGNMENT_BYTES} up to {PAYLOAD_BYTES_MAX}"
-        )
-    return length, payload_crc
-
-
-def _frame_header_crc(checked: bytes | memoryview, *, salt: bytes, offset: int) -> int:
-    return zlib.crc32(checked, zlib.crc32(salt + _OFFSET.pack(offset)))
 
 
 class WalPosition(NamedTuple):
@@ -241,6 +179,11 @@ def segment_name(segment: int) -> str:
 def segment_path(folder: Path, segment: int) -> Path:
     """Return the file of one segment of the log in `folder`."""
     return folder / segment_name(segment)
+
+
+def tablet_id_of(folder: Path) -> str:
+    """Return the id of the tablet whose log is in `folder`: the name of the folder around it."""
+    return folder.parent.name
 
 
 def list_segments(folder: Path) -> list[int]:
@@ -390,7 +333,7 @@ def _read_segment(path: Path, number: int, offset: int, limit: int | None) -> _S
             raise
         raise _missing(path, "but the log continues in it") from error
     try:
-        header = decode_segment_header(head, number)
+        header = decode_segment_header(head, number, tablet_id_of(path.parent))
     except CorruptionError as error:
         raise type(error)(f"{path}: {error}") from error
     if file_length < (least := max(offset, limit or 0)):
@@ -527,7 +470,8 @@ class WalWriter:
         path = segment_path(self._folder, end.segment)
         file = self._file_system.open_append(path)
         try:
-            header = decode_segment_header(file.read(0, SEGMENT_HEADER_BYTES), end.segment)
+            head = file.read(0, SEGMENT_HEADER_BYTES)
+            header = decode_segment_header(head, end.segment, tablet_id_of(self._folder))
         except BaseException as error:
             file.close()
             if isinstance(error, CorruptionError):
@@ -544,7 +488,7 @@ class WalWriter:
             self._file_system.make_directory(self._folder)
             self._file_system.sync_directory(self._folder.parent)
         path = segment_path(self._folder, segment)
-        header = SegmentHeader(segment, previous_length, os.urandom(SALT_BYTES))
+        header = SegmentHeader(segment, previous_length, new_salt(tablet_id_of(self._folder)))
         if not self._file_system.publish(path, encode_segment_header(header)):
             # A process that created it was stopped at once. Its name may not be durable yet.
             self._file_system.sync_directory(self._folder)

@@ -1,4 +1,15 @@
-"""Format of a record of the write-ahead log: the RowChanges of one flush in one tablet.
+"""Format of the write-ahead log inside of a segment (log.py): frames of records.
+
+A frame is what one append writes to a segment of the log, at byte `offset` of it:
+
+    frame   := magic[4]="KLWF"  payload_length:u32le  payload_crc32:u32le  header_crc32:u32le
+               payload[payload_length]
+    payload := record+
+
+The CRC of a frame's header is of the segment's salt[8], offset:u64le, and the 12 bytes before it.
+All lengths are multiples of 8, so Arrow buffers are aligned in memory as they are in the file.
+
+A record has the RowChanges of one flush in one tablet:
 
     record := timestamp:u64le  row_count:u32le  column_count:u16le  codec:u8  zero:u8
               body_length:u32le  raw_length:u32le  column:u32le[column_count]  pad
@@ -27,6 +38,7 @@ from __future__ import annotations
 
 import functools
 import struct
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -35,11 +47,17 @@ import pyarrow as pa
 import pyarrow.ipc
 
 from kudulite.errors import CorruptionError, KuduliteError, OutOfMemoryError
-from kudulite.fs.file_system import is_out_of_memory
+from kudulite.fs.file_system import check_crc32, is_out_of_memory
 from kudulite.model.schema import Schema
 from kudulite.wal.row_codec import CHANGE_DELETE, RowChanges, RowCodec, RowList
 
 Record = RowChanges | RowList
+
+FRAME_MAGIC = b"KLWF"
+_FRAME_HEADER = struct.Struct("<4sIII")
+_OFFSET = struct.Struct("<Q")
+_CRC_BYTES = 4
+FRAME_HEADER_BYTES = _FRAME_HEADER.size
 
 ALIGNMENT_BYTES = 8
 PAYLOAD_BYTES_MAX = 1 << 30  # of a frame, and so of a record
@@ -50,6 +68,78 @@ _FIXED = struct.Struct("<QIHBBII")
 _COLUMN_BYTES = 4
 _TIMESTAMP_MAX = (1 << 64) - 1
 _PADDING = tuple(bytes(-length % ALIGNMENT_BYTES) for length in range(ALIGNMENT_BYTES))
+
+
+def encode_frame(records: Sequence[bytes], *, salt: bytes, offset: int) -> bytes:
+    """Return the frame of encoded records for byte `offset` of the segment with this salt."""
+    payload = b"".join(records)
+    length = len(payload)
+    assert 0 < length <= PAYLOAD_BYTES_MAX, f"a frame of {length} bytes"
+    assert length % ALIGNMENT_BYTES == 0
+    checked = FRAME_MAGIC + struct.pack("<II", length, zlib.crc32(payload))
+    crc = _frame_header_crc(checked, salt=salt, offset=offset)
+    return b"".join((checked, crc.to_bytes(_CRC_BYTES, "little"), payload))
+
+
+def decode_frame(content: memoryview, position: int, *, salt: bytes, offset: int) -> int:
+    """Return the end of the frame at `position` of `content`, byte `offset` of the segment.
+
+    Its payload begins after FRAME_HEADER_BYTES. CorruptionError for a damaged or torn frame.
+    """
+    length, stored = _decode_frame_header(content, position, salt=salt, offset=offset)
+    begin = position + FRAME_HEADER_BYTES
+    if length > len(content) - begin:
+        raise CorruptionError(
+            f"frame at byte {offset}: {len(content) - begin} bytes of payload, expected {length}"
+        )
+    found = zlib.crc32(content[begin : begin + length])
+    check_crc32(f"frame at byte {offset}: payload CRC", found, stored)
+    return begin + length
+
+
+def find_frame_header(content: bytes, position: int, *, salt: bytes, base: int) -> int | None:
+    """Return the position of the first frame header of this segment from `position` on, or None.
+
+    `content` begins at byte `base` of the segment. Payloads are not checked.
+    """
+    view = memoryview(content)
+    while (position := content.find(FRAME_MAGIC, position)) >= 0:
+        try:
+            _decode_frame_header(view, position, salt=salt, offset=base + position)
+        except CorruptionError:
+            position += 1
+        else:
+            return position
+    return None
+
+
+def _decode_frame_header(
+    content: memoryview, position: int, *, salt: bytes, offset: int
+) -> tuple[int, int]:
+    """Return (payload length, payload CRC) of a frame, with its header checked."""
+    left = len(content) - position
+    if left < FRAME_HEADER_BYTES:
+        raise CorruptionError(
+            f"frame at byte {offset}: {left} bytes of header, expected {FRAME_HEADER_BYTES}"
+        )
+    magic, length, payload_crc, stored = _FRAME_HEADER.unpack_from(content, position)
+    if magic != FRAME_MAGIC:
+        raise CorruptionError(
+            f"frame at byte {offset}: it starts with {magic!r}, expected {FRAME_MAGIC!r}"
+        )
+    checked = content[position : position + FRAME_HEADER_BYTES - _CRC_BYTES]
+    found = _frame_header_crc(checked, salt=salt, offset=offset)
+    check_crc32(f"frame at byte {offset}: header CRC", found, stored)
+    if not 0 < length <= PAYLOAD_BYTES_MAX or length % ALIGNMENT_BYTES:
+        raise CorruptionError(
+            f"frame at byte {offset}: payload of {length} bytes, expected a multiple of"
+            f" {ALIGNMENT_BYTES} up to {PAYLOAD_BYTES_MAX}"
+        )
+    return length, payload_crc
+
+
+def _frame_header_crc(checked: bytes | memoryview, *, salt: bytes, offset: int) -> int:
+    return zlib.crc32(checked, zlib.crc32(salt + _OFFSET.pack(offset)))
 
 
 def _aligned(length: int) -> int:

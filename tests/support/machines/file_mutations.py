@@ -31,13 +31,8 @@ from kudulite.client.table import Table
 from kudulite.errors import KuduliteError
 from kudulite.fs.file_system import encode_checked_json
 from kudulite.table.table_store import TableStore
-from kudulite.wal.log import (
-    FRAME_HEADER_BYTES,
-    SEGMENT_HEADER_BYTES,
-    decode_frame,
-    decode_segment_header,
-    encode_frame,
-)
+from kudulite.wal.log import SEGMENT_HEADER_BYTES, decode_segment_header
+from kudulite.wal.record_format import FRAME_HEADER_BYTES, decode_frame, encode_frame
 from tests.support.tables.core_tables import environment, in_order, tuples
 
 ROW_COUNT = 200
@@ -213,7 +208,7 @@ class FileMutations:
         if path == self.superblock:
             return self._with_superblock(with_hostile_value(json.loads(content), chance))
         if path.suffix == ".log":
-            return {path: sealed_segment(content, chance)}
+            return {path: sealed_segment(content, self.tablet_id, chance)}
         if path.name in ("lock", "hint"):
             return {
                 path: sealed_lock(content, chance)
@@ -291,9 +286,9 @@ def with_hostile_value(body: Any, chance: random.Random) -> Any:
     return body
 
 
-def sealed_segment(content: bytes, chance: random.Random) -> bytes:
+def sealed_segment(content: bytes, tablet_id: str, chance: random.Random) -> bytes:
     """A segment of the log with one frame's payload changed, and its CRCs right."""
-    header = decode_segment_header(content, int.from_bytes(content[12:20], "little"))
+    header = decode_segment_header(content, int.from_bytes(content[12:20], "little"), tablet_id)
     frames, position = [], SEGMENT_HEADER_BYTES
     while position < len(content) and any(content[position : position + 4]):
         end = decode_frame(memoryview(content), position, salt=header.salt, offset=position)

@@ -25,11 +25,11 @@ from kudulite.errors import CorruptionError, KuduliteError, StorageError, TableN
 from kudulite.fs.file_system import AppendFile, encode_checked_json
 from kudulite.fs.lock import TabletLock
 from kudulite.table import tablet_memory
-from kudulite.table.manifest import Manifest
+from kudulite.table.manifest import Manifest, manifest_name
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.tablet import Superblock
-from kudulite.wal import log
-from kudulite.wal.record_format import RecordDecoder
+from kudulite.wal.log import decode_segment_header
+from kudulite.wal.record_format import RecordDecoder, decode_frame
 from tests.support.machines.file_mutations import FileMutations
 from tests.support.tables.core_tables import CoreTables, environment
 from tests.support.tables.wal_changes import TWO_COLUMNS
@@ -84,6 +84,21 @@ def test_two_files_of_equal_length_that_are_swapped_are_found(client: Client, pa
             damaged.changes(0).to_arrow()
             damaged.scan(where="v > 0").to_arrow()
     assert damaged.check().problems
+
+
+def test_two_logs_of_equal_length_that_are_swapped_are_found(client: Client):
+    """Each segment names its tablet. Reads, writes, flushes and checks all refuse it."""
+    table = make_halves(client)
+    first, second = sorted(table.path.glob("tablet/*/wal/*"))
+    contents = first.read_bytes(), second.read_bytes()
+    assert len(contents[0]) == len(contents[1])
+    first.write_bytes(contents[1])
+    second.write_bytes(contents[0])
+    message = f"belongs to another tablet, expected tablet ({first.parts[-3]}|{second.parts[-3]})"
+    for use in (lambda t: t.get(5), lambda t: t.upsert([{"k": 5, "v": 1.0}]), Table.flush):
+        with pytest.raises(CorruptionError, match=message):
+            use(opened(table))
+    assert any("belongs to another tablet" in problem for problem in opened(table).check().problems)
 
 
 def test_base_data_without_its_name_is_read(client: Client, monkeypatch: pytest.MonkeyPatch):
@@ -294,8 +309,8 @@ NAMES = ("format_version", "tablet_id", "rowsets", "wal_start", "tablets", "sche
 PARSERS: dict[str, Callable[[bytes], object]] = {
     "manifest": lambda content: Manifest.decode(content, "x"),
     "superblock": lambda content: Superblock.decode(content, "x"),
-    "segment": lambda content: log.decode_segment_header(content, 1),
-    "frame": lambda content: log.decode_frame(memoryview(content), 0, salt=bytes(8), offset=40),
+    "segment": lambda content: decode_segment_header(content, 1, "x"),
+    "frame": lambda content: decode_frame(memoryview(content), 0, salt=bytes(8), offset=40),
     "record": lambda content: RecordDecoder(TWO_COLUMNS).decode_all(pa.py_buffer(content)),
     "bloom filter": lambda content: BloomFilter(Path("x"), content).key_count,
     "key index": lambda content: decode_header(content, path="x", batch_count=1),

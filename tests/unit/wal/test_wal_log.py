@@ -9,19 +9,22 @@ import pytest
 from kudulite.errors import CorruptionError, FormatVersionError
 from kudulite.fs.file_system import FileSystem
 from kudulite.wal.log import (
-    FRAME_HEADER_BYTES,
     SEGMENT_HEADER_BYTES,
     WAL_BEGIN,
     SegmentHeader,
     WalPosition,
     WalWriter,
-    encode_frame,
     encode_segment_header,
     list_segments,
     read_wal,
     segment_path,
 )
-from kudulite.wal.record_format import RecordDecoder, encode_record
+from kudulite.wal.record_format import (
+    FRAME_HEADER_BYTES,
+    RecordDecoder,
+    encode_frame,
+    encode_record,
+)
 from tests.support.tables.wal_changes import TWO_COLUMNS, damage, inserts, same
 from tests.support.tiers import tiered
 
@@ -279,7 +282,7 @@ def test_a_newer_format_is_refused(log: Log):
     header[8] = 9
     crc = zlib.crc32(header[:-4]).to_bytes(4, "little")
     log.last_path.write_bytes(bytes(header[:-4]) + crc)
-    with pytest.raises(FormatVersionError, match=r"format version 9, this kudulite reads 1"):
+    with pytest.raises(FormatVersionError, match=r"format version 9, this kudulite reads 2"):
         log.read()
 
 
