@@ -473,6 +473,8 @@ class BaseDataFile:
             metadata = pq.read_metadata(source)
             check_chunks(metadata, content)
             file_schema = metadata.schema.to_arrow_schema()
+            if len(set(file_schema.names)) < len(file_schema):
+                raise ValueError(f"columns of equal names in {file_schema.names}")
             version = checked_version(self.path, metadata)
             return _OpenedFile(
                 source=source,

@@ -519,6 +519,21 @@ def test_statistics_of_another_type_are_damage():
         file.statistics(0, "d")
 
 
+def test_columns_of_equal_names_are_damage(tmp_path):
+    """A bit of the name of a column, sealed."""
+    schema = pa.schema([("p", pa.int64()), ("q", pa.int64())])
+    columns = [Column(number, name, types.int64) for number, name in enumerate("pq")]
+    path = write(tmp_path, pa.table({"p": [1], "q": [2]}, schema), columns).path
+    content = path.read_bytes()
+    start, stop = footer_bounds(content, len(content))
+    footer = content[start:stop].replace(b"\x01q", b"\x01p")
+    at = footer.rfind(base_data.FOOTER_CRC_KEY) + len(base_data.FOOTER_CRC_KEY) + 2
+    blank = footer[:at] + base_data.FOOTER_CRC_BLANK + footer[at + 8 :]
+    path.write_bytes(content[:start] + sealed_footer(blank + content[stop:]))
+    with pytest.raises(CorruptionError, match=r"columns of equal names in \['p', 'p'\]"):
+        BaseDataFile(path, FileRef(path.name, len(content), 0)).schema
+
+
 def test_size_statistics_of_another_length_are_damage(tmp_path):
     """A footer with other bytes, sealed: in a process of its own, which ends."""
     golden = Path(__file__).parent / "golden" / "wrong-size-statistics.parquet"
