@@ -9,8 +9,8 @@ columns and push filters. Stock Spark does neither for a Python source, and it k
 all queries of a DataFrame. Once a session has the jar, Spark finds the front by its class name,
 `kudulite.DefaultSource`; the Python source stays registered under its name. With the front, one
 Python process plans and commits (`pyspark_kudulite`); stock Spark starts others for each step. Only
-the driver needs the jar. The front is optional: if it cannot be installed, the reason is logged and
-the Python source works alone.
+the driver needs the package's jar, and Spark sends it to executors. The front is optional: if it
+cannot be installed, the reason is logged and the Python source works alone.
 
 **local_session** starts Spark on this machine with the settings of kudulite's examples and tests.
 Nothing in the connector depends on it. It avoids the usual problems of a local session: a missing
@@ -169,7 +169,7 @@ def _why_not(spark: SparkSession) -> str | None:
     try:
         if is_remote():
             spark.addArtifacts(str(JAR))
-        elif not _has_front(spark):
+        elif not _has_front(spark) or not _is_sent(spark):
             _check(spark)
             spark.sql(f"ADD JAR '{JAR}'")
             if not _has_front(spark):
@@ -195,6 +195,15 @@ def _has_front(spark: SparkSession) -> bool:
         )
     except _java_error():
         return False  # there is no source of that name
+
+
+def _is_sent(spark: SparkSession) -> bool:
+    """Whether executors get the jar, whose classes tasks of a write refer to.
+
+    Java finds the front of a session that was stopped, whose executors had the jar.
+    """
+    context: Any = spark.sparkContext._jsc.sc()
+    return f"/{JAR.name}" in str(context.listJars().mkString("\n"))
 
 
 def _check(spark: SparkSession) -> None:
