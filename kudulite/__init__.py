@@ -60,7 +60,7 @@ from kudulite.client.scanner import (
     RowBatch,
     Scanner,
 )
-from kudulite.client.schema_builder import ColumnSpec, Partitioning, SchemaBuilder
+from kudulite.client.schema_builder import ColumnSpec, Partitioning, RangePartition, SchemaBuilder
 from kudulite.client.session import Session, SessionCounters
 from kudulite.client.table import Table
 from kudulite.client.table_alterer import TableAlterer
@@ -184,6 +184,7 @@ __all__ = [
     "Partitioning",
     "PendingError",
     "Predicate",
+    "RangePartition",
     "ReadRequest",
     "RestoreJob",
     "RestoreStep",

@@ -24,7 +24,7 @@ from pyspark import RDD
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import StructType
 
-from kudulite import Client, Key, Partitioning, Schema, Table, open_table
+from kudulite import Client, Key, Partitioning, RangePartition, Schema, Table, open_table
 from kudulite.errors import OptionError
 from kudulite_spark.admin import repartition_for
 from kudulite_spark.kudu_options import PREFIX, table_path
@@ -93,12 +93,18 @@ class CreateTableOptions:
 
     def addRangePartition(
         self,
-        lower: Key | None = None,
+        lower: Key | RangePartition | None = None,
         upper: Key | None = None,
         lowerBoundType: str = "inclusive",
         upperBoundType: str = "exclusive",
     ) -> CreateTableOptions:
-        """Add a range from `lower` to `upper`."""
+        """Add a range from `lower` to `upper`, or a `RangePartition` with its own hash partitions.
+
+        kudu-client calls the latter RangePartitionWithCustomHashSchema.
+        """
+        if isinstance(lower, RangePartition):
+            self._partitioning.add_custom_range_partition(lower)
+            return self
         kinds = [kind.lower().removesuffix("_bound") for kind in (lowerBoundType, upperBoundType)]
         self._partitioning.add_range_partition(lower, upper, *kinds)
         return self

@@ -98,18 +98,33 @@ def parse_range(option: str, text: str) -> dict[str, Any]:
     >>> text = '{"columns": ["day"], "bounds": [[null, 10], [10, 20]]}'
     >>> parse_range("rangePartitions", text)["bounds"]
     [[None, 10], [10, 20]]
+
+    A range with hash partitions of its own has them as a third value: `[10, 20, [["id", 8]]]`.
     """
     ranges = _parse_json(option, text, dict)
     bounds = ranges.get("bounds", [])
-    is_paired = isinstance(bounds, list) and all(
-        isinstance(pair, list) and len(pair) == 2 for pair in bounds
-    )
-    if not {"columns"} <= set(ranges) <= {"columns", "bounds"} or not is_paired:
+    are_ranges = isinstance(bounds, list) and all(map(_is_range, bounds))
+    if not {"columns"} <= set(ranges) <= {"columns", "bounds"} or not are_ranges:
         raise OptionError(
             f"option {option!r} is JSON with 'columns' and 'bounds', as in"
-            f' {{"columns": ["day"], "bounds": [[null, 10], [10, 20]]}}; found {text}'
+            f' {{"columns": ["day"], "bounds": [[null, 10], [10, 20]]}}, where a range with hash'
+            f' partitions of its own is [10, 20, [["id", 8]]]; found {text}'
         )
     return ranges
+
+
+def _is_range(given: object) -> bool:
+    """Whether it is [lower, upper] or [lower, upper, [[columns, buckets], …]]."""
+    if not isinstance(given, list) or len(given) not in (2, 3):
+        return False
+    own = given[2] if len(given) == 3 else []
+    return isinstance(own, list) and all(
+        isinstance(each, list)
+        and len(each) == 2
+        and isinstance(each[0], str | list)
+        and isinstance(each[1], int)
+        for each in own
+    )
 
 
 def _parse_json(option: str, text: str, kind: type[T]) -> T:

@@ -27,6 +27,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.types import (
@@ -332,11 +333,17 @@ def with_layout_names(options: WriteOptions, names: Sequence[str]) -> WriteOptio
     def own(option: str, given: Iterable[str]) -> tuple[str, ...]:
         return tuple(find_name(name, names, f"option {option!r}") or name for name in given)
 
+    def own_hash(given: Iterable[Any]) -> list[Any]:
+        each = ((names if isinstance(names, list) else [names], count) for names, count in given)
+        return [[list(own("rangePartitions", names)), count] for names, count in each]
+
     key, hashes, ranges = options.primary_key, options.hash_partitions, options.range_partitions
     if key is not None:
         key = own("primaryKey", key)
     if hashes is not None:
         hashes = tuple((own("hashPartitions", columns), count) for columns, count in hashes)
     if ranges is not None:
-        ranges = {**ranges, "columns": list(own("rangePartitions", ranges["columns"]))}
+        bounds = [[*given[:2], *map(own_hash, given[2:])] for given in ranges.get("bounds", ())]
+        columns = list(own("rangePartitions", ranges["columns"]))
+        ranges = {"columns": columns, "bounds": bounds}
     return replace(options, primary_key=key, hash_partitions=hashes, range_partitions=ranges)

@@ -24,7 +24,15 @@ from typing import Any
 
 from pyspark.sql.types import StructField, StructType
 
-from kudulite import Column, ColumnType, Partitioning, Schema, Table, open_table
+from kudulite import (
+    Column,
+    ColumnType,
+    Partitioning,
+    RangePartition,
+    Schema,
+    Table,
+    open_table,
+)
 from kudulite.errors import (
     ColumnNotFoundError,
     NotSupportedError,
@@ -215,7 +223,12 @@ def _check_layout(table: Table, path: str, options: WriteOptions) -> None:
             f"table {path!r} exists with primary key ({', '.join(table.schema.key_names)}); option"
             f" 'primaryKey' says ({', '.join(options.primary_key or ())})"
         )
-    own, asked = table.partition_schema, _partitioning(options).build(table.schema)
+    own = table.partition_schema
+    if options.hash_partitions is None:
+        # A range's own hash partitions are compared with those of the table.
+        dimensions = tuple((d.columns, d.bucket_count) for d in own.hash_dimensions)
+        options = replace(options, hash_partitions=dimensions)
+    asked = _partitioning(options).build(table.schema)
     for option, given, text in (
         ("hashPartitions", options.hash_partitions, _hash_text),
         ("rangePartitions", options.range_partitions, _range_text),
@@ -232,8 +245,14 @@ def _partitioning(options: WriteOptions) -> Partitioning:
         partitioning.add_hash_partitions(names, bucket_count)
     if options.range_partitions is not None:
         partitioning.set_range_partition_columns(options.range_partitions["columns"])
-        for lower, upper in options.range_partitions.get("bounds", ()):
-            partitioning.add_range_partition(lower, upper)
+        for lower, upper, *hashed in options.range_partitions.get("bounds", ()):
+            if not hashed:
+                partitioning.add_range_partition(lower, upper)
+                continue
+            custom = RangePartition(lower, upper)
+            for names, bucket_count in hashed[0]:
+                custom.add_hash_partitions(names, bucket_count)
+            partitioning.add_custom_range_partition(custom)
     return partitioning
 
 

@@ -166,8 +166,9 @@ class BackupHead(JsonForm):
 
     def encode_head(self, form: dict[str, Any]) -> bytes:
         """Return the content of a file that begins with this head and holds `form`."""
-        is_newest = self.owner is not None or self.comment is not None
-        is_newest = is_newest or self.schema.has_later_attributes
+        has_texts = self.owner is not None or self.comment is not None
+        is_newest = has_texts or self.schema.has_later_attributes
+        is_newest = is_newest or self.partition.has_custom_hash_schemas
         version = FORMAT_VERSION if is_newest else FORMAT_VERSION_WITHOUT_OPTIONS
         head = {"format_version": version, "id": self.id, "kind": self.kind}
         return encode_checked_json({**head, **form})

@@ -32,6 +32,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ from kudulite.table.alter import TableDraft, alter_table
 from kudulite.table.environment import Environment, default_environment
 from kudulite.table.folder import TRASH_PREFIX, path_of
 from kudulite.table.garbage_collection import collect_garbage
-from kudulite.table.partition import RangePartition
+from kudulite.table.partition import RangeBounds
 from kudulite.table.stage import StagedTask, collect_staging_garbage, in_threads
 from kudulite.table.table_store import TableStore
 
@@ -267,12 +268,13 @@ class RestoreJob(LockedJob):
             return replace(
                 draft,
                 schema=backup.schema,
+                hash_dimensions=backup.partition.hash_dimensions,
                 range_columns=backup.partition.range_columns,
                 ranges=backup.partition.ranges,
                 history_seconds=backup.history_seconds,
                 owner=backup.owner,
                 comment=backup.comment,
-                dropped=stale & frozenset(draft.ranges),
+                dropped=stale & {given.bounds for given in draft.ranges},
             )
 
         alter_table(self._hidden, [altered])
@@ -290,18 +292,18 @@ class RestoreJob(LockedJob):
         remove_trash(root, self._hidden.environment)
 
 
-def stale_ranges(before: Backup, after: Backup) -> frozenset[RangePartition]:
-    """Return the ranges of `before` that `after` does not have, or has with other tablets."""
+def stale_ranges(before: Backup, after: Backup) -> frozenset[RangeBounds]:
+    """Return the bounds of ranges of `before` that `after` has not, or has with other tablets."""
     kept = dict(_tablets_of_ranges(after))
     return frozenset(
-        given for given, tablets in _tablets_of_ranges(before) if kept.get(given) != tablets
+        bounds for bounds, tablets in _tablets_of_ranges(before) if kept.get(bounds) != tablets
     )
 
 
-def _tablets_of_ranges(backup: Backup) -> Iterator[tuple[RangePartition, tuple[str, ...]]]:
-    each = backup.partition.bucket_combinations
-    for number, given in enumerate(backup.partition.ranges):
-        yield given, backup.tablet_ids[number * each : (number + 1) * each]
+def _tablets_of_ranges(backup: Backup) -> Iterator[tuple[RangeBounds, tuple[str, ...]]]:
+    places = pairwise(backup.partition.first_tablets)
+    for given, (first, end) in zip(backup.partition.ranges, places, strict=True):
+        yield given.bounds, backup.tablet_ids[first:end]
 
 
 def restore(

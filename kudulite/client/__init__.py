@@ -29,7 +29,7 @@ from kudulite.client.scanner import (
     READ_YOUR_WRITES,
     Scanner,
 )
-from kudulite.client.schema_builder import Partitioning
+from kudulite.client.schema_builder import Partitioning, RangePartition
 from kudulite.client.session import Session
 from kudulite.client.table import Table
 from kudulite.client.table_alterer import TableAlterer
@@ -53,6 +53,7 @@ __all__ = [
     "Insert",
     "InsertIgnore",
     "Partitioning",
+    "RangePartition",
     "ScanToken",
     "ScanTokenBuilder",
     "Scanner",

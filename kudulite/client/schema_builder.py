@@ -6,6 +6,7 @@ How a new table is partitioned, in kudu-python's words or as plain lists.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from kudulite.client.scanner import BOUND_TYPES, EXCLUSIVE_BOUND, INCLUSIVE_BOUND, checked_choice
@@ -16,7 +17,7 @@ from kudulite.model.types import ColumnType, parse_type
 from kudulite.model.types import decimal as decimal_type
 from kudulite.model.types import varchar as varchar_type
 from kudulite.model.values import canonical_value
-from kudulite.table.partition import HashDimension, PartitionSchema, RangePartition
+from kudulite.table.partition import HashDimension, PartitionSchema, RangeWithHashSchema
 
 _NON_UNIQUE = "a key that is not unique is not supported; add a column that makes it unique"
 
@@ -302,6 +303,62 @@ class SchemaBuilder:
             )
 
 
+class RangePartition:
+    """A range with hash partitions of its own, for `add_custom_range_partition`.
+
+    A bound is a value, a tuple, or a dict by column, None is unbounded. It needs as many hash
+    dimensions as the table has; their columns, buckets and seeds may differ.
+    """
+
+    def __init__(
+        self,
+        lower_bound: Any = None,
+        upper_bound: Any = None,
+        lower_bound_type: str = INCLUSIVE_BOUND,
+        upper_bound_type: str = EXCLUSIVE_BOUND,
+    ) -> None:
+        self.bounds = lower_bound, upper_bound, lower_bound_type, upper_bound_type
+        self.hash_dimensions: list[HashDimension] = []
+
+    def __repr__(self) -> str:
+        lower, upper, *_ = self.bounds
+        return f"RangePartition({lower!r} to {upper!r}{_hash_text(self.hash_dimensions, ' ')})"
+
+    def add_hash_partitions(
+        self, column_names: str | Sequence[str], num_buckets: int, seed: int | None = None
+    ) -> RangePartition:
+        """Add a hash dimension over key columns, with `num_buckets` buckets (at least 2)."""
+        self.hash_dimensions.append(_hash_dimension(column_names, num_buckets, seed))
+        return self
+
+    def build(self, columns: Sequence[Column]) -> RangeWithHashSchema:
+        """Return the range over the range columns of a table. Raises SchemaError."""
+        dimensions = tuple(self.hash_dimensions)
+        return replace(range_of(columns, *self.bounds), hash_dimensions=dimensions)
+
+
+def checked_range(given: object) -> RangePartition:
+    """Return a range with its own hash partitions. Raises SchemaError for anything else."""
+    if isinstance(given, RangePartition):
+        return given
+    raise SchemaError(
+        f"custom range partition {given!r}: expected a kudulite.RangePartition, as in"
+        " RangePartition(0, 10).add_hash_partitions(['id'], 4)"
+    )
+
+
+def _hash_dimension(
+    column_names: str | Sequence[str], num_buckets: int, seed: int | None
+) -> HashDimension:
+    names = (column_names,) if isinstance(column_names, str) else tuple(column_names)
+    return HashDimension(names, int(num_buckets), int(seed or 0))
+
+
+def _hash_text(dimensions: Sequence[HashDimension], before: str = "") -> str:
+    texts = [f"hash ({', '.join(d.columns)}) in {d.bucket_count} buckets" for d in dimensions]
+    return f"{before}{'; '.join(texts)}" if texts else ""
+
+
 class Partitioning:
     """Builder of a partitioning; every method returns the builder."""
 
@@ -309,12 +366,14 @@ class Partitioning:
         self._hash: list[HashDimension] = []
         self._range_columns: list[str] = []
         self._ranges: list[tuple[Any, Any, str, str]] = []
+        self._custom_ranges: list[RangePartition] = []
         self._splits: list[Any] = []
 
     def __repr__(self) -> str:
-        parts = [f"hash ({', '.join(h.columns)}) in {h.bucket_count} buckets" for h in self._hash]
+        parts = [_hash_text(self._hash)] if self._hash else []
         if self._range_columns:
             ranges = [f"{lower!r} to {upper!r}" for lower, upper, *_ in self._ranges]
+            ranges += [repr(given) for given in self._custom_ranges]
             ranges += [f"split at {split!r}" for split in self._splits]
             parts.append(f"range ({', '.join(self._range_columns)}): {', '.join(ranges) or 'all'}")
         return f"Partitioning({'; '.join(parts) or 'none'})"
@@ -323,8 +382,7 @@ class Partitioning:
         self, column_names: str | Sequence[str], num_buckets: int, seed: int | None = None
     ) -> Partitioning:
         """Add a hash dimension over key columns, with `num_buckets` buckets (at least 2)."""
-        names = (column_names,) if isinstance(column_names, str) else tuple(column_names)
-        self._hash.append(HashDimension(names, int(num_buckets), int(seed or 0)))
+        self._hash.append(_hash_dimension(column_names, num_buckets, seed))
         return self
 
     def set_range_partition_columns(self, column_names: str | Sequence[str]) -> Partitioning:
@@ -344,21 +402,35 @@ class Partitioning:
         self._ranges.append((lower_bound, upper_bound, lower_bound_type, upper_bound_type))
         return self
 
+    def add_custom_range_partition(self, range_partition: RangePartition) -> Partitioning:
+        """Add a range that has hash partitions of its own."""
+        self._custom_ranges.append(checked_range(range_partition))
+        return self
+
     def add_range_partition_split(self, split_row: Any) -> Partitioning:
-        """Cut the range that `split_row` lies in at it; it belongs to the upper part."""
+        """Cut the range that `split_row` lies in at it; it belongs to the upper part.
+
+        Not together with ranges that have hash partitions of their own.
+        """
         self._splits.append(split_row)
         return self
 
     def build(self, schema: Schema) -> PartitionSchema:
-        """Return the partition schema of a table. Raises SchemaError."""
+        """Return the partition schema of a table. Raises SchemaError, NotSupportedError."""
         columns = [schema.column(name) for name in self._range_columns]
-        if (self._ranges or self._splits) and not columns:
+        if self._splits and self._custom_ranges:
+            raise SchemaError(
+                "splits and ranges with hash partitions of their own cannot be combined; give each"
+                " range by its bounds"
+            )
+        if (self._ranges or self._splits or self._custom_ranges) and not columns:
             raise SchemaError(
                 "range partitions without range columns; call set_range_partition_columns first"
             )
         ranges = [range_of(columns, *given) for given in self._ranges]
         splits = [range_of(columns, split).lower for split in self._splits]
         ranges = _split_ranges(schema, self._range_columns, ranges, [s for s in splits if s])
+        ranges += [given.build(columns) for given in self._custom_ranges]
         return PartitionSchema.build(schema, self._hash, self._range_columns, ranges)
 
 
@@ -370,18 +442,18 @@ def partitioning_of(
     """Return the builder of `create_table`'s plain arguments.
 
     `hash_partitions` is a list of (columns, buckets) or (columns, buckets, seed);
-    `range_partitions` is {"columns": […], "bounds": [[lower, upper], …]}.
+    `range_partitions` is {"columns": […], "bounds": [[lower, upper], …]}, where a range with hash
+    partitions of its own is [lower, upper, [(columns, buckets), …]].
     """
     partitioning = Partitioning()
-    is_list = isinstance(hash_partitions, list | tuple)
-    entries = hash_partitions if is_list and hash_partitions is not None else ()
-    if (hash_partitions is not None and not is_list) or not all(map(_is_hash_entry, entries)):
-        raise SchemaError(
-            f"table {table!r}: hash_partitions={hash_partitions!r}: expected a list of (columns,"
-            " buckets), as in hash_partitions=[(['id'], 4)]"
-        )
-    for entry in entries:
-        partitioning.add_hash_partitions(*entry)
+    if hash_partitions is not None:
+        if not _are_hash_entries(hash_partitions):
+            raise SchemaError(
+                f"table {table!r}: hash_partitions={hash_partitions!r}: expected a list of"
+                " (columns, buckets), as in hash_partitions=[(['id'], 4)]"
+            )
+        for entry in hash_partitions:
+            partitioning.add_hash_partitions(*entry)
     if range_partitions is not None:
         is_dict = isinstance(range_partitions, Mapping)
         if not is_dict or not {"columns"} <= set(range_partitions) <= {"columns", "bounds"}:
@@ -390,13 +462,30 @@ def partitioning_of(
                 " 'bounds', as in {'columns': ['day'], 'bounds': [[None, 10], [10, 20]]}"
             )
         partitioning.set_range_partition_columns(range_partitions["columns"])
-        for pair in range_partitions.get("bounds", ()):
-            if not isinstance(pair, list | tuple) or len(pair) != 2:
+        for given in range_partitions.get("bounds", ()):
+            if not isinstance(given, list | tuple) or len(given) not in (2, 3):
                 raise SchemaError(
-                    f"table {table!r}: range bounds {pair!r}: expected [lower, upper]"
+                    f"table {table!r}: range bounds {given!r}: expected [lower, upper], or [lower,"
+                    " upper, [(columns, buckets), …]] for a range with its own hash partitions"
                 )
-            partitioning.add_range_partition(pair[0], pair[1])
+            lower, upper, *own = given
+            if not own:
+                partitioning.add_range_partition(lower, upper)
+                continue
+            if not _are_hash_entries(own[0]):
+                raise SchemaError(
+                    f"table {table!r}: range bounds {given!r}: expected a list of (columns,"
+                    " buckets) as the third value, as in [0, 10, [(['id'], 4)]]"
+                )
+            custom = RangePartition(lower, upper)
+            for entry in own[0]:
+                custom.add_hash_partitions(*entry)
+            partitioning.add_custom_range_partition(custom)
     return partitioning
+
+
+def _are_hash_entries(given: object) -> bool:
+    return isinstance(given, list | tuple) and all(map(_is_hash_entry, given))
 
 
 def _is_hash_entry(entry: object) -> bool:
@@ -416,7 +505,7 @@ def range_of(
     upper: Any = None,
     lower_type: str = INCLUSIVE_BOUND,
     upper_type: str = EXCLUSIVE_BOUND,
-) -> RangePartition:
+) -> RangeWithHashSchema:
     """Return the half-open range over `columns` between two bounds as `add_range_partition` takes
     them. Raises SchemaError.
     """
@@ -446,7 +535,7 @@ def range_of(
                 " bound out"
             ) from error
 
-    return RangePartition(bound(lower, False, lower_type), bound(upper, True, upper_type))
+    return RangeWithHashSchema(bound(lower, False, lower_type), bound(upper, True, upper_type))
 
 
 def _bound_tuple(given: Any, names: Sequence[str]) -> tuple | None:
@@ -467,8 +556,8 @@ def _bound_tuple(given: Any, names: Sequence[str]) -> tuple | None:
 
 
 def _split_ranges(
-    schema: Schema, names: Sequence[str], ranges: list[RangePartition], splits: list[tuple]
-) -> list[RangePartition]:
+    schema: Schema, names: Sequence[str], ranges: list[RangeWithHashSchema], splits: list[tuple]
+) -> list[RangeWithHashSchema]:
     """Cut ranges at the splits. A split must lie inside one range and differ from its ends."""
     for split in splits:
         whole = PartitionSchema.build(schema, (), names, ranges)
@@ -480,5 +569,5 @@ def _split_ranges(
             raise SchemaError(f"split {split!r} must lie inside one range and differ from its ends")
         cut = whole.ranges[number]
         ranges = [r for i, r in enumerate(whole.ranges) if i != number]
-        ranges += [RangePartition(cut.lower, split), RangePartition(split, cut.upper)]
+        ranges += [RangeWithHashSchema(cut.lower, split), RangeWithHashSchema(split, cut.upper)]
     return ranges

@@ -15,13 +15,21 @@ from __future__ import annotations
 from typing import Any
 
 from kudulite.client.scanner import EXCLUSIVE_BOUND, INCLUSIVE_BOUND
-from kudulite.client.schema_builder import ColumnSpec, SchemaBuilder, altered_type, range_of
+from kudulite.client.schema_builder import (
+    ColumnSpec,
+    RangePartition,
+    SchemaBuilder,
+    altered_type,
+    checked_range,
+    range_of,
+)
 from kudulite.client.table import Table
 from kudulite.client.table_names import rename_table, table_folder
 from kudulite.errors import NotSupportedError, UsageError
+from kudulite.model.schema import Column
 from kudulite.model.types import ColumnType
 from kudulite.table.alter import Step, TableDraft, alter_table
-from kudulite.table.partition import RangePartition
+from kudulite.table.partition import RangeWithHashSchema
 
 
 class TableAlterer:
@@ -92,6 +100,13 @@ class TableAlterer:
         self._steps.append(lambda draft: draft.add_range(_range_in(draft, given)))
         return self
 
+    def add_custom_range_partition(self, range_partition: RangePartition) -> TableAlterer:
+        """Add an empty range that has hash partitions of its own."""
+
+        given = checked_range(range_partition)
+        self._steps.append(lambda draft: draft.add_range(given.build(_range_columns(draft))))
+        return self
+
     def drop_range_partition(
         self,
         lower_bound: Any = None,
@@ -139,10 +154,13 @@ class TableAlterer:
         return Table(store)
 
 
-def _range_in(draft: TableDraft, given: tuple[Any, Any, str, str]) -> RangePartition:
+def _range_in(draft: TableDraft, given: tuple[Any, Any, str, str]) -> RangeWithHashSchema:
     """Return the range between two bounds, over the draft's range columns."""
-    columns = [draft.schema.column(name) for name in draft.range_columns]
-    return range_of(columns, *given)
+    return range_of(_range_columns(draft), *given)
+
+
+def _range_columns(draft: TableDraft) -> list[Column]:
+    return [draft.schema.column(name) for name in draft.range_columns]
 
 
 def _changed(draft: TableDraft, spec: ColumnSpec) -> TableDraft:

@@ -45,7 +45,13 @@ from kudulite.table.manifest import (
     checked_comment,
     checked_owner,
 )
-from kudulite.table.partition import PartitionSchema, RangePartition, TabletPartition
+from kudulite.table.partition import (
+    HashSchema,
+    PartitionSchema,
+    RangeBounds,
+    RangeWithHashSchema,
+    TabletPartition,
+)
 from kudulite.table.table_store import TableStore, publish_alone, publish_next
 from kudulite.table.tablet_memory import flushed_under_locks
 
@@ -55,12 +61,13 @@ class TableDraft:
     """Alterable parts of a table; methods return a new draft, or raise SchemaError."""
 
     schema: Schema
+    hash_dimensions: HashSchema
     range_columns: tuple[str, ...]
-    ranges: tuple[RangePartition, ...]
+    ranges: tuple[RangeWithHashSchema, ...]
     history_seconds: int
     owner: str | None = None
     comment: str | None = None
-    dropped: frozenset[RangePartition] = frozenset()
+    dropped: frozenset[RangeBounds] = frozenset()
 
     @staticmethod
     def of(manifest: Manifest) -> TableDraft:
@@ -68,6 +75,7 @@ class TableDraft:
         partition = manifest.partition
         return TableDraft(
             schema=manifest.schema,
+            hash_dimensions=partition.hash_dimensions,
             range_columns=partition.range_columns,
             ranges=partition.ranges,
             history_seconds=manifest.history_seconds,
@@ -85,24 +93,28 @@ class TableDraft:
 
     def change_column(self, name: str, fields: Mapping[str, Any]) -> TableDraft:
         """Set `fields` of a column, as `Schema.with_changed` takes them."""
-        schema = self.schema.with_changed(name, fields)
-        new_name = fields.get("name", name)
-        columns = tuple(new_name if column == name else column for column in self.range_columns)
-        return replace(self, schema=schema, range_columns=columns)
+        names = {name: fields.get("name", name)}
+        return replace(
+            self,
+            schema=self.schema.with_changed(name, fields),
+            hash_dimensions=tuple(dimension.renamed(names) for dimension in self.hash_dimensions),
+            range_columns=tuple(names.get(column, column) for column in self.range_columns),
+            ranges=tuple(given.renamed(names) for given in self.ranges),
+        )
 
-    def add_range(self, added: RangePartition) -> TableDraft:
+    def add_range(self, added: RangeWithHashSchema) -> TableDraft:
         """Add a range, which must not overlap with another."""
         return replace(self, ranges=(*self.ranges, added))
 
-    def drop_range(self, dropped: RangePartition) -> TableDraft:
+    def drop_range(self, dropped: RangeWithHashSchema) -> TableDraft:
         """Drop a range, given by its exact bounds."""
-        if dropped not in self.ranges:
+        ranges = tuple(given for given in self.ranges if given.bounds != dropped.bounds)
+        if ranges == self.ranges:
             raise SchemaError(
                 f"no range partition to drop from {dropped.lower} to {dropped.upper}: the bounds"
                 " must be those of an existing one"
             )
-        ranges = tuple(given for given in self.ranges if given != dropped)
-        return replace(self, ranges=ranges, dropped=self.dropped | {dropped})
+        return replace(self, ranges=ranges, dropped=self.dropped | {dropped.bounds})
 
     def keep_history(self, seconds: int) -> TableDraft:
         """Set how long the past stays readable."""
@@ -148,7 +160,7 @@ def alter_table(store: TableStore, steps: Sequence[Step]) -> Manifest:
 
 
 def _partition_of(draft: TableDraft, old: Manifest) -> PartitionSchema:
-    """Return the partitioning of a draft: its ranges, and hash columns under their new names."""
+    """Return the partitioning of a draft."""
     if not draft.ranges:
         raise SchemaError("cannot drop the last range partition; add another in the same step")
     ranges = draft.ranges
@@ -156,12 +168,7 @@ def _partition_of(draft: TableDraft, old: Manifest) -> PartitionSchema:
         if ranges != old.partition.ranges or draft.dropped:
             raise SchemaError("the table has no range partition columns, so it has no ranges")
         ranges = ()
-    dimensions = []
-    for dimension in old.partition.hash_dimensions:
-        ids = [old.schema.column(name).id for name in dimension.columns]
-        names = tuple(c.name for i in ids if (c := draft.schema.column_by_id(i)) is not None)
-        dimensions.append(replace(dimension, columns=names))
-    return PartitionSchema.build(draft.schema, dimensions, draft.range_columns, ranges)
+    return PartitionSchema.build(draft.schema, draft.hash_dimensions, draft.range_columns, ranges)
 
 
 @dataclass
@@ -174,13 +181,13 @@ class _Tablets:
     _created: tuple[TabletEntry, ...] = ()
     _drop_timestamp: int = 0
 
-    def ended(self, dropped: Collection[RangePartition]) -> tuple[DroppedRange, ...]:
+    def ended(self, dropped: Collection[RangeBounds]) -> tuple[DroppedRange, ...]:
         """Return the ranges that are dropped with rows, ended at one new timestamp."""
         ended = []
         for number, given in enumerate(self.old.partition.ranges):
             tablets = [e for e in self.old.tablets if e.partition.range_index == number]
             # Their logs are empty: without rowsets no snapshot sees rows of them.
-            opened = [self.store.tablet(entry) for entry in tablets if given in dropped]
+            opened = [self.store.tablet(entry) for entry in tablets if given.bounds in dropped]
             if any(tablet.superblock.rowsets for tablet in opened):
                 if not self._drop_timestamp:
                     self._drop_timestamp = self.store.next_timestamp(self._used())
@@ -200,18 +207,18 @@ class _Tablets:
         return self.store.with_superblock(replace(entry, partition=place), ended, timestamp)
 
     def of(
-        self, partition: PartitionSchema, dropped: Collection[RangePartition]
+        self, partition: PartitionSchema, dropped: Collection[RangeBounds]
     ) -> tuple[TabletEntry, ...]:
         """Return the entries in the order of `partition`; a tablet is known by its place."""
-        ranges = self.old.partition.ranges
+        bounds = [given.bounds for given in self.old.partition.ranges]
         known = {
-            (ranges[e.partition.range_index], e.partition.buckets): e
+            (bounds[e.partition.range_index], e.partition.buckets): e
             for e in self.old.tablets
-            if ranges[e.partition.range_index] not in dropped
+            if bounds[e.partition.range_index] not in dropped
         }
         entries = []
         for place in partition.tablets():
-            entry = known.get((partition.ranges[place.range_index], place.buckets))
+            entry = known.get((partition.ranges[place.range_index].bounds, place.buckets))
             if entry is None:
                 entry = self.store.create_tablet(place)
                 self._created += (entry,)
@@ -251,13 +258,17 @@ class _Tablets:
         if is_altered:
             origin = Origin("alter", self._drop_timestamp or self.store.environment.clock.now())
 
+        columns = ((old.name, draft.schema.column_by_id(old.id)) for old in self.old.schema.columns)
+        names = {name: column.name for name, column in columns if column is not None}
+
         def build(manifest: Manifest) -> Manifest:
+            past = manifest.dropped + dropped
             return manifest.successor(
                 origin,
                 schema=draft.schema,
                 partition=partition,
                 tablets=tablets,
-                dropped=manifest.dropped + dropped,
+                dropped=tuple(replace(each, range=each.range.renamed(names)) for each in past),
                 history_seconds=draft.history_seconds,
                 history_start=max(start, manifest.history_start),
                 owner=draft.owner,

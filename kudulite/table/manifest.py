@@ -46,7 +46,12 @@ from kudulite.model.hybrid_time import TIMESTAMP_MAX, Timestamp
 from kudulite.model.schema import Schema
 from kudulite.model.types import is_unicode
 from kudulite.rowset.rowset import RowSetMeta
-from kudulite.table.partition import PartitionSchema, RangePartition, TabletPartition, placed_schema
+from kudulite.table.partition import (
+    PartitionSchema,
+    RangeWithHashSchema,
+    TabletPartition,
+    placed_schema,
+)
 from kudulite.tablet.row_effects import NO_COUNTS, WriteCounts
 
 FORMAT_VERSION = 5
@@ -183,7 +188,7 @@ class DroppedRange:
     range alone. All their rowsets have ended. They are removed when `timestamp` becomes ancient.
     """
 
-    range: RangePartition
+    range: RangeWithHashSchema
     timestamp: int
     tablets: tuple[TabletEntry, ...]
 
@@ -231,7 +236,10 @@ class Manifest(JsonForm):
     def _needs_newest_format(self) -> bool:
         """Whether the table uses what software of the format before does not know."""
         has_texts = self.owner is not None or self.comment is not None
-        return has_texts or self.schema.has_later_attributes
+        if has_texts or self.schema.has_later_attributes:
+            return True
+        ranges = (*self.partition.ranges, *(dropped.range for dropped in self.dropped))
+        return any(given.hash_dimensions is not None for given in ranges)
 
     def successor(self, origin: Origin, commit_id: str | None = None, **changes: Any) -> Manifest:
         """Return the version that follows this one, with `changes` of its fields and a new id."""

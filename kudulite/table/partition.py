@@ -2,6 +2,9 @@
 
     tablets = range partitions × buckets of each hash dimension, in that order
 
+A range partition may have hash dimensions of its own, as many as the table's. The other ranges have
+the table's.
+
 A hash dimension is MurmurHash3 (x86, 32 bits) over the encoded bytes of its columns, with its own
 seed, modulo its bucket count. The hash decides which tablet holds a row and so reaches the disk: do
 not change it.
@@ -30,7 +33,7 @@ import mmh3
 import numpy as np
 import pyarrow as pa
 
-from kudulite.errors import SchemaError
+from kudulite.errors import NotSupportedError, SchemaError
 from kudulite.fs.json_form import JsonForm
 from kudulite.model.encoded_key import KeyEncoder, encode_key, encode_keys
 from kudulite.model.key_array import KeyArray
@@ -47,6 +50,7 @@ COMBINATIONS_MAX = 10_000
 
 # Values of the first range columns.
 Bound = tuple[Any, ...]
+RangeBounds = tuple[Bound | None, Bound | None]
 # [lower, upper) as encoded keys; None is unbounded.
 KeyBounds = tuple[bytes | None, bytes | None]
 
@@ -59,15 +63,37 @@ class HashDimension(JsonForm):
     bucket_count: int
     seed: int = 0
 
+    def renamed(self, names: Mapping[str, str]) -> HashDimension:
+        """Return the dimension with columns that have new names."""
+        return replace(self, columns=tuple(names.get(name, name) for name in self.columns))
+
+
+HashSchema = tuple[HashDimension, ...]
+
 
 @dataclass(frozen=True)
-class RangePartition:
-    """Rows with range columns in [lower, upper); a bound is a tuple of values, None is
-    unbounded.
+class RangeWithHashSchema:
+    """Rows with range columns in [lower, upper), and how they are hashed.
+
+    A bound is a tuple of values, None is unbounded. `hash_dimensions` None means those of the
+    table.
     """
 
     lower: Bound | None = None
     upper: Bound | None = None
+    hash_dimensions: HashSchema | None = None
+
+    @property
+    def bounds(self) -> RangeBounds:
+        """Both bounds, which identify a range in its table."""
+        return self.lower, self.upper
+
+    def renamed(self, names: Mapping[str, str]) -> RangeWithHashSchema:
+        """Return the range with hash columns that have new names."""
+        if self.hash_dimensions is None:
+            return self
+        dimensions = tuple(dimension.renamed(names) for dimension in self.hash_dimensions)
+        return replace(self, hash_dimensions=dimensions)
 
 
 @dataclass(frozen=True)
@@ -84,7 +110,7 @@ class PartitionSchema:
 
     hash_dimensions: tuple[HashDimension, ...]
     range_columns: tuple[str, ...]
-    ranges: tuple[RangePartition, ...]
+    ranges: tuple[RangeWithHashSchema, ...]
     schema: Schema
 
     @staticmethod
@@ -92,16 +118,23 @@ class PartitionSchema:
         schema: Schema,
         hash_dimensions: Sequence[HashDimension] = (),
         range_columns: Sequence[str] = (),
-        ranges: Sequence[RangePartition] = (),
+        ranges: Sequence[RangeWithHashSchema] = (),
     ) -> PartitionSchema:
-        """Check a partitioning against the schema, put ranges in order. Raises SchemaError."""
+        """Check a partitioning against the schema, put ranges in order.
+
+        Raises SchemaError, and NotSupportedError for a range with another number of hash
+        dimensions than the table.
+        """
         _check_hash(schema, hash_dimensions)
         _check_columns(schema, range_columns, "range partitioning")
         if ranges and not range_columns:
             raise SchemaError("range partitions are given, but no range columns")
         columns = [schema.column(name) for name in range_columns]
-        found = tuple(_canonical_range(r, columns) for r in ranges) or (RangePartition(),)
-        partition = PartitionSchema(tuple(hash_dimensions), tuple(range_columns), found, schema)
+        table_wide = tuple(hash_dimensions)
+        found = tuple(_canonical_range(r, columns, table_wide) for r in ranges)
+        found = found or (RangeWithHashSchema(),)
+        partition = PartitionSchema(table_wide, tuple(range_columns), found, schema)
+        partition._check_hash_schemas()
         ordered = tuple(found[number] for number in partition._checked_order())
         partition = replace(partition, ranges=ordered)
         if partition.tablet_count > TABLETS_MAX:
@@ -110,38 +143,91 @@ class PartitionSchema:
             )
         return partition
 
+    def _check_hash_schemas(self) -> None:
+        """Check the ranges' own hash dimensions."""
+        for number, given in enumerate(self.ranges):
+            if given.hash_dimensions is None:
+                continue
+            _check_hash(self.schema, given.hash_dimensions)
+            found, expected = len(given.hash_dimensions), len(self.hash_dimensions)
+            if found != expected:
+                raise NotSupportedError(
+                    f"range partition {self._range_text(number)} has {found} hash dimensions and"
+                    f" the table {expected}: a range needs as many as the table"
+                )
+
+    @property
+    def has_custom_hash_schemas(self) -> bool:
+        """Whether a range has hash dimensions of its own."""
+        return len(self.hash_schemas) > 1
+
     @cached_property
-    def bucket_combinations(self) -> int:
-        """Number of tablets of each range."""
-        return math.prod(dimension.bucket_count for dimension in self.hash_dimensions)
+    def hash_schemas(self) -> tuple[HashSchema, ...]:
+        """The different hash dimensions of ranges; the table's come first."""
+        own = (given.hash_dimensions for given in self.ranges)
+        return tuple(dict.fromkeys((self.hash_dimensions, *(d for d in own if d is not None))))
+
+    @cached_property
+    def hash_schema_numbers(self) -> tuple[int, ...]:
+        """For each range, the index of its hash dimensions in `hash_schemas`."""
+        numbers = {dimensions: number for number, dimensions in enumerate(self.hash_schemas)}
+        own = (given.hash_dimensions for given in self.ranges)
+        return tuple(0 if dimensions is None else numbers[dimensions] for dimensions in own)
+
+    @cached_property
+    def first_tablets(self) -> tuple[int, ...]:
+        """The index of each range's first tablet, and after them the number of all tablets."""
+        counts = [math.prod(d.bucket_count for d in schema) for schema in self.hash_schemas]
+        each = (counts[number] for number in self.hash_schema_numbers)
+        return tuple(itertools.accumulate(each, initial=0))
 
     @property
     def tablet_count(self) -> int:
         """Number of tablets."""
-        return len(self.ranges) * self.bucket_combinations
+        return self.first_tablets[-1]
+
+    def hash_dimensions_of(self, number: int) -> HashSchema:
+        """Return the hash dimensions of a range."""
+        return self.hash_schemas[self.hash_schema_numbers[number]]
 
     def tablets(self) -> list[TabletPartition]:
         """Return all tablets in order: by range, then by bucket, the last dimension fastest."""
-        shape = tuple(dimension.bucket_count for dimension in self.hash_dimensions)
-        return [
-            TabletPartition(index, tuple(int(b) for b in buckets))
-            for index in range(len(self.ranges))
-            for buckets in (np.ndindex(shape) if shape else [()])
-        ]
+        found = []
+        for index in range(len(self.ranges)):
+            shape = [range(d.bucket_count) for d in self.hash_dimensions_of(index)]
+            found += [TabletPartition(index, buckets) for buckets in itertools.product(*shape)]
+        return found
 
     def tablet_index(self, columns: dict[str, pa.Array], count: int) -> np.ndarray:
         """Return int32[n]: the tablet of each of `count` rows, -1 where no range covers it.
 
         `columns` holds the key columns with their exact types.
         """
-        index = self._range_index(columns, count).astype(np.int32)
-        uncovered = index < 0
-        for dimension in self.hash_dimensions:
+        ranges = self._range_index(columns, count)
+        index = np.array(self.first_tablets, np.int32)[ranges]
+        if not self.has_custom_hash_schemas:
+            index += self._bucket_index(columns, count, self.hash_dimensions)
+        else:
+            schema_numbers = np.array(self.hash_schema_numbers)[ranges]
+            for number, dimensions in enumerate(self.hash_schemas):
+                rows = np.flatnonzero(schema_numbers == number)
+                names = {name for dimension in dimensions for name in dimension.columns}
+                own = {name: columns[name].take(pa.array(rows)) for name in names}
+                index[rows] += self._bucket_index(own, len(rows), dimensions)
+        index[ranges < 0] = -1
+        return index
+
+    def _bucket_index(
+        self, columns: dict[str, pa.Array], count: int, dimensions: HashSchema
+    ) -> np.ndarray:
+        """Return int32[n]: which of a range's tablets each of `count` rows is in."""
+        index = np.zeros(count, np.int32)
+        for dimension in dimensions:
             types = [self.schema.column(name).type for name in dimension.columns]
             keys = encode_keys([columns[name] for name in dimension.columns], types)
             buckets = hash_buckets(keys, dimension.seed, dimension.bucket_count)
-            index = index * dimension.bucket_count + buckets.astype(np.int32)
-        index[uncovered] = -1
+            index *= dimension.bucket_count
+            index += buckets.astype(np.int32)
         return index
 
     def tablet_of_key(self, values: dict[str, Any], encoded: bytes | None = None) -> int:
@@ -149,35 +235,41 @@ class PartitionSchema:
 
         `encoded` is the row's encoded key, where it is known already.
         """
-        index = 0
+        number = index = 0
         if self.range_columns:
             key = self._range_encoder([values[name] for name in self.range_columns])
-            index = next((n for n in range(len(self.ranges)) if self._is_in_range(key, n)), -1)
-            if index < 0:
+            number = next((n for n in range(len(self.ranges)) if self._is_in_range(key, n)), -1)
+            if number < 0:
                 return -1
-        for dimension, encode, is_whole_key in self._hashed:
+        for dimension, encode, is_whole_key in self._hashed[self.hash_schema_numbers[number]]:
             if encoded is not None and is_whole_key:
                 key = encoded
             else:
                 key = encode([values[name] for name in dimension.columns])
             bucket = hash_bucket(key, dimension.seed, dimension.bucket_count)
             index = index * dimension.bucket_count + bucket
-        return index
+        return self.first_tablets[number] + index
 
     @cached_property
     def _range_encoder(self) -> KeyEncoder:
         return KeyEncoder(self.range_types)
 
     @cached_property
-    def _hashed(self) -> list[tuple[HashDimension, KeyEncoder, bool]]:
-        """Each hash dimension with its columns' encoder, and whether they are the whole key."""
+    def _hashed(self) -> list[list[tuple[HashDimension, KeyEncoder, bool]]]:
+        """The dimensions of each of `hash_schemas`.
+
+        With their columns' encoder, and whether the columns are the whole key.
+        """
         return [
-            (
-                dimension,
-                KeyEncoder([self.schema.column(name).type for name in dimension.columns]),
-                list(dimension.columns) == self.schema.key_names,
-            )
-            for dimension in self.hash_dimensions
+            [
+                (
+                    dimension,
+                    KeyEncoder([self.schema.column(name).type for name in dimension.columns]),
+                    list(dimension.columns) == self.schema.key_names,
+                )
+                for dimension in dimensions
+            ]
+            for dimensions in self.hash_schemas
         ]
 
     def _is_in_range(self, key: bytes, number: int) -> bool:
@@ -233,14 +325,21 @@ class PartitionSchema:
         return order
 
     def describe_range(self, number: int) -> str:
-        """Return a range as people read it: `ts: [2013-01-01, 2013-07-01)`."""
+        """Return a range as people read it: `ts: [2013-01-01, 2013-07-01)`.
+
+        One with hash dimensions of its own ends with them: `… hash(id) × 8`.
+        """
+        own = self.ranges[number].hash_dimensions
+        return " ".join([self._range_text(number), *map(_hash_text, own or ())])
+
+    def _range_text(self, number: int) -> str:
         bounds = self.ranges[number]
         names = ", ".join(self.range_columns)
         return f"{names}: [{_show(bounds.lower, '-∞')}, {_show(bounds.upper, '+∞')})"
 
     def describe_all(self) -> list[str]:
         """Return the hash dimensions and the ranges as people read them; empty for one tablet."""
-        hashed = [f"hash({', '.join(d.columns)}) × {d.bucket_count}" for d in self.hash_dimensions]
+        hashed = [_hash_text(dimension) for dimension in self.hash_dimensions]
         range_count = len(self.ranges) if self.range_columns else 0
         return hashed + [self.describe_range(number) for number in range(range_count)]
 
@@ -248,10 +347,12 @@ class PartitionSchema:
         """Return a tablet's place as people read it."""
         parts = [
             f"hash({', '.join(d.columns)}) bucket {bucket} of {d.bucket_count}"
-            for d, bucket in zip(self.hash_dimensions, tablet.buckets, strict=True)
+            for d, bucket in zip(
+                self.hash_dimensions_of(tablet.range_index), tablet.buckets, strict=True
+            )
         ]
         if self.range_columns:
-            parts.append(self.describe_range(tablet.range_index))
+            parts.append(self._range_text(tablet.range_index))
         return "; ".join(parts) or "the whole table"
 
     def to_json(self) -> dict[str, Any]:
@@ -270,26 +371,33 @@ class PartitionSchema:
         _check_hash(schema, dimensions)
         _check_columns(schema, bare.range_columns, "range partitioning")
         found = replace(bare, ranges=tuple(bare.range_from_json(r) for r in value["ranges"]))
+        found._check_hash_schemas()
         if found.tablet_count > TABLETS_MAX:
             raise ValueError(f"{found.tablet_count} tablets, expected at most {TABLETS_MAX}")
         return found
 
-    def range_to_json(self, given: RangePartition) -> dict[str, Any]:
+    def range_to_json(self, given: RangeWithHashSchema) -> dict[str, Any]:
         """Return the JSON form of a range over the range columns."""
         columns = [self.schema.column(name) for name in self.range_columns]
-        return {
+        form: dict[str, Any] = {
             "lower": _bound_to_json(given.lower, columns),
             "upper": _bound_to_json(given.upper, columns),
         }
+        if given.hash_dimensions is not None:
+            form["hash"] = [dimension.to_json() for dimension in given.hash_dimensions]
+        return form
 
-    def range_from_json(self, value: dict[str, Any]) -> RangePartition:
+    def range_from_json(self, value: dict[str, Any]) -> RangeWithHashSchema:
         """Build a range from `range_to_json`'s form."""
         columns = [self.schema.column(name) for name in self.range_columns]
-        return RangePartition(
-            _bound_from_json(value["lower"], columns), _bound_from_json(value["upper"], columns)
+        own = value.get("hash")
+        return RangeWithHashSchema(
+            _bound_from_json(value["lower"], columns),
+            _bound_from_json(value["upper"], columns),
+            None if own is None else tuple(HashDimension.from_json(each) for each in own),
         )
 
-    def of_range(self, only: RangePartition) -> PartitionSchema:
+    def of_range(self, only: RangeWithHashSchema) -> PartitionSchema:
         """Return the same partitioning with one range, which need not be among those here."""
         return replace(self, ranges=(only,))
 
@@ -300,10 +408,19 @@ def placed_schema(body: Mapping[str, Any]) -> dict[str, Any]:
     return {"schema": schema, "partition": PartitionSchema.from_json(body["partition"], schema)}
 
 
-def _canonical_range(given: RangePartition, columns: Sequence[Column]) -> RangePartition:
-    return RangePartition(
-        _canonical_bound(given.lower, columns), _canonical_bound(given.upper, columns)
+def _canonical_range(
+    given: RangeWithHashSchema, columns: Sequence[Column], table_wide: HashSchema
+) -> RangeWithHashSchema:
+    """Return a range with values in canonical form, and no hash dimensions equal to the table's."""
+    return RangeWithHashSchema(
+        _canonical_bound(given.lower, columns),
+        _canonical_bound(given.upper, columns),
+        None if given.hash_dimensions == table_wide else given.hash_dimensions,
     )
+
+
+def _hash_text(dimension: HashDimension) -> str:
+    return f"hash({', '.join(dimension.columns)}) × {dimension.bucket_count}"
 
 
 def _canonical_bound(bound: Bound | None, columns: Sequence[Column]) -> Bound | None:
@@ -380,15 +497,25 @@ def tablets_to_scan(partition: PartitionSchema, predicates: BoundPredicates) -> 
     """Return the indexes of the tablets that may hold a matching row, ascending."""
     if predicates.is_empty:
         return []
-    axes = [_ranges_to_scan(partition, predicates)]
-    axes += [_buckets_to_scan(partition, d, predicates) for d in partition.hash_dimensions]
-    shape = [len(partition.ranges), *(d.bucket_count for d in partition.hash_dimensions)]
-    keep = np.ones(shape, dtype=bool)
-    for axis, allowed in enumerate(axes):
-        mask = np.zeros(shape[axis], dtype=bool)
-        mask[allowed] = True
-        keep &= mask.reshape([-1 if i == axis else 1 for i in range(len(shape))])
-    return [int(index) for index in np.flatnonzero(keep)]
+    numbers = np.array(_ranges_to_scan(partition, predicates), np.int64)
+    starts = np.array(partition.first_tablets)[numbers]
+    schema_numbers = np.array(partition.hash_schema_numbers)[numbers]
+    found = [
+        starts[schema_numbers == number, None] + _tablets_of_range(partition, schema, predicates)
+        for number, schema in enumerate(partition.hash_schemas)
+    ]
+    return sorted(np.concatenate([indexes.ravel() for indexes in found]).tolist())
+
+
+def _tablets_of_range(
+    partition: PartitionSchema, dimensions: HashSchema, predicates: BoundPredicates
+) -> np.ndarray:
+    """Return int64[n]: which tablets of a range with these hash dimensions may hold a match."""
+    index = np.zeros(1, np.int64)
+    for dimension in dimensions:
+        buckets = np.array(_buckets_to_scan(partition, dimension, predicates), np.int64)
+        index = (index[:, None] * dimension.bucket_count + buckets).ravel()
+    return index
 
 
 def _ranges_to_scan(partition: PartitionSchema, predicates: BoundPredicates) -> list[int]:

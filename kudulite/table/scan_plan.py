@@ -40,7 +40,13 @@ from kudulite.table.history import (
     tablet_at,
 )
 from kudulite.table.manifest import Manifest, TabletEntry
-from kudulite.table.partition import KeyBounds, PartitionSchema, overlap, tablets_to_scan
+from kudulite.table.partition import (
+    HashSchema,
+    KeyBounds,
+    PartitionSchema,
+    overlap,
+    tablets_to_scan,
+)
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.tablet import Tablet
 
@@ -210,21 +216,26 @@ def entries_to_diff(
 
 
 class _Place(NamedTuple):
-    """A tablet and the bounds of its rows as encoded range columns."""
+    """A tablet, how its rows are hashed, and their bounds as encoded range columns."""
 
     entry: TabletEntry
+    hash_dimensions: HashSchema
     bounds: KeyBounds
 
     def may_share_a_key_with(self, other: _Place) -> bool:
         """Whether a key of one may be, or have been, in the other."""
-        is_same_bucket = self.entry.partition.buckets == other.entry.partition.buckets
-        return is_same_bucket and overlap(self.bounds, other.bounds)
+        may_be_same_bucket = (
+            self.hash_dimensions != other.hash_dimensions
+            or self.entry.partition.buckets == other.entry.partition.buckets
+        )
+        return may_be_same_bucket and overlap(self.bounds, other.bounds)
 
 
 def _place_of(partition: PartitionSchema, entry: TabletEntry) -> _Place:
-    if not partition.range_columns:
-        return _Place(entry, (None, None))
-    return _Place(entry, partition.encoded_ranges[entry.partition.range_index])
+    number = entry.partition.range_index
+    has_ranges = bool(partition.range_columns)
+    bounds = partition.encoded_ranges[number] if has_ranges else (None, None)
+    return _Place(entry, partition.hash_dimensions_of(number), bounds)
 
 
 def _overlapping(places: Sequence[_Place]) -> list[list[_Place]]:

@@ -48,6 +48,12 @@ def test_a_table_is_made_looked_for_and_deleted(context):
     context.deleteTable(TABLE)
     assert not context.tableExists(TABLE)
     context.createTable(TABLE, context.createSchema(FIELDS, ["id"]), CreateTableOptions())
+    options = CreateTableOptions().addHashPartitions("id", 3).setRangePartitionColumns("day")
+    options.addRangePartition(0, 10).addRangePartition(
+        kudulite.RangePartition(10, 20).add_hash_partitions("id", 5)
+    )
+    made = context.createTable("ranges", FIELDS, ["day", "id"], options)
+    assert made.tablet_count == 8
 
 
 def test_options_that_cannot_be_are_refused_and_leave_no_table(context):

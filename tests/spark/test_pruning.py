@@ -2,8 +2,11 @@
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 
+import kudulite
+import kudulite_spark
 from kudulite import ScanToken
 from kudulite_spark.datasource import KuduliteDataSource
 from kudulite_spark.reader import BATCH_ROWS_MAX, fitted_batches
@@ -58,6 +61,47 @@ def test_input_partitions_are_the_tablets_left(spark, path, text, tablets):
     """By range bounds and by the hash of values that are equal to something."""
     options = {} if text is None else {"filter": text}
     assert partition_count(spark, path, **options) == tablets
+
+
+@pytest.mark.quick
+def test_a_range_may_have_hash_partitions_of_its_own(spark, tmp_path):
+    """Given as the third value of the range; a later write may repeat it."""
+    place = str(tmp_path / "t")
+    frame = spark.range(0, 400, 1, 2).selectExpr(
+        "concat('h', CAST(id % 40 AS string)) AS host", "CAST(id / 40 AS int) AS day", "id AS a"
+    )
+    bounds = '[[0, 5], [5, 10, [["HOST", 7]]]]'
+    layout = {
+        "hashPartitions": "host:4",
+        "rangePartitions": f'{{"columns": ["day"], "bounds": {bounds}}}',
+    }
+    save(frame, place, primaryKey="host, day", **layout)
+    table = kudulite.open_table(place)
+    assert table.partition_schema.describe_all() == [
+        "hash(host) × 4",
+        "day: [0, 5)",
+        "day: [5, 10) hash(host) × 7",
+    ]
+    table.check().raise_if_bad()
+    counts = {None: 11, "day < 5": 4, "day >= 5": 7, "host = 'h1'": 2, "host = 'h1' AND day = 7": 1}
+    for text, tablets in counts.items():
+        options = {} if text is None else {"filter": text}
+        assert partition_count(spark, place, **options) == tablets
+        expected = frame if text is None else frame.filter(text)
+        found = load(spark, place, **options)
+        assert sorted(map(tuple, found.collect())) == sorted(map(tuple, expected.collect()))
+    save(frame.selectExpr("host", "day", "a + 1 AS a"), place, operation="upsert", **layout)
+    save(frame, place, operation="upsert", rangePartitions=layout["rangePartitions"])
+    assert load(spark, place).count() == 400
+    with pytest.raises(
+        PySparkException, match=r"exists with .*hash\(host\) × 7; option 'rangePart"
+    ):
+        other = layout["rangePartitions"].replace("7", "6")
+        save(frame, place, operation="upsert", rangePartitions=other)
+    kudulite_spark.register(spark)
+    routed = kudulite_spark.repartition_for(frame, place)
+    save(routed, place, operation="upsert")
+    assert load(spark, place).count() == 400
 
 
 def test_nothing_is_read_where_no_tablet_is_left(spark, path):

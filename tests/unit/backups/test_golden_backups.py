@@ -16,7 +16,7 @@ from kudulite.backups.format import (
 from kudulite.fs.file_system import FileRef
 from kudulite.model.schema import Column, Schema
 from kudulite.model.types import parse_type
-from kudulite.table.partition import PartitionSchema, RangePartition
+from kudulite.table.partition import PartitionSchema, RangeWithHashSchema
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -25,7 +25,7 @@ SCHEMA = Schema.build(
     ["k"],
 )
 PARTITION = PartitionSchema.build(
-    SCHEMA, (), ["k"], [RangePartition(None, (5,)), RangePartition((5,), None)]
+    SCHEMA, (), ["k"], [RangeWithHashSchema(None, (5,)), RangeWithHashSchema((5,), None)]
 )
 FULL_ID, CHILD_ID = "20261121T101112.000345Z-0001", "20261122T101112.000345Z-0000"
 FILE = DataFile(FileRef("piece-00000-x.parquet", 100, 5), 10, 7, 1)

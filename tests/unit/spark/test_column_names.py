@@ -33,9 +33,10 @@ def test_a_layout_is_named_as_the_columns_are():
         "/t",
         primary_key=("ID", "no"),
         hash_partitions=((("ID",), 4),),
-        range_partitions={"columns": ["TS"], "bounds": [[0, None]]},
+        range_partitions={"columns": ["TS"], "bounds": [[0, 5], [5, None, [["ID", 8]]]]},
     )
     found = with_layout_names(options, ["id", "ts"])
     assert found.primary_key == ("id", "no")
     assert found.hash_partitions == ((("id",), 4),)
-    assert found.range_partitions == {"columns": ["ts"], "bounds": [[0, None]]}
+    bounds = [[0, 5], [5, None, [[["id"], 8]]]]
+    assert found.range_partitions == {"columns": ["ts"], "bounds": bounds}

@@ -96,6 +96,19 @@ def test_unknown_operation_lists_the_eight():
         ({"path": "/t", "hashPartitions": "a:1"}, "at least 2"),
         ({"path": "/t", "rangePartitions": "[1]"}, "expected a JSON dict"),
         ({"path": "/t", "rangePartitions": '{"bounds": []}'}, "JSON with 'columns'"),
+        *(
+            (
+                {"path": "/t", "rangePartitions": f'{{"columns": ["a"], "bounds": [{wrong}]}}'},
+                "is \\[10, 20, \\[",
+            )
+            for wrong in (
+                "[1]",
+                "[1, 2, 3]",
+                "[1, 2, [], 4]",
+                '[1, 2, [["a"]]]',
+                '[1, 2, ["a", 4]]',
+            )
+        ),
         ({"path": "/t", "applicationId": "x"}, "need each other"),
         (
             {"path": "/t", "applicationId": "x", "applicationVersion": "one"},

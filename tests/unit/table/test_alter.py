@@ -11,7 +11,7 @@ from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.errors import ConflictError, LockTimeoutError
 from kudulite.table.alter import TableDraft, alter_table
-from kudulite.table.partition import RangePartition
+from kudulite.table.partition import RangeWithHashSchema
 from kudulite.table.row_write import RowWriter
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.operation import Operation
@@ -32,7 +32,7 @@ def make_table(client: Client) -> Table:
 
 def add_range(draft: TableDraft) -> TableDraft:
     """One more range, above the other."""
-    return draft.add_range(RangePartition((100,), (200,)))
+    return draft.add_range(RangeWithHashSchema((100,), (200,)))
 
 
 def test_an_added_tablet_begins_after_all_that_was_settled(core: CoreTables):
@@ -80,7 +80,9 @@ def test_a_lock_on_all_tablets_sees_those_added_while_it_waited(core: CoreTables
 
     def alter_too() -> None:
         started.set()
-        found.append(alter_table(second, [lambda d: d.add_range(RangePartition((200,), None))]))
+        found.append(
+            alter_table(second, [lambda d: d.add_range(RangeWithHashSchema((200,), None))])
+        )
 
     thread = threading.Thread(target=alter_too)
 
@@ -127,7 +129,7 @@ def test_a_write_to_a_tablet_that_was_dropped_is_refused(core: CoreTables):
     alter_table(table._store, [add_range])
     write = table.new_bulk_write()
     staged = write.stage([pa.RecordBatch.from_pylist([{"k": 150, "v": 1}], table.arrow_schema)])
-    alter_table(table._store, [lambda draft: draft.drop_range(RangePartition((100,), (200,)))])
+    alter_table(table._store, [lambda draft: draft.drop_range(RangeWithHashSchema((100,), (200,)))])
     with pytest.raises(ConflictError, match="altered during a write"):
         write.commit([staged])
     write.abort()
@@ -140,7 +142,7 @@ def test_a_write_to_a_tablet_that_was_dropped_and_made_again_is_refused(core: Co
     alter_table(table._store, [add_range])
     write = table.new_bulk_write()
     staged = write.stage([pa.RecordBatch.from_pylist([{"k": 150, "v": 1}], table.arrow_schema)])
-    alter_table(table._store, [lambda draft: draft.drop_range(RangePartition((100,), (200,)))])
+    alter_table(table._store, [lambda draft: draft.drop_range(RangeWithHashSchema((100,), (200,)))])
     alter_table(table._store, [add_range])
     with pytest.raises(ConflictError, match="altered during a write"):
         write.commit([staged])
@@ -172,7 +174,7 @@ def test_row_writes_to_a_tablet_that_was_dropped_and_made_again_find_the_new_one
 
     def later(*arguments):
         monkeypatch.undo()
-        drop = [lambda draft: draft.drop_range(RangePartition((100,), (200,)))]
+        drop = [lambda draft: draft.drop_range(RangeWithHashSchema((100,), (200,)))]
         alter_table(table._store, drop)
         alter_table(table._store, [add_range])
         write(*arguments)
@@ -227,7 +229,7 @@ def test_writers_and_readers_go_on_beside_alterations(core: CoreTables):
     names = ["v", "w"]
     for lower in range(100, 1100, 100):
         assert attempts.acquire(timeout=60)
-        bounds = RangePartition((lower,), (lower + 100,))
+        bounds = RangeWithHashSchema((lower,), (lower + 100,))
         change = functools.partial(
             TableDraft.change_column, name=names[0], fields={"name": names[1]}
         )

@@ -13,7 +13,12 @@ from kudulite.model.schema import Column, Schema
 from kudulite.model.types import parse_type
 from kudulite.rowset.rowset import BaseFileMeta, RowSetMeta
 from kudulite.table.manifest import DroppedRange, Manifest, TabletEntry, VersionList
-from kudulite.table.partition import HashDimension, PartitionSchema, RangePartition, TabletPartition
+from kudulite.table.partition import (
+    HashDimension,
+    PartitionSchema,
+    RangeWithHashSchema,
+    TabletPartition,
+)
 from kudulite.tablet.tablet import Superblock
 from kudulite.tablet.tombstones import TombstoneFileMeta
 from kudulite.wal.log import WalPosition
@@ -36,7 +41,7 @@ JULY = datetime.date(2013, 7, 1)
 PARTITION = PartitionSchema(
     (HashDimension(("k",), 2, seed=7),),
     ("day", "k"),
-    (RangePartition(None, (JULY,)), RangePartition((JULY, 5), None)),
+    (RangeWithHashSchema(None, (JULY,)), RangeWithHashSchema((JULY, 5), None)),
     SCHEMA,
 )
 
@@ -90,7 +95,9 @@ FULL_MANIFEST = Manifest(
     history_start=2,
     tags={"first": 3},
     dropped=(
-        DroppedRange(RangePartition((JULY,), (JULY, 5)), 9, (entry("t-8", 0, 0, timestamp=8),)),
+        DroppedRange(
+            RangeWithHashSchema((JULY,), (JULY, 5)), 9, (entry("t-8", 0, 0, timestamp=8),)
+        ),
     ),
     previous_crc32=17,
     versions=VersionList(
@@ -102,6 +109,23 @@ FULL_MANIFEST = Manifest(
     ),
 )
 OWNED_MANIFEST = replace(FULL_MANIFEST, owner="Ada", comment='a "table"')
+CUSTOM = (HashDimension(("day", "k"), 3),)
+HASHED_MANIFEST = replace(
+    FULL_MANIFEST,
+    partition=replace(
+        PARTITION,
+        ranges=(
+            RangeWithHashSchema(None, (JULY,)),
+            RangeWithHashSchema((JULY, 5), None, CUSTOM),
+        ),
+    ),
+    tablets=(*FULL_MANIFEST.tablets, entry("t-4", 1, 2)),
+    dropped=(
+        DroppedRange(
+            RangeWithHashSchema((JULY,), (JULY, 5), (HashDimension(("k",), 2, seed=9),)), 9, ()
+        ),
+    ),
+)
 BARE = Schema.build([Column(0, "k", parse_type("string"), nullable=False)], ["k"])
 FIRST_MANIFEST = Manifest(
     table_id="id",
@@ -142,6 +166,7 @@ VALUES = {
     "manifest-first": FIRST_MANIFEST,
     "manifest-owned": OWNED_MANIFEST,
     "manifest-immutable": LATER_MANIFEST,
+    "manifest-hashed": HASHED_MANIFEST,
     "superblock-small": SMALL_SUPERBLOCK,
     "superblock-full": FULL_SUPERBLOCK,
 }

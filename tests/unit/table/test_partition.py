@@ -1,6 +1,7 @@
 """Which tablet owns a row: whole arrays, single keys and the mmh3 library agree."""
 
 import datetime
+import math
 from decimal import Decimal
 
 import mmh3
@@ -10,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kudulite.errors import SchemaError
+from kudulite.errors import NotSupportedError, SchemaError
 from kudulite.model import types
 from kudulite.model.encoded_key import encode_key
 from kudulite.model.schema import NEW_COLUMN_ID, Column, Schema
-from kudulite.table.partition import HashDimension, PartitionSchema, RangePartition
+from kudulite.table.partition import HashDimension, PartitionSchema, RangeWithHashSchema
 
 TYPES = {
     "a": types.int32,
@@ -38,10 +39,10 @@ KEYS = st.lists(
 )
 
 
-def ranges(column: str, *bounds: tuple) -> tuple[tuple[str, ...], list[RangePartition]]:
+def ranges(column: str, *bounds: tuple) -> tuple[tuple[str, ...], list[RangeWithHashSchema]]:
     """Range partitions of one column."""
     return (column,), [
-        RangePartition(None if low is None else (low,), None if high is None else (high,))
+        RangeWithHashSchema(None if low is None else (low,), None if high is None else (high,))
         for low, high in bounds
     ]
 
@@ -67,9 +68,31 @@ PARTITIONS = {
         (),
         ("a", "d"),
         [
-            RangePartition(None, (0,)),
-            RangePartition((0,), (0, Decimal("1.50"))),
-            RangePartition((0, Decimal("1.50")), None),
+            RangeWithHashSchema(None, (0,)),
+            RangeWithHashSchema((0,), (0, Decimal("1.50"))),
+            RangeWithHashSchema((0, Decimal("1.50")), None),
+        ],
+    ),
+    "hashes of ranges": PartitionSchema.build(
+        SCHEMA,
+        [HashDimension(("b",), 3)],
+        ("a",),
+        [
+            RangeWithHashSchema(None, (-2,), (HashDimension(("b",), 5, 9),)),
+            RangeWithHashSchema((-2,), (0,)),
+            RangeWithHashSchema((1,), (2,), (HashDimension(("c", "d"), 2),)),
+            RangeWithHashSchema((2,), None, (HashDimension(("b",), 5, 9),)),
+        ],
+    ),
+    "two hashes of a range": PartitionSchema.build(
+        SCHEMA,
+        [HashDimension(("a", "b"), 3, 1), HashDimension(("d",), 5)],
+        ("b",),
+        [
+            RangeWithHashSchema(None, ("a",)),
+            RangeWithHashSchema(
+                ("a",), None, (HashDimension(("d",), 2), HashDimension(("a", "b", "c"), 7, 4))
+            ),
         ],
     ),
 }
@@ -87,7 +110,7 @@ def owners(partition: PartitionSchema, keys: list[tuple]) -> list[int]:
 def owner_by_hand(partition: PartitionSchema, key: tuple) -> int:
     """The tablet of a key by comparing Python values and calling mmh3."""
     values = dict(zip(TYPES, key, strict=True))
-    index = 0
+    index = number = 0
     if partition.range_columns:
         found = tuple(values[name] for name in partition.range_columns)
         inside = [
@@ -97,13 +120,22 @@ def owner_by_hand(partition: PartitionSchema, key: tuple) -> int:
         ]
         if not inside:
             return -1
-        (index,) = inside
-    for dimension in partition.hash_dimensions:
+        (number,) = inside
+    for dimension in hashed_by(partition, number):
         of = [values[name] for name in dimension.columns]
         encoded = encode_key(of, [TYPES[name] for name in dimension.columns])
         bucket = mmh3.hash(encoded, dimension.seed, signed=False) % dimension.bucket_count
         index = index * dimension.bucket_count + bucket
-    return index
+    return index + sum(
+        math.prod(dimension.bucket_count for dimension in hashed_by(partition, before))
+        for before in range(number)
+    )
+
+
+def hashed_by(partition: PartitionSchema, number: int) -> tuple[HashDimension, ...]:
+    """The hash dimensions of a range: its own, or the table's."""
+    own = partition.ranges[number].hash_dimensions
+    return partition.hash_dimensions if own is None else own
 
 
 @pytest.mark.parametrize("name", PARTITIONS)
@@ -162,7 +194,7 @@ def test_a_wrong_partitioning_is_refused(hashes, range_columns, bounds, message)
             SCHEMA,
             [HashDimension(*h) for h in hashes],
             range_columns,
-            [RangePartition(low, high) for low, high in bounds],
+            [RangeWithHashSchema(low, high) for low, high in bounds],
         )
 
 
@@ -172,3 +204,34 @@ def test_buckets_are_used_evenly():
     keys = [(i, "", MOMENT, Decimal(0)) for i in range(10_000)]
     counts = np.bincount(owners(partition, keys), minlength=16)
     assert 312 < counts.min() <= counts.max() < 1250
+
+
+def test_ranges_have_as_many_hash_dimensions_as_the_table():
+    """As in Kudu; those that equal the table's are the table's."""
+    table_wide = (HashDimension(("b",), 3),)
+
+    def built(own: tuple[HashDimension, ...]) -> PartitionSchema:
+        given = [RangeWithHashSchema((0,), (5,), own), RangeWithHashSchema((5,), None)]
+        return PartitionSchema.build(SCHEMA, table_wide, ("a",), given)
+
+    for own in ((), (HashDimension(("b",), 2), HashDimension(("c",), 2))):
+        with pytest.raises(NotSupportedError, match=rf"a: \[0, 5\) has {len(own)} hash dimensions"):
+            built(own)
+    for own, problem in (
+        (HashDimension(("b",), 1), "at least 2 are needed"),
+        (HashDimension((), 2), "at least one column"),
+        (HashDimension(("x",), 2), "no column 'x'"),
+        (HashDimension(("b", "b"), 2), "names a column twice"),
+    ):
+        with pytest.raises(SchemaError, match=problem):
+            built((own,))
+    same = built(table_wide)
+    assert not same.has_custom_hash_schemas and same.ranges[0].hash_dimensions is None
+    assert "hash" not in str(same.to_json()["ranges"])
+    custom = built((HashDimension(("b",), 3, seed=1),))
+    assert custom.describe_all() == ["hash(b) × 3", "a: [0, 5) hash(b) × 3", "a: [5, +∞)"]
+    assert custom.describe(custom.tablets()[4]) == "hash(b) bucket 1 of 3; a: [5, +∞)"
+    stored = custom.to_json()
+    stored["ranges"][0]["hash"] = []
+    with pytest.raises(NotSupportedError, match="a range needs as many as the table"):
+        PartitionSchema.from_json(stored, SCHEMA)

@@ -10,7 +10,12 @@ from kudulite.model import types
 from kudulite.model.condition import ColumnExpression
 from kudulite.model.predicate import bind_predicates
 from kudulite.model.schema import NEW_COLUMN_ID, Column, Schema
-from kudulite.table.partition import HashDimension, PartitionSchema, RangePartition, tablets_to_scan
+from kudulite.table.partition import (
+    HashDimension,
+    PartitionSchema,
+    RangeWithHashSchema,
+    tablets_to_scan,
+)
 
 TYPES = {"s": types.string, "k": types.int16, "d": types.date}
 SCHEMA = Schema.build(
@@ -30,21 +35,31 @@ PARTITIONS = [
     PartitionSchema.build(SCHEMA, [HashDimension(("s",), 5)]),
     PartitionSchema.build(SCHEMA, [HashDimension(("s", "k"), 4, 2), HashDimension(("d",), 3)]),
     PartitionSchema.build(
-        SCHEMA, (), ("s",), [RangePartition(None, ("ab",)), RangePartition(("ab",), None)]
+        SCHEMA, (), ("s",), [RangeWithHashSchema(None, ("ab",)), RangeWithHashSchema(("ab",), None)]
     ),
     PartitionSchema.build(
         SCHEMA,
         [HashDimension(("d",), 3)],
         ("k", "s"),
         [
-            RangePartition(None, (-1,)),
-            RangePartition((0,), (0, "b")),
-            RangePartition((0, "b"), (2,)),
-            RangePartition((2,), None),
+            RangeWithHashSchema(None, (-1,)),
+            RangeWithHashSchema((0,), (0, "b")),
+            RangeWithHashSchema((0, "b"), (2,)),
+            RangeWithHashSchema((2,), None),
         ],
     ),
     PartitionSchema.build(
-        SCHEMA, [HashDimension(("k",), 3)], ("d",), [RangePartition((DAY,), None)]
+        SCHEMA, [HashDimension(("k",), 3)], ("d",), [RangeWithHashSchema((DAY,), None)]
+    ),
+    PartitionSchema.build(
+        SCHEMA,
+        [HashDimension(("s",), 3)],
+        ("k",),
+        [
+            RangeWithHashSchema(None, (0,), (HashDimension(("k",), 4),)),
+            RangeWithHashSchema((0,), (1,)),
+            RangeWithHashSchema((2,), None, (HashDimension(("s", "d"), 5, 1),)),
+        ],
     ),
 ]
 
@@ -106,6 +121,17 @@ def test_equality_leaves_one_bucket():
 def test_half_of_a_dimension_prunes_nothing():
     """A hash needs all its columns."""
     assert len(kept(1, S == "a")) == 12
+
+
+def test_each_range_is_pruned_by_its_own_hash():
+    """The first by k, the second by s, the third by s and d."""
+    assert kept(5) == list(range(12))
+    assert len(kept(5, K == -1)) == 1 and kept(5, K == -1)[0] < 4
+    assert kept(5, K == 0) == [4, 5, 6]
+    assert len(kept(5, S == "a")) == 4 + 1 + 5
+    assert len(kept(5, S == "a", D == DAY)) == 4 + 1 + 1
+    assert len(kept(5, S == "a", D == DAY, K > 1)) == 1
+    assert kept(5, K == 1) == []
 
 
 def test_ranges_are_pruned_by_bounds():

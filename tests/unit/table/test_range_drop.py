@@ -16,7 +16,7 @@ from kudulite.table import maintenance
 from kudulite.table.alter import TableDraft, alter_table, forget_dropped_ranges
 from kudulite.table.history import ancient_history_mark
 from kudulite.table.manifest import Manifest, Origin
-from kudulite.table.partition import RangePartition
+from kudulite.table.partition import RangeWithHashSchema
 from kudulite.table.table_store import TableStore
 from kudulite.table.tablet_memory import flush_tablet
 from tests.support.tables.core_tables import CoreTables, ManualClock, environment, stored
@@ -47,10 +47,10 @@ def client(core: CoreTables) -> Client:
     return client
 
 
-def span(lower: int | None, upper: int | None) -> RangePartition:
+def span(lower: int | None, upper: int | None) -> RangeWithHashSchema:
     """A range of b."""
     ends = [None if end is None else (end,) for end in (lower, upper)]
-    return RangePartition(*ends)
+    return RangeWithHashSchema(*ends)
 
 
 def alter(table: Table, *steps: tuple[str, int | None, int | None]) -> None:
