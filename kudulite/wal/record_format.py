@@ -241,7 +241,7 @@ class RecordDecoder:
         """Return the records that fill `content`; CorruptionError names the byte of a bad one."""
         records: list[Record] = []
         position = 0
-        view = memoryview(content)
+        view = memoryview(content).cast("B")  # those of Arrow are of signed bytes
         while position < len(view):
             try:
                 changes, length = self._decode(content, view, position)

@@ -531,7 +531,7 @@ def test_columns_of_equal_names_are_damage(tmp_path):
     blank = footer[:at] + base_data.FOOTER_CRC_BLANK + footer[at + 8 :]
     path.write_bytes(content[:start] + sealed_footer(blank + content[stop:]))
     with pytest.raises(CorruptionError, match=r"columns of equal names in \['p', 'p'\]"):
-        _ = BaseDataFile(path, FileRef(path.name, len(content), 0)).schema
+        assert BaseDataFile(path, FileRef(path.name, len(content), 0)).schema
 
 
 def test_size_statistics_of_another_length_are_damage(tmp_path):

@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 from kudulite.errors import CorruptionError, OutOfMemoryError
 from kudulite.wal import record_format
 from kudulite.wal.record_format import CODEC_LZ4, CODEC_NONE, RecordDecoder, encode_record
-from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_UPDATE, RowChanges
+from kudulite.wal.row_codec import (
+    CHANGE_DELETE,
+    CHANGE_UPDATE,
+    RowChanges,
+    RowCodec,
+    RowList,
+)
 from tests.support.tables.wal_changes import (
     ALL_TYPES,
     TWO_COLUMNS,
@@ -164,6 +170,17 @@ def test_a_shortened_record_is_refused(changes: RowChanges):
     for length in range(len(encoded)):
         with pytest.raises(CorruptionError):
             decode_record(encoded[:length], TWO_COLUMNS)
+
+
+@pytest.mark.parametrize("op", [CHANGE_DELETE + 1, 0x80, 0xFF])
+def test_an_operation_that_is_none_is_refused(op: int):
+    """Also one whose byte is negative; rows are in the format of a session's flush."""
+    rows = RowList(5, [(CHANGE_UPDATE, {"k": 7, "s": "a"})], RowCodec(TWO_COLUMNS))
+    content = bytearray(encode_record(rows))
+    place = content.index(bytes([CHANGE_UPDATE, 3, 0]), 24)
+    content[place] = op
+    with pytest.raises(CorruptionError, match=f"change {op}, expected 0 to 2"):
+        decode_record(bytes(content), TWO_COLUMNS)
 
 
 @pytest.mark.parametrize("row_count", [1, 5000])
