@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.crash import test_kill_points as kill_points
 from tests.crash import test_power_loss as power_loss
 from tests.support.doubles.killing_file_system import KillingFileSystem
+from tests.support.machines.file_mutations import mutate_apart
 from tests.support.machines.history_steps import Steps, setup_of, take
 from tests.support.machines.killed_writer import kill_again_and_again
 from tests.support.machines.linear_histories import check_history
@@ -119,6 +120,16 @@ def sqlite(folder: Path, seed: int) -> int:
     return SqliteMachine(folder / "db", seed).run(SQLITE_STEPS)
 
 
+def mutate_raw(folder: Path, seed: int, count: int) -> int:
+    """Bytes of files change: equal rows, or an error of kudulite."""
+    return mutate_apart(folder, seed, count, is_sealed=False)
+
+
+def mutate_sealed(folder: Path, seed: int, count: int) -> int:
+    """Files change, and all checksums are made right: some rows, or an error of kudulite."""
+    return mutate_apart(folder, seed, count, is_sealed=True)
+
+
 # Name -> (machine, count of the quick run, count of the full run)
 MACHINES: dict[str, tuple[Machine, int, int]] = {
     "power-loss states": (repeated(lose_power), 500, 20_000),
@@ -128,12 +139,15 @@ MACHINES: dict[str, tuple[Machine, int, int]] = {
     "linearizable histories": (repeated(linear), 10, 500),
     "model operations": (repeated(model), 3_000, 1_000_000),
     "differential operations": (repeated(sqlite), 5_000, 1_000_000),
+    "raw mutations": (mutate_raw, 5_000, 1_000_000),
+    "sealed mutations": (mutate_sealed, 5_000, 200_000),
 }
 
 
 def run_machines(args: argparse.Namespace) -> None:
     """Run all machines and print a line for each."""
-    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
+    place = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+    print(f"{place}, seed {args.seed}")
     begin = time.perf_counter()
     for name, (machine, quick, full) in MACHINES.items():
         if args.only not in name:

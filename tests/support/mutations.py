@@ -20,7 +20,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 FAULTS = Path(__file__).with_suffix(".txt")
-COPIED = ("kudulite", "kudulite_spark", "tests", "pyspark_kudulite.py", "pyproject.toml")
+COPIED = (
+    *("kudulite", "kudulite_spark", "tests"),
+    *("conftest.py", "pyproject.toml", "pyspark_kudulite.py"),
+)
 SECONDS_MAX = 300
 NEW_LINE = "⏎"
 _CASES = "tests/crash/test_power_loss.py::test_power_lost_"
