@@ -52,7 +52,7 @@ from kudulite.client.mutation_buffer import (
 from kudulite.client.row_operations import RowTarget, WriteOperation
 from kudulite.errors import KuduliteError, OptionError, UsageError
 from kudulite.model.hybrid_time import Timestamp
-from kudulite.tablet.row_effects import NO_COUNTS, WriteCounts
+from kudulite.tablet.row_effects import NO_COUNTS, RowWriteResult, WriteCounts
 
 FLUSH_MODES = {
     "manual": FlushMode.MANUAL,
@@ -345,7 +345,9 @@ class Session:
                 group = left[0]
                 writer = group[0].target.writer
                 try:
-                    outcome.add(group, writer.write(group, timeout_seconds=self._timeout_seconds))
+                    result = writer.write(group, timeout_seconds=self._timeout_seconds)
+                    outcome.add(group, result)
+                    self._note_written(group, result)
                 except Exception as error:  # recorded for each operation, raised by the caller
                     outcome.add_failed(group, error)
                 left.pop(0)
@@ -365,6 +367,11 @@ class Session:
                 if not is_raised:
                     self._unraised.add(outcome)
         return outcome
+
+    def _note_written(self, operations: Sequence[WriteOperation], result: RowWriteResult) -> None:
+        """Do nothing; a subclass may count operations by outcome. Called by one thread at a time,
+        except in auto mode.
+        """
 
     # -- the thread of a background session
 

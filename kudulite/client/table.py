@@ -102,7 +102,8 @@ class Table(BatchOperations, RowOperations):
             ("partitions", "; ".join(self.partition_schema.describe_all()) or "one tablet"),
         ]
         title = html_title(f"kudulite table {self.name}")
-        parts = (title, html_fields(fields), self.schema._repr_html_(), html_rows(self.head()))
+        columns = self._store.newest().schema._repr_html_()
+        parts = (title, html_fields(fields), columns, html_rows(self.head()))
         return "".join(parts)
 
     def __len__(self) -> int:
@@ -145,7 +146,7 @@ class Table(BatchOperations, RowOperations):
     @property
     def arrow_schema(self) -> pa.Schema:
         """The schema of a scan of all columns."""
-        return self.schema.result_schema()
+        return self._store.newest().schema.result_schema()
 
     @property
     def partition_schema(self) -> PartitionSchema:

@@ -80,8 +80,11 @@ class TableAlterer:
         spec = ColumnSpec(name, {})
         if rename_to is not None:
             spec.rename(rename_to)
-        self._steps.append(lambda draft: _changed(draft, spec))
+        self._alter_by(spec)
         return spec
+
+    def _alter_by(self, spec: ColumnSpec) -> None:
+        self._steps.append(lambda draft: _changed(draft, spec))
 
     def drop_column(self, name: str) -> TableAlterer:
         """Drop a column that is not part of the key, also from what is read of the past."""

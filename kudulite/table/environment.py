@@ -36,6 +36,7 @@ from kudulite.model.hybrid_time import Clock
 from kudulite.table.manifest import Manifest
 from kudulite.table.metrics import TableMetrics
 from kudulite.tablet.mem_stores import MemStores
+from kudulite.tablet.operation import Outcome
 from kudulite.tablet.row_effects import NO_COUNTS, RowOperation, RowWriteFailure, WriteCounts
 
 RETRY_SECONDS = 10.0
@@ -176,6 +177,7 @@ class WriteRequest:
     is_stale: bool = False
     timestamp: int = 0
     counts: WriteCounts = NO_COUNTS
+    outcomes: Sequence[Outcome] = ()
     refusals: Sequence[tuple[int, str]] = ()
     memory_bytes: tuple[int, int] = (0, 0)
 

@@ -47,6 +47,7 @@ from kudulite.table.metrics import SLOW_LOG_SECONDS, warn_of_slow
 from kudulite.table.table_store import TableStore
 from kudulite.table.tablet_memory import recover
 from kudulite.tablet.mem_stores import LOCATE_ARRAY_MIN, MemStores
+from kudulite.tablet.operation import Outcome
 from kudulite.tablet.row_effects import (
     NO_COUNTS,
     RowApplier,
@@ -84,6 +85,7 @@ class RowWriter:
         rows: Sequence[int] = range(len(operations))
         timestamp, counts = 0, NO_COUNTS
         failures: list[RowWriteFailure] = []
+        outcomes: list[tuple[Sequence[int], Sequence[Outcome]]] = []
         for is_last in (False, True):
             requests, failed = self._plan(manifest, operations, rows, is_atomic)
             stale = {failure.row for failure in failed}
@@ -94,6 +96,8 @@ class RowWriter:
                 timestamp = max(timestamp, request.timestamp)
                 counts = request.counts if counts is NO_COUNTS else counts + request.counts
                 failed += request.failures(self.store.name)
+                if request.outcomes:
+                    outcomes.append((request.positions, request.outcomes))
                 if request.is_stale:
                     stale.update(request.positions)
             newest = manifest
@@ -109,7 +113,7 @@ class RowWriter:
         self.store.metrics.rows_updated += counts.updated
         self.store.metrics.rows_deleted += counts.deleted
         self.store.metrics.rows_ignored += counts.ignored
-        return RowWriteResult(timestamp, counts, failures)
+        return RowWriteResult(timestamp, counts, failures, outcomes)
 
     def _newest(self, planned: Manifest, *, must_exist: bool) -> Manifest:
         try:
@@ -399,6 +403,7 @@ def _set_results(
         request.refusals = effects.refusals(start, stop)
         if is_written:
             request.counts = effects.counts(start, stop)
+            request.outcomes = effects.outcomes[start:stop]
         request.error = None
         request.is_done = True
         start = stop

@@ -484,9 +484,11 @@ class RowWriteFailure:
 class RowWriteResult(NamedTuple):
     """The outcome of a write: all operations except `failures` are applied and durable.
 
-    `timestamp` is the highest of the tablets' timestamps, 0 if nothing was written.
+    `timestamp` is the highest of the tablets' timestamps, 0 if nothing was written. `outcomes` has
+    for each tablet the positions of its operations, and their outcomes.
     """
 
     timestamp: int
     counts: WriteCounts
     failures: list[RowWriteFailure]
+    outcomes: list[tuple[Sequence[int], Sequence[Outcome]]] = []  # replaced, never changed

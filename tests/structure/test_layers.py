@@ -1,6 +1,6 @@
 """Imports point down the layers, never in a circle, and outside the package only at public names.
 
-    backups → client, tools → table → tablet → rowset → delta → basefile, wal → model, fs
+    backups, kudu → client, tools → table → tablet → rowset → delta → basefile, wal → model, fs
             → errors
 
 An import in a function or under TYPE_CHECKING counts as any other.
@@ -28,14 +28,21 @@ LAYERS = (
     ("tablet",),
     ("table",),
     ("client", "tools"),
-    ("backups",),
+    ("backups", "kudu"),
 )
 HEIGHT = {layer: height for height, layers in enumerate(LAYERS) for layer in layers}
 # kudulite/__init__.py: the public names, above all layers.
 HEIGHT[""] = len(LAYERS)
 # These have names for users. A program for kudu-python says `from kudu.client import Partitioning`,
-# so the client layer passes some public names on; the other layers have a docstring only.
-PUBLIC_PACKAGES = ("kudulite", "kudulite.client")
+# so the client layer passes some public names on; the other layers have a docstring only. The
+# module for such programs has submodules of the same names.
+PROGRAMS_MODULE = "kudulite.kudu"
+PUBLIC_PACKAGES = (
+    "kudulite",
+    "kudulite.client",
+    PROGRAMS_MODULE,
+    *(f"{PROGRAMS_MODULE}.{name}" for name in ("client", "errors", "schema", "util")),
+)
 
 # These stand outside the engine and use it as any user does. The command-line tools may do both.
 USERS = ("kudulite_spark", "pyspark_kudulite", "examples")
@@ -43,6 +50,7 @@ USERS = ("kudulite_spark", "pyspark_kudulite", "examples")
 CORE_DEPENDENCIES = {"mmh3", "numpy", "pyarrow", "sortedcontainers", "sqlglot"}
 ALLOWED_DEPENDENCIES = {
     "kudulite": CORE_DEPENDENCIES,
+    "kudulite.kudu.scans": CORE_DEPENDENCIES | {"pandas"},
     "kudulite.client.native_scan": CORE_DEPENDENCIES | {"duckdb", "polars"},
     "kudulite.client.table": CORE_DEPENDENCIES | {"duckdb", "polars"},  # in signatures only
     "kudulite.tools": CORE_DEPENDENCIES | {"rich", "typer"},
@@ -114,7 +122,7 @@ def privacy_problems(tree: SourceTree) -> list[str]:
     for source in tree.sources:
         if source.top not in USERS:
             continue
-        aliases = set()
+        aliases: dict[str, str] = {}
         for imported in tree.imports(source):
             place = source.place(imported.node)
             if not is_engine(imported.module) or imported.module == "kudulite.errors":
@@ -122,16 +130,23 @@ def privacy_problems(tree: SourceTree) -> list[str]:
             if imported.module not in PUBLIC_PACKAGES:
                 problems.append(f"{place}: imports {imported.module}, which is not public")
             for name in imported.names:
-                if imported.module in PUBLIC_PACKAGES and name not in tree.public_names:
-                    problems.append(f"{place}: {imported.module}.{name} is not public")
+                if imported.module in PUBLIC_PACKAGES:
+                    if name not in tree.public_names(_owner_of_names(imported.module)):
+                        problems.append(f"{place}: {imported.module}.{name} is not public")
             if isinstance(imported.node, ast.Import):
-                aliases |= {alias.asname or alias.name for alias in imported.node.names}
+                aliases |= {alias.asname or alias.name: alias.name for alias in imported.node.names}
         for node in ast.walk(source.tree):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-                if node.value.id in aliases & {"kudulite", "kudu"}:
-                    if node.attr not in tree.public_names and node.attr != "__version__":
-                        problems.append(f"{source.place(node)}: kudulite.{node.attr} is not public")
+                module = aliases.get(node.value.id)
+                if module in ("kudulite", PROGRAMS_MODULE) and node.attr != "__version__":
+                    if node.attr not in tree.public_names(module):
+                        problems.append(f"{source.place(node)}: {module}.{node.attr} is not public")
     return problems
+
+
+def _owner_of_names(module: str) -> str:
+    """The client layer passes names of `kudulite` on; other packages have names of their own."""
+    return "kudulite" if module == "kudulite.client" else module
 
 
 def dependency_problems(tree: SourceTree) -> list[str]:
@@ -191,6 +206,11 @@ GOOD = {
     "kudulite/client/table.py": "import kudulite.delta.store\nfrom kudulite.model import types",
     "kudulite/delta/store.py": "import pyarrow as pa\nfrom kudulite.errors import KuduliteError",
     "kudulite/model/types.py": "import numpy.typing, mmh3, os.path",
+    "kudulite/kudu/__init__.py": "from kudulite.kudu.client import Client\n__all__ = ['Client']",
+    "kudulite/kudu/client.py": "import kudulite.client.table\nREAD, _A = 1, 2\nclass Client: ...",
+    "examples/port.py": (
+        "import kudulite.kudu as kudu\nfrom kudulite.kudu.client import Client, READ\nkudu.Client"
+    ),
     "kudulite/tools/check.py": "import typer\nimport kudulite\nimport kudulite.delta.store",
     "kudulite_spark/reader.py": (
         "import kudulite\nfrom kudulite import Table\nfrom kudulite.errors import KuduliteError\n"
@@ -231,6 +251,12 @@ BAD = [
      "kudulite_spark/a.py:1: kudulite.client.Lookup is not public"),
     (privacy_problems, "examples/a.py", "import kudulite as kudu\nkudu.model",
      "examples/a.py:2: kudulite.model is not public"),
+    (privacy_problems, "examples/a.py", "import kudulite.kudu as kudu\nkudu.Table",
+     "examples/a.py:2: kudulite.kudu.Table is not public"),
+    (privacy_problems, "examples/a.py", "from kudulite.kudu.client import _A",
+     "examples/a.py:1: kudulite.kudu.client._A is not public"),
+    (layer_problems, "kudulite/client/a.py", "import kudulite.kudu.client",
+     "kudulite/client/a.py:1: client imports kudulite.kudu.client, upwards"),
     (dependency_problems, "kudulite/model/a.py", "import pandas",
      "kudulite/model/a.py:1: kudulite may not import pandas"),
     (dependency_problems, "kudulite/delta/a.py", "from kudulite_spark import reader",

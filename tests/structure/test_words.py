@@ -30,6 +30,7 @@ CHECKED_FOLDERS = (
     "kudulite/client",
     "kudulite/delta",
     "kudulite/fs",
+    "kudulite/kudu",
     "kudulite/model",
     "kudulite/rowset",
     "kudulite/table",

@@ -70,15 +70,24 @@ class SourceTree:
         """The files that are installed."""
         return [source for source in self.sources if source.top in PACKAGES]
 
-    @cached_property
-    def public_names(self) -> frozenset[str]:
-        """The names in `kudulite.__all__`, and the module `errors`."""
+    def public_names(self, module: str = "kudulite") -> frozenset[str]:
+        """The names in the `__all__` of a module, and the module `errors` beside it.
+
+        A module without `__all__` has all names that its file defines and that have no underscore.
+        """
         for source in self.sources:
-            if source.name != "kudulite":
+            if source.name != module:
                 continue
+            defined = set()
             for node in source.tree.body:
                 if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
                     return frozenset(ast.literal_eval(node.value)) | {"errors"}
+                if isinstance(node, ast.ClassDef | ast.FunctionDef):
+                    defined.add(node.name)
+                elif isinstance(node, ast.Assign):
+                    named = (name for target in node.targets for name in ast.walk(target))
+                    defined |= {name.id for name in named if isinstance(name, ast.Name)}
+            return frozenset(name for name in defined if not name.startswith("_"))
         return frozenset({"errors"})
 
     def imports(self, source: Source) -> Iterator[Import]:

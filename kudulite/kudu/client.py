@@ -1,0 +1,533 @@
+"""kudu-python's client: the engine's classes with its names, numbers, errors and texts.
+
+    client = kudu.connect("/data/warehouse")        a Client; see the package for `connect`
+    table = client.table("metrics")                 a Table, which has all that the engine's has
+    session.apply(table.new_insert({"a": 1}))       cells are converted by `cell_of`
+    table.scanner().add_predicate(table["a"] > 0).open().read_all_tuples()
+
+Each class is one of the engine's with the methods that differ. There is no second engine: what a
+program of kudu-python writes, any other reads. Errors are those of `kudulite.kudu.errors`.
+
+**Threads**: as of the engine's classes.
+
+**Source**: Kudu python/kudu/client.pyx.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import kudulite.client.client as engine_client
+from kudulite.client import schema_builder, tokens
+from kudulite.client import table as engine_table
+from kudulite.client import table_alterer as engine_alterer
+from kudulite.errors import TableExistsError, TableNotFoundError
+from kudulite.kudu.cells import choice
+from kudulite.kudu.errors import (
+    KuduBadStatus,
+    KuduInvalidArgument,
+    KuduNotFound,
+    in_kudu_terms,
+)
+from kudulite.kudu.scans import (
+    CLOSEST_REPLICA,
+    FIRST_REPLICA,
+    LEADER_ONLY,
+    READ_AT_SNAPSHOT,
+    READ_LATEST,
+    READ_YOUR_WRITES,
+    Column,
+    Replica,
+    Scanner,
+    ScanToken,
+    ScanTokenBuilder,
+    Tablet,
+    TabletServer,
+    TokenScanner,
+)
+from kudulite.kudu.schema import ColumnSpec, PartialRow, Schema, SchemaBuilder, column_spec
+from kudulite.kudu.sessions import (
+    FLUSH_AUTO_BACKGROUND,
+    FLUSH_AUTO_SYNC,
+    FLUSH_MANUAL,
+    Delete,
+    DeleteIgnore,
+    Insert,
+    InsertIgnore,
+    KuduError,
+    Session,
+    Update,
+    UpdateIgnore,
+    Upsert,
+    UpsertIgnore,
+)
+from kudulite.model.condition import Predicate
+from kudulite.model.schema import Column as EngineColumn
+from kudulite.model.schema import Schema as EngineSchema
+from kudulite.table.partition import PartitionSchema
+
+CLIENT_SUPPORTS_DECIMAL = True
+CLIENT_SUPPORTS_PANDAS = importlib.util.find_spec("pandas") is not None
+EXCLUSIVE_BOUND, INCLUSIVE_BOUND = 0, 1
+_BOUND_TYPES = {EXCLUSIVE_BOUND: "exclusive", INCLUSIVE_BOUND: "inclusive"}
+ENCRYPTION_OPTIONAL, ENCRYPTION_REQUIRED_REMOTE, ENCRYPTION_REQUIRED = 0, 1, 2
+
+__all__ = [
+    "CLIENT_SUPPORTS_DECIMAL",
+    "CLIENT_SUPPORTS_PANDAS",
+    "CLOSEST_REPLICA",
+    "ENCRYPTION_OPTIONAL",
+    "ENCRYPTION_REQUIRED",
+    "ENCRYPTION_REQUIRED_REMOTE",
+    "EXCLUSIVE_BOUND",
+    "FIRST_REPLICA",
+    "FLUSH_AUTO_BACKGROUND",
+    "FLUSH_AUTO_SYNC",
+    "FLUSH_MANUAL",
+    "INCLUSIVE_BOUND",
+    "LEADER_ONLY",
+    "READ_AT_SNAPSHOT",
+    "READ_LATEST",
+    "READ_YOUR_WRITES",
+    "Client",
+    "Column",
+    "Delete",
+    "DeleteIgnore",
+    "Insert",
+    "InsertIgnore",
+    "KuduError",
+    "PartialRow",
+    "Partitioning",
+    "Predicate",
+    "Replica",
+    "ScanToken",
+    "ScanTokenBuilder",
+    "Scanner",
+    "Session",
+    "Table",
+    "TableAlterer",
+    "TableStatistics",
+    "Tablet",
+    "TabletServer",
+    "TimeDelta",
+    "TokenScanner",
+    "Update",
+    "UpdateIgnore",
+    "Upsert",
+    "UpsertIgnore",
+]
+
+
+def _bound_type(given: object) -> str:
+    return choice(given, "range partition bound type", _BOUND_TYPES)
+
+
+# -- times
+
+
+@functools.total_ordering
+class TimeDelta:
+    """A length of time in nanoseconds; make one with `kudu.timedelta`."""
+
+    def __init__(self) -> None:
+        self._nanos: int | None = None
+
+    @staticmethod
+    def from_nanos(nanos: int) -> TimeDelta:
+        """Return a delta of so many nanoseconds."""
+        delta = TimeDelta()
+        delta._nanos = int(nanos)
+        return delta
+
+    @staticmethod
+    def from_micros(us: int) -> TimeDelta:
+        """Return a delta of so many microseconds."""
+        return TimeDelta.from_nanos(us * 1_000)
+
+    @staticmethod
+    def from_millis(ms: int) -> TimeDelta:
+        """Return a delta of so many milliseconds."""
+        return TimeDelta.from_nanos(ms * 1_000_000)
+
+    @staticmethod
+    def from_seconds(seconds: float) -> TimeDelta:
+        """Return a delta of so many seconds."""
+        return TimeDelta.from_nanos(round(seconds * 1_000_000_000))
+
+    def to_nanos(self) -> int:
+        """Return the nanoseconds."""
+        return self._nanos or 0
+
+    def to_micros(self) -> int:
+        """Return the whole microseconds."""
+        return self.to_nanos() // 1_000
+
+    def to_millis(self) -> int:
+        """Return the whole milliseconds."""
+        return self.to_nanos() // 1_000_000
+
+    def to_seconds(self) -> float:
+        """Return the seconds."""
+        return self.to_nanos() / 1_000_000_000
+
+    def __repr__(self) -> str:
+        return (
+            "kudu.TimeDelta()"
+            if self._nanos is None
+            else f"kudu.TimeDelta({self.to_seconds():.3f}s)"
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, TimeDelta) and self.to_nanos() == other.to_nanos()
+
+    def __lt__(self, other: TimeDelta) -> bool:
+        return self.to_nanos() < other.to_nanos()
+
+    def __hash__(self) -> int:
+        return hash(self.to_nanos())
+
+
+# -- partitions
+
+
+class Partitioning(schema_builder.Partitioning):
+    """Builder of a partitioning; every method returns the builder.
+
+    A bound is a PartialRow, a dict of range columns, or the values of the schema's first columns.
+    """
+
+    def set_range_partition_columns(self, column_names: str | Sequence[str]) -> Partitioning:
+        """Set the key columns that range partitions are over."""
+        super().set_range_partition_columns(column_names)
+        return self
+
+    def add_range_partition(
+        self,
+        lower_bound: Any = None,
+        upper_bound: Any = None,
+        lower_bound_type: str | int = "inclusive",
+        upper_bound_type: str | int = "exclusive",
+    ) -> Partitioning:
+        """Add a range; without a bound it has no end on that side."""
+        self._check_columns("a range partition")
+        kinds = _bound_type(lower_bound_type), _bound_type(upper_bound_type)
+        super().add_range_partition(lower_bound, upper_bound, *kinds)
+        return self
+
+    def add_range_partition_split(self, split_row: Any) -> Partitioning:
+        """Cut the range that `split_row` lies in at it."""
+        self._check_columns("a range partition split")
+        super().add_range_partition_split(split_row)
+        return self
+
+    def _check_columns(self, what: str) -> None:
+        if not self._range_columns:
+            raise ValueError(f"Range Partition Columns must be set before adding {what}.")
+
+    def build(self, schema: EngineSchema) -> PartitionSchema:
+        """Return the partition schema of a table. Raises KuduInvalidArgument."""
+        plain = schema_builder.Partitioning()
+        plain._hash, plain._range_columns = self._hash, self._range_columns
+        bounds = functools.partial(_bound_of, schema.columns)
+        plain._ranges = [
+            (bounds(lower), bounds(upper), lower_type, upper_type)
+            for lower, upper, lower_type, upper_type in self._ranges
+        ]
+        plain._splits = [bounds(split) for split in self._splits]
+        return plain.build(schema)
+
+
+def _bound_of(columns: Sequence[EngineColumn], given: Any) -> dict[str, Any] | None:
+    """Return a bound as a dict by column, None without one."""
+    row = given if isinstance(given, PartialRow) else PartialRow(columns, given or None)
+    return dict(row) or None
+
+
+# -- tables
+
+
+@dataclass(frozen=True)
+class TableStatistics:
+    """Size and rows of a table; -1 where there is no limit, and there never is one."""
+
+    on_disk_size: int
+    live_row_count: int
+    on_disk_size_limit: int = -1
+    live_row_count_limit: int = -1
+
+    def __repr__(self) -> str:
+        figures = ((name.replace("_", " "), value) for name, value in vars(self).items())
+        return "".join(f"{name}: {'N/A' if value < 0 else value}\n" for name, value in figures)
+
+
+@in_kudu_terms
+class Table(engine_table.Table):
+    """One table: kudu-python's methods, and those of the engine's tables."""
+
+    num_replicas = 1
+
+    def __init__(self, table: engine_table.Table, parent: Client) -> None:
+        super().__init__(engine_table.store_of(table))
+        self.parent = parent
+        self._id = table.id
+
+    @property
+    def id(self) -> str:
+        """The table's id, also after it was deleted: `Client.recall_table` takes it."""
+        return self._id
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the directory and the name: unpickling opens the table again."""
+        return _opened, (self.path.parent, self.name)
+
+    @property
+    def schema(self) -> Schema:  # type: ignore[override]
+        """The table's columns, key columns first."""
+        return Schema(self._store.newest().schema)
+
+    def __getitem__(self, key: str | int) -> Column:
+        """Return a column to compare: `table["host"] == "a"`."""
+        return Column(self, self.schema[key])
+
+    def scanner(self) -> Scanner:
+        """Return a scanner to set up, open, and read."""
+        return Scanner(self)
+
+    def scan_token_builder(self) -> ScanTokenBuilder:
+        """Return a builder of scan tokens to set up."""
+        return ScanTokenBuilder(self)
+
+    def new_insert(self, record: Any = None) -> Insert:
+        """Return an operation that adds a row."""
+        return Insert(self, record)
+
+    def new_insert_ignore(self, record: Any = None) -> InsertIgnore:
+        """Return an operation that adds a row unless its key is there."""
+        return InsertIgnore(self, record)
+
+    def new_upsert(self, record: Any = None) -> Upsert:
+        """Return an operation that adds a row, or sets the given columns of the one there."""
+        return Upsert(self, record)
+
+    def new_upsert_ignore(self, record: Any = None) -> UpsertIgnore:
+        """Return an Upsert that ignores immutable columns of a row that is there."""
+        return UpsertIgnore(self, record)
+
+    def new_update(self, record: Any = None) -> Update:
+        """Return an operation that sets the given columns of a row."""
+        return Update(self, record)
+
+    def new_update_ignore(self, record: Any = None) -> UpdateIgnore:
+        """Return an operation that sets the given columns of a row if its key is there."""
+        return UpdateIgnore(self, record)
+
+    def new_delete(self, record: Any = None) -> Delete:
+        """Return an operation that deletes the row of a key."""
+        return Delete(self, record)
+
+    def new_delete_ignore(self, record: Any = None) -> DeleteIgnore:
+        """Return an operation that deletes the row of a key if it is there."""
+        return DeleteIgnore(self, record)
+
+
+def _opened(root: Path, name: str) -> Table:
+    return Client(root).table(name)
+
+
+@in_kudu_terms
+class TableAlterer(engine_alterer.TableAlterer):
+    """Alters one table; made by `Client.new_table_alterer`."""
+
+    _table: Table
+
+    def add_column(
+        self,
+        name: str,
+        type_: object = None,
+        nullable: bool | None = None,
+        compression: str | int | None = None,
+        encoding: str | int | None = None,
+        default: Any = None,
+        mutable: bool | None = None,
+    ) -> ColumnSpec:
+        """Add a column, nullable and mutable unless said otherwise; return its spec to refine."""
+        spec = column_spec(name, type_, nullable, compression, encoding, default)
+        if mutable is not None:
+            spec.mutable(mutable)
+        self._steps.append(lambda draft: draft.add_column(spec.build()))
+        return spec
+
+    def alter_column(self, name: str, rename_to: str | None = None) -> ColumnSpec:
+        """Change a column by the spec that is returned."""
+        spec = ColumnSpec(name)
+        if rename_to:
+            spec.rename(rename_to)
+        self._alter_by(spec)
+        return spec
+
+    def add_range_partition(
+        self,
+        lower_bound: Any = None,
+        upper_bound: Any = None,
+        lower_bound_type: str | int = "inclusive",
+        upper_bound_type: str | int = "exclusive",
+    ) -> TableAlterer:
+        """Add an empty range."""
+        kinds = _bound_type(lower_bound_type), _bound_type(upper_bound_type)
+        super().add_range_partition(self._bound(lower_bound), self._bound(upper_bound), *kinds)
+        return self
+
+    def drop_range_partition(
+        self,
+        lower_bound: Any = None,
+        upper_bound: Any = None,
+        lower_bound_type: str | int = "inclusive",
+        upper_bound_type: str | int = "exclusive",
+    ) -> TableAlterer:
+        """Drop the range with exactly these bounds."""
+        kinds = _bound_type(lower_bound_type), _bound_type(upper_bound_type)
+        super().drop_range_partition(self._bound(lower_bound), self._bound(upper_bound), *kinds)
+        return self
+
+    def _bound(self, given: Any) -> dict[str, Any] | None:
+        return _bound_of(self._table._store.newest().schema.columns, given)
+
+    def set_owner(self, new_owner: str) -> TableAlterer:
+        """Name the table's owner, a text that nothing is enforced by."""
+        super().set_owner(_given_text(new_owner))
+        return self
+
+    def set_comment(self, new_comment: str) -> TableAlterer:
+        """Set the table's comment."""
+        super().set_comment(_given_text(new_comment))
+        return self
+
+    def alter(self) -> Table:
+        """Apply the steps, all or none, and return the table."""
+        return Table(super().alter(), self._table.parent)
+
+
+def _given_text(text: str) -> str:
+    if not isinstance(text, str):
+        raise TypeError(f"expected str, got {type(text).__name__}")
+    return text
+
+
+@in_kudu_terms
+class Client(engine_client.Client):
+    """The tables under one directory; made by `kudu.connect`."""
+
+    def __init__(self, root: str | os.PathLike[str], lock_timeout_seconds: float = 60.0) -> None:
+        opened = engine_client.connect(root, lock_timeout_seconds=lock_timeout_seconds)
+        super().__init__(opened.root, opened._environment)
+
+    @property
+    def is_multimaster(self) -> bool:
+        """Whether there are several masters: there is none."""
+        return False
+
+    def schema_builder(self) -> SchemaBuilder:
+        """Return a new schema builder."""
+        return SchemaBuilder()
+
+    def new_session(  # type: ignore[override]
+        self, flush_mode: str | int = "manual", timeout_ms: float | None = 5000, **options: Any
+    ) -> Session:
+        """Return a session; the options are `mutation_buffer_sz` and the like of `Session`."""
+        return Session(flush_mode, timeout_ms, **options)
+
+    def table(self, table_name: str) -> Table:
+        """Open a table. Raises KuduNotFound."""
+        try:
+            return Table(super().table(table_name), self)
+        except TableNotFoundError as error:
+            raise KuduNotFound(
+                f'the table does not exist: table_name: "{table_name}"; {error}'
+            ) from error
+
+    def create_table(  # type: ignore[override]
+        self,
+        table_name: str,
+        schema: Schema,
+        partitioning: Partitioning,
+        n_replicas: int | None = None,
+        owner: str | None = None,
+        comment: str | None = None,
+    ) -> Table:
+        """Create an empty table and return it. `n_replicas` is checked and has no effect.
+
+        Raises KuduInvalidArgument, and KuduBadStatus if there is a table of this name.
+        """
+        if not isinstance(schema, Schema) or schema.engine_schema is None:
+            raise TypeError(f"expected the Schema of a schema builder, got {schema!r}")
+        for problem in schema.misfits:
+            raise KuduInvalidArgument(problem)
+        if n_replicas is not None and n_replicas > 0 and n_replicas % 2 == 0:
+            raise KuduInvalidArgument(
+                f"illegal replication factor {n_replicas}: replication factor must be odd"
+            )
+        try:
+            created = super().create_table(
+                table_name, schema.engine_schema, partitioning, owner=owner, comment=comment
+            )
+        except TableExistsError as error:
+            there = self.table(table_name)
+            raise KuduBadStatus(
+                f"Already present: table {table_name} already exists with id {there.id}"
+            ) from error
+        return Table(created, self)
+
+    def soft_delete_table(  # type: ignore[override]
+        self, table_name: str, reserve_seconds: int | None = None
+    ) -> None:
+        """Delete a table; for `reserve_seconds`, if above 0, it can be recalled by its id."""
+        if not reserve_seconds:
+            self.delete_table(table_name)
+        elif table_name in self.list_soft_deleted_tables() and not self.table_exists(table_name):
+            raise KuduInvalidArgument(
+                f"soft_deleted table {table_name} should not be soft deleted again"
+            )
+        else:
+            super().soft_delete_table(table_name, reserve_seconds)
+
+    def delete_table(self, table_name: str, *, if_version: int | None = None) -> None:
+        """Delete a table with all its history; a soft-deleted one if there is no other."""
+        if not self.table_exists(table_name):
+            for table in super().list_soft_deleted_tables(table_name):
+                if table.name == table_name:
+                    self.recall_table(table.id)
+                    break
+        super().delete_table(table_name, if_version=if_version)
+
+    def list_soft_deleted_tables(  # type: ignore[override]
+        self, match_substring: str | None = None
+    ) -> list[str]:
+        """Return the names of the tables that can be recalled, sorted."""
+        return [table.name for table in super().list_soft_deleted_tables(match_substring or "")]
+
+    def recall_table(self, table_id: str, new_table_name: str | None = None) -> Table:
+        """Bring a soft-deleted table back, under its name or another one."""
+        return Table(super().recall_table(table_id, new_table_name or None), self)
+
+    def get_table_statistics(self, table_name: str) -> TableStatistics:
+        """Return size and row count of a table. Raises KuduNotFound."""
+        found = self.table(table_name).statistics
+        return TableStatistics(found.bytes_on_disk, found.live_row_count)
+
+    def list_tablet_servers(self) -> list[TabletServer]:
+        """Return the one place of all tablets: this directory."""
+        return [TabletServer(self.root)]
+
+    def deserialize_token_into_scanner(self, serialized_token: bytes) -> TokenScanner:
+        """Return a scanner of `ScanToken.serialize`'s bytes; only from a process that you trust."""
+        return TokenScanner(tokens.ScanToken.from_bytes(serialized_token))
+
+    def new_table_alterer(self, table: Table) -> TableAlterer:  # type: ignore[override]
+        """Return an alterer of the table."""
+        return TableAlterer(table)
