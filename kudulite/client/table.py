@@ -39,7 +39,7 @@ from kudulite.client.tokens import (
     make_change_tokens,
     make_scan_tokens,
 )
-from kudulite.errors import ColumnNotFoundError
+from kudulite.errors import ColumnNotFoundError, UsageError
 from kudulite.fs.progress import Progress
 from kudulite.model.aliases import Columns, Key, Keys, Moment, Row, Where
 from kudulite.model.condition import ColumnExpression
@@ -479,19 +479,26 @@ class Table(BatchOperations, RowOperations):
         """
         return purge_keys(self._store, KeyLookup(self._store).keys_by_tablet(keys))
 
-    def copy_to(self, path: str | os.PathLike[str], *, with_past: bool = True) -> Timestamp:
+    def copy_to(
+        self, path: str | os.PathLike[str], *, with_past: bool = True, where: Where = ()
+    ) -> Timestamp:
         """Copy the table, as it is at one moment, to another folder; return the moment.
 
         The copy is an independent table. With its past, it can be read at every moment at which
-        this one can be read. Without, it has the rows only. Writers wait briefly while the version
-        to copy is made. Raises TableExistsError, CorruptionError and StorageError.
+        this one can be read. Without, it has the rows only, or those of them that meet `where` (as
+        in `scan`). Writers wait briefly while the version to copy is made. Raises TableExistsError,
+        UsageError for a condition on a copy with its past, CorruptionError and StorageError.
         """
+        if with_past and where != ():
+            raise UsageError(
+                f"table {self.name!r}: a copy with its past has all rows; give with_past=False"
+            )
         if with_past:
             return Timestamp(copy_with_past(self._store, path_of(path)))
         hidden, target, moment = empty_copy(self._store, path_of(path))
         write = Table(hidden).new_bulk_write("insert")
         with Progress(f"copy of table {self.name!r}", self.live_row_count):
-            write.commit([write.stage(self.scan(at=moment).to_batches())])
+            write.commit([write.stage(self.scan(where=where, at=moment).to_batches())])
         move_table(hidden, target)
         return Timestamp(moment)
 

@@ -14,7 +14,13 @@ import typer
 
 import kudulite
 from kudulite.errors import KuduliteError
-from kudulite.tools import commands_look, commands_table, commands_upkeep, commands_write
+from kudulite.tools import (
+    commands_look,
+    commands_measure,
+    commands_table,
+    commands_upkeep,
+    commands_write,
+)
 
 app = typer.Typer(
     help="Inspect kudulite tables, write to them, maintain them, and back them up.",
@@ -46,6 +52,7 @@ PANELS = {
         commands_look.describe,
         commands_look.partitions,
         commands_look.layout,
+        commands_measure.schema,
         commands_table.create,
         commands_table.alter,
         commands_table.rename,
@@ -54,6 +61,7 @@ PANELS = {
     ),
     "Rows": (
         commands_look.get,
+        commands_measure.locate,
         commands_look.scan,
         commands_look.changes,
         commands_look.history,
@@ -71,6 +79,8 @@ PANELS = {
     "Maintenance": (
         commands_look.watch,
         commands_look.metrics,
+        commands_measure.sizes,
+        commands_measure.perf,
         commands_upkeep.flush,
         commands_upkeep.compact,
         commands_upkeep.maintain,

@@ -4,15 +4,17 @@
 
 A column is typed as `name:type`, with `!` at the end if it is NOT NULL: `host:string! load:double`.
 The steps of one `alter` are one new version. They apply in this order: columns are dropped,
-renamed, added, then get their defaults, so a default names a column as it is called afterwards.
+renamed, added, then get their defaults and storage, so these name a column as it is called
+afterwards; ranges are dropped, then added.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -21,6 +23,7 @@ from kudulite.errors import OptionError
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.table.folder import path_of
 from kudulite.table.history import ancient_history_mark
+from kudulite.tools.commands_measure import read_definition
 from kudulite.tools.commands_write import (
     HashPartitions,
     RangePartitions,
@@ -42,6 +45,14 @@ _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 Owner = Annotated[str | None, typer.Option(help="The name of an owner; not enforced.")]
 Comment = Annotated[str | None, typer.Option(help="A text about the table.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=VALUE", help="Of a column; for files that are written later."),
+]
+Ranges = Annotated[
+    list[str] | None,
+    typer.Option(metavar="JSON", help="A range as [lower, upper]; null is unbounded."),
+]
 TagName = Annotated[str, typer.Argument(metavar="NAME", help="The name of the tag.")]
 
 
@@ -59,29 +70,43 @@ def create(
             metavar="FILE", exists=True, dir_okay=False, help="Take the columns of a data file."
         ),
     ] = None,
+    definition: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", exists=True, dir_okay=False, help="JSON that `schema` has printed."
+        ),
+    ] = None,
     hash_partitions: HashPartitions = None,
     range_partitions: RangePartitions = None,
     owner: Owner = None,
     comment: Comment = None,
     as_json: AsJson = False,
 ) -> None:
-    """Create an empty table with the columns given, or those of a CSV, JSON or Parquet file."""
+    """Create an empty table with the columns given, those of a data file, or by a definition."""
     key = names_of(primary_key or None) or []
-    if not key or bool(columns) == (like is not None):
+    ways = [bool(columns), like is not None, definition is not None]
+    if ways.count(True) != 1 or bool(key) == (definition is not None):
         raise OptionError(
-            "create needs --primary-key, and either columns as NAME:TYPE or --like FILE"
+            "create needs --primary-key, and either columns as NAME:TYPE or --like FILE; or only"
+            " --definition FILE, which has a key"
         )
-    schema = _schema(columns or [], key) if like is None else schema_of_files([like], None)
+    options: dict[str, Any] = {
+        "hash_partitions": hash_partitions_of(hash_partitions),
+        "range_partitions": range_partitions_of(range_partitions),
+        "owner": owner,
+        "comment": comment,
+    }
+    schema: Any = None
+    if definition is not None:
+        schema, defined = read_definition(definition)
+        options = defined | {name: given for name, given in options.items() if given is not None}
+    elif like is not None:
+        schema, options["primary_key"] = schema_of_files([like], None), key
+    else:
+        schema = _schema(columns or [], key)
     place = path_of(path)
-    made = kudulite.connect(place.parent, background_maintenance=False).create_table(
-        place.name,
-        schema,
-        primary_key=None if like is None else key,
-        hash_partitions=hash_partitions_of(hash_partitions),
-        range_partitions=range_partitions_of(range_partitions),
-        owner=owner,
-        comment=comment,
-    )
+    client = kudulite.connect(place.parent, background_maintenance=False)
+    made = client.create_table(place.name, schema, **options)
     if as_json:
         print_json({"path": str(made.path), "id": made.id, "tablets": made.tablet_count})
     else:
@@ -108,16 +133,53 @@ def alter(
     remove_default: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Inserts then set NULL.")
     ] = None,
+    set_encoding: Settings = None,
+    set_compression: Settings = None,
+    set_column_comment: Settings = None,
+    drop_range: Ranges = None,
+    add_range: Ranges = None,
     owner: Owner = None,
     comment: Comment = None,
     as_json: AsJson = False,
 ) -> None:
-    """Drop, rename and add columns, change defaults, owner and comment, in one new version.
+    """Drop, rename, add and change columns and ranges, owner and comment, in one new version.
 
-    Each option for columns may be given several times. An empty comment removes it.
+    Each option for columns and ranges may be given several times. An empty comment removes it.
     """
     table = kudulite.open_table(path)
     alterer = _client_of(table).new_table_alterer(table)
+    added = _alter_columns(alterer, table, drop_column, rename_column, add_column, set_default)
+    for name in remove_default or []:
+        alterer.alter_column(name).remove_default()
+    changes = {"encoding": set_encoding, "compression": set_compression}
+    for option, texts in (changes | {"comment": set_column_comment}).items():
+        for text in texts or []:
+            name, value = _parts(text, "=", f"the {option} in", "NAME=VALUE")
+            getattr(added.get(name) or alterer.alter_column(name), option)(value)
+    for text in drop_range or []:
+        alterer.drop_range_partition(*_bounds(text))
+    for text in add_range or []:
+        alterer.add_range_partition(*_bounds(text))
+    if owner is not None:
+        alterer.set_owner(owner)
+    if comment is not None:
+        alterer.set_comment(comment)
+    altered = alterer.alter()
+    if as_json:
+        print_json({"path": str(altered.path), "version": altered.version})
+    else:
+        print(f"version {altered.version}: {', '.join(map(repr, altered.schema.columns))}")
+
+
+def _alter_columns(
+    alterer: kudulite.TableAlterer,
+    table: kudulite.Table,
+    drop_column: list[str] | None,
+    rename_column: list[str] | None,
+    add_column: list[str] | None,
+    set_default: list[str] | None,
+) -> dict[str, kudulite.ColumnSpec]:
+    """Give the steps for columns to the alterer; return the specs of columns that are added."""
     names = {name: table.schema.column(name).type for name in table.schema.names}
     for name in drop_column or []:
         alterer.drop_column(name)
@@ -138,17 +200,7 @@ def alter(
             raise OptionError(f"--set-default: no column {name!r}; columns: {', '.join(names)}")
         default = value_of_text(name, names[name], value)
         (added.get(name) or alterer.alter_column(name)).default(default)
-    for name in remove_default or []:
-        alterer.alter_column(name).remove_default()
-    if owner is not None:
-        alterer.set_owner(owner)
-    if comment is not None:
-        alterer.set_comment(comment)
-    altered = alterer.alter()
-    if as_json:
-        print_json({"path": str(altered.path), "version": altered.version})
-    else:
-        print(f"version {altered.version}: {', '.join(map(repr, altered.schema.columns))}")
+    return added
 
 
 def rename(
@@ -319,6 +371,17 @@ def _parts(text: str, mark: str, what: str, form: str) -> tuple[str, str]:
     if not found or not name or (not rest and mark == ":"):
         raise OptionError(f"{what} {text!r}: expected {form}")
     return name, rest
+
+
+def _bounds(text: str) -> list[Any]:
+    """Return the two bounds in a JSON text; a list is the values of several columns."""
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise OptionError(f"range {text!r} is not JSON: {error}") from None
+    if not isinstance(found, list) or len(found) != 2:
+        raise OptionError(f"range {text!r}: expected [lower, upper], as in '[0, 10]'")
+    return found
 
 
 def _seconds(text: str) -> int:

@@ -5,6 +5,7 @@ The latter are backup, backups, restore and copy.
 
 from __future__ import annotations
 
+import enum
 import sys
 from collections import Counter
 from dataclasses import asdict
@@ -14,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 import kudulite
-from kudulite.errors import UsageError
+from kudulite.errors import OptionError, UsageError
 from kudulite.fs.progress import Progress, byte_text
 from kudulite.table.folder import path_of
 from kudulite.table.garbage_collection import GRACE_SECONDS
@@ -25,13 +26,23 @@ from kudulite.tools.doctor import diagnose
 from kudulite.tools.output import (
     AsJson,
     BackupSetPath,
+    ColumnNames,
     TablePath,
     is_table,
+    names_of,
     print_json,
     print_rows,
 )
 
 Budget = Annotated[int | None, typer.Option(help="The most megabytes of files to rewrite.", min=0)]
+
+
+class WriteType(enum.StrEnum):
+    """How copied rows are written to a table that exists."""
+
+    INSERT = "insert"
+    UPSERT = "upsert"
+
 
 _WORDS = {
     "CollectHistory": "dropping history",
@@ -244,15 +255,35 @@ def copy(
     path: TablePath,
     target: Annotated[str, typer.Argument(metavar="TARGET", help="The folder of the copy.")],
     present: Annotated[bool, typer.Option(help="Only the present rows, without the past.")] = False,
+    where: Annotated[
+        str | None, typer.Option(help="Only the present rows that meet a condition, as in `scan`.")
+    ] = None,
+    write: Annotated[
+        WriteType | None, typer.Option(help="Write the rows to the table at TARGET, which exists.")
+    ] = None,
+    columns: ColumnNames = None,
+    at: Annotated[str | None, typer.Option(help="With --write: the rows of a moment.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Copy a table as of one moment, with its whole past or only the present rows."""
+    """Copy a table as of one moment, with its whole past or only present rows, or into another.
+
+    With --write the rows are one commit of the other table, of --columns if they are given.
+    """
     table = kudulite.open_table(path)
-    moment = table.copy_to(target, with_past=not present)
+    condition: Any = () if where is None else where
+    if write is not None:
+        rows = table.scan(names_of(columns), condition, at=at).to_reader()
+        other = kudulite.open_table(target)
+        print_result(other.insert(rows) if write == "insert" else other.upsert(rows), as_json)
+        return
+    if columns is not None or at is not None:
+        raise OptionError("copy --columns and --at are for --write, into a table that exists")
+    is_present = present or where is not None
+    moment = table.copy_to(target, with_past=not is_present, where=condition)
     if as_json:
-        print_json({"path": target, "moment": moment, "with_past": not present})
+        print_json({"path": target, "moment": moment, "with_past": not is_present})
     else:
-        past = "without its past" if present else "with its past"
+        past = "without its past" if is_present else "with its past"
         print(f"{target}: {table.name} as of {moment}, {past}")
 
 

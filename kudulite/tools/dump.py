@@ -3,7 +3,7 @@
     a table's folder       the newest manifest            redo-….arrow, undo-….arrow   its changes
     0…7.json               a version                      key-….arrow                  encoded keys
     superblock-….json      a tablet's rowsets             bloom-….bin                  its size
-    rowset/<id>/           its entry in the superblock    wal/0…3.log                  its records
+    rowset/<id>/           its entry in the superblock    wal/  wal/0…3.log     its records
     base-….parquet         columns, row groups, rows      lock                     safe timestamp
     tombstone-….arrow      keys deleted by ordered writes
 
@@ -14,6 +14,7 @@ file that cannot be read has the reason as its `problem`. Nothing is changed.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,7 @@ from kudulite.table.folder import MANIFEST_FOLDER
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.tablet import LOCK_NAME
 from kudulite.wal.log import SEGMENT_HEADER_BYTES, WalPosition, read_wal
+from kudulite.wal.record_format import Record
 from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
 
 _DELTA_OPS = {OP_UPDATE: "UPDATE", OP_DELETE: "DELETE", OP_REINSERT: "REINSERT"}
@@ -72,6 +74,8 @@ def dump(store: TableStore, path: Path, limit: int) -> Dump:
         return Dump(_lock(path), [])
     if path.parent.name == "wal":
         return _log(store, path, limit)
+    if name == "wal" and path.is_dir():
+        return _segments(store, path)
     if path.is_dir() and path.parent.name == "rowset":
         meta = _meta_of(store, path)
         return Dump({} if meta is None else meta.to_json(), [])
@@ -243,9 +247,29 @@ def _log(store: TableStore, path: Path, limit: int) -> Dump:
         "end": tail.end.to_json(),
         "record_count": len(tail.records),
         "row_count": sum(record.row_count for record in tail.records),
+        "operations": _operation_counts(tail.records),
         "timestamps": [r.timestamp for r in (tail.records[:1] + tail.records[-1:])],
     }
     return Dump(about, rows)
+
+
+def _operation_counts(records: Sequence[Record]) -> dict[str, int]:
+    counts = sum((np.bincount(record.ops, minlength=8) for record in records), np.zeros(8, int))
+    return {name: int(counts[op]) for op, name in _CHANGES.items()}
+
+
+def _segments(store: TableStore, folder: Path) -> Dump:
+    """Return the counts of each segment of a log, and of all together."""
+    rows = []
+    for path in sorted(folder.glob("*.log")):
+        found = _log(store, path, 0).about
+        counts = {name: found[name] for name in ("length", "record_count", "row_count")}
+        times = [*found["timestamps"], None, None]
+        ends = {"first": times[0], "last": times[1] or times[0]}
+        rows.append({"segment": int(path.stem), **counts, **found["operations"], **ends})
+    names = ("length", "record_count", "row_count", *_CHANGES.values())
+    totals = {name: sum(row[name] for row in rows) for name in names}
+    return Dump({"kind": "wal", "segments": len(rows), **totals}, rows)
 
 
 _CHANGES = {CHANGE_INSERT: "INSERT", CHANGE_UPDATE: "UPDATE", CHANGE_DELETE: "DELETE"}

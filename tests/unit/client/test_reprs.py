@@ -94,7 +94,9 @@ def jobs_of(table: kudu.Table, folder: Path) -> list[Any]:
         objects.append(job.finish())
     with begin_restore(folder / "backups", folder / "root" / "r") as restore:
         objects += [restore, *restore.steps()]
-    return objects
+    client = kudu.connect(folder / "other")
+    client.create_table("t", table.schema)
+    return [*objects, client.soft_delete_table("t", 60), kudu.RangePartition(0, 10)]
 
 
 def test_every_public_object_has_a_readable_repr(tmp_path: Path):

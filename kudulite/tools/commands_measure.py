@@ -1,0 +1,378 @@
+"""Commands that measure a table, and one for its definition: sizes, perf, locate, schema.
+
+    sizes     what each column takes on disk, with its range of values, from the files' metadata
+    perf      how long reading each tablet takes
+    locate    the tablet of a primary key, whether or not there is such a row
+    schema    columns, key and partitioning as JSON in the form of `kudu table create`, which
+              `create --definition` takes
+
+**Source**: Kudu tools/tool.proto, CreateTablePB, for the form of a definition.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import pyarrow.parquet as pq
+import typer
+
+import kudulite
+from kudulite.errors import OptionError
+from kudulite.fs.progress import Progress, byte_text
+from kudulite.model.schema import FIELD_ID_KEY, Column, Schema
+from kudulite.model.types import ColumnType, parse_type
+from kudulite.model.values import value_from_json, value_to_json
+from kudulite.rowset.rowset import RowSetMeta
+from kudulite.table.partition import Bound, PartitionSchema
+from kudulite.table.table_store import TableStore
+from kudulite.tools.output import (
+    AsJson,
+    ColumnNames,
+    TablePath,
+    key_of_text,
+    names_of,
+    open_store,
+    print_fields,
+    print_json,
+    print_rows,
+)
+
+# Kudu's names of encodings and compressions. It has no zstd: its tool refuses that one.
+ENCODINGS = {
+    "auto": "AUTO_ENCODING",
+    "plain": "PLAIN_ENCODING",
+    "prefix": "PREFIX_ENCODING",
+    "rle": "RLE",
+    "dict": "DICT_ENCODING",
+    "bitshuffle": "BIT_SHUFFLE",
+}
+COMPRESSIONS = {
+    "default": "DEFAULT_COMPRESSION",
+    "none": "NO_COMPRESSION",
+    "snappy": "SNAPPY",
+    "lz4": "LZ4",
+    "gzip": "ZLIB",
+    "zstd": "ZSTD",
+}
+
+
+# -- sizes
+
+
+def sizes(path: TablePath, as_json: AsJson = False) -> None:
+    """Show what each column takes on disk, its nulls and its range, and what else takes room.
+
+    Of base data, from its metadata: updates that are not compacted yet are delta files.
+    """
+    store = open_store(path)
+    with Progress(f"reading the metadata of {path}"):
+        columns = list(_column_sizes(store))
+        others = _other_sizes(store)
+    if as_json:
+        print_json({"columns": columns, "other_bytes": others})
+        return
+    shown = [
+        {**column, "bytes": byte_text(column["bytes"]), "plain": byte_text(column["plain"])}
+        for column in columns
+    ]
+    if shown:
+        print_rows(list(shown[0]), [[*column.values()] for column in shown])
+        print()
+    print_fields({name.replace("_", " "): byte_text(size) for name, size in others.items()})
+
+
+def _column_sizes(store: TableStore) -> Iterator[dict[str, Any]]:
+    """Yield the figures of each column; `plain` are its bytes before compression."""
+    schema = store.newest().schema
+    figures: dict[int, dict[str, Any]] = {
+        column.id: {"bytes": 0, "plain": 0, "values": 0, "nulls": 0, "ends": []}
+        for column in schema.columns
+    }
+    for folder, meta in _rowsets(store):
+        for base in meta.base:
+            with pq.ParquetFile(folder / base.ref.name) as file:
+                _add_file(figures, file)
+    for column in schema.columns:
+        found = figures[column.id]
+        low, high = _range(found.pop("ends"))
+        yield {
+            "column": column.name,
+            "type": str(column.type),
+            "encoding": column.encoding,
+            "compression": column.compression,
+            **found,
+            "min": low,
+            "max": high,
+        }
+
+
+def _rowsets(store: TableStore) -> Iterator[tuple[Path, RowSetMeta]]:
+    """Yield the folder of each rowset of the newest version that has rows of now."""
+    for entry in store.newest().tablets:
+        for meta in store.tablet(entry).superblock.rowsets:
+            if meta.delete_timestamp is None:
+                yield store.tablet_folder(entry.id) / "rowset" / meta.id, meta
+
+
+def _add_file(figures: dict[int, dict[str, Any]], file: pq.ParquetFile) -> None:
+    """Add the column chunks of a file of base data; an array is one chunk of its elements."""
+    ids = [int((field.metadata or {}).get(FIELD_ID_KEY, b"-1")) for field in file.schema_arrow]
+    for number in range(file.metadata.num_row_groups):
+        group = file.metadata.row_group(number)
+        for place, column_id in enumerate(ids):
+            found, chunk = figures.get(column_id), group.column(place)
+            if found is None:  # of a column that was dropped
+                continue
+            found["bytes"] += chunk.total_compressed_size
+            found["plain"] += chunk.total_uncompressed_size
+            found["values"] += chunk.num_values
+            statistics = chunk.statistics
+            if statistics is not None and statistics.has_null_count:
+                found["nulls"] += statistics.null_count
+            if statistics is not None and statistics.has_min_max:
+                found["ends"] += [statistics.min, statistics.max]
+
+
+def _range(ends: list[Any]) -> tuple[str, str]:
+    if not ends:
+        return "", ""
+    return tuple(_shown(end) for end in (min(ends), max(ends)))  # type: ignore[return-value]
+
+
+def _shown(end: Any) -> str:
+    if isinstance(end, float):
+        end += 0.0  # Parquet has -0.0 for a least value of 0.0
+    text = repr(end) if isinstance(end, bytes) else str(end)
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def _other_sizes(store: TableStore) -> dict[str, int]:
+    """Return the bytes of all that is not base data."""
+    metas = [meta for _, meta in _rowsets(store)]
+    figures = kudulite.open_table(store.folder).statistics
+    return {
+        "key_indexes": sum(meta.key_index.length for meta in metas),
+        "bloom_filters": sum(meta.bloom.length for meta in metas),
+        "redo_deltas": figures.redo_bytes,
+        "undo_deltas": figures.undo_bytes,
+        "logs": figures.log_bytes,
+        "superseded_files": figures.superseded_bytes,
+    }
+
+
+# -- perf and locate
+
+
+def perf(
+    path: TablePath,
+    columns: ColumnNames = None,
+    where: Annotated[str | None, typer.Option(help="A condition, as in `scan`.")] = None,
+    ordered: Annotated[bool, typer.Option(help="In the order of the key.")] = False,
+    repeat: Annotated[int, typer.Option(help="Read everything so many times.", min=1)] = 1,
+    as_json: AsJson = False,
+) -> None:
+    """Read each tablet, and show how many rows and bytes it gave and how long that took."""
+    table = kudulite.open_table(path)
+    condition: Any = () if where is None else where
+    found = []
+    for run in range(1, repeat + 1):
+        for token in table.scan_tokens(names_of(columns), condition, ordered=ordered):
+            begin = time.perf_counter()
+            row_count = byte_count = 0
+            for batch in token.open():
+                row_count, byte_count = row_count + batch.num_rows, byte_count + batch.nbytes
+            seconds = time.perf_counter() - begin
+            found.append(
+                {
+                    "run": run,
+                    "tablet": token.tablet_id,
+                    "rows": row_count,
+                    "bytes": byte_count,
+                    "seconds": round(seconds, 6),
+                    "rows_per_second": round(row_count / seconds),
+                }
+            )
+    if as_json:
+        print_json(found)
+    elif found:
+        print_rows(list(found[0]), [[*piece.values()] for piece in found], thousands=True)
+    else:
+        print("no tablet has rows")
+
+
+def locate(
+    path: TablePath,
+    key: Annotated[list[str], typer.Argument(help="The primary key, column by column.")],
+    as_json: AsJson = False,
+) -> None:
+    """Print the tablet that a primary key belongs to, and whether it has such a row."""
+    table, manifest = kudulite.open_table(path), open_store(path).newest()
+    values = key_of_text(manifest.schema.key_columns, key)
+    (number,) = table.tablet_index([values]).to_pylist()
+    if number < 0:
+        raise OptionError(f"table {table.name!r}: no range partition covers the key {values!r}")
+    entry = manifest.placed_tablets[number]
+    found = {
+        "tablet": entry.id,
+        "place": manifest.partition.describe(entry.partition),
+        "has_row": table.get(values) is not None,
+    }
+    if as_json:
+        print_json(found)
+    else:
+        print_fields(found)
+
+
+# -- definitions
+
+
+def schema(path: TablePath) -> None:
+    """Print the definition of a table as JSON, in the form that `kudu table create` takes."""
+    table = kudulite.open_table(path)
+    print(json.dumps(definition_of(table), indent=2))
+
+
+def definition_of(table: kudulite.Table) -> dict[str, Any]:
+    """Return columns, key and partitioning of a table as Kudu's tool writes them."""
+    found, partition = table.schema, table.partition_schema
+    columns = {name: found.column(name) for name in partition.range_columns}
+    definition: dict[str, Any] = {
+        "table_name": table.name,
+        "schema": {
+            "columns": [_column_form(column) for column in found.columns],
+            "key_column_names": found.key_names,
+        },
+        "partition": {
+            "hash_partitions": [
+                {"columns": list(each.columns), "num_buckets": each.bucket_count, "seed": each.seed}
+                for each in partition.hash_dimensions
+            ],
+            "range_partition": {
+                "columns": list(columns),
+                "range_bounds": _bounds_form(partition, columns),
+            },
+        },
+        "num_replicas": 1,
+    }
+    texts = {"owner": table.owner, "comment": table.comment}
+    return definition | {name: text for name, text in texts.items() if text}
+
+
+def _column_form(column: Column) -> dict[str, Any]:
+    kind = column.type
+    form: dict[str, Any] = {
+        "column_name": column.name,
+        "column_type": str(kind).upper() if kind.is_array else kind.name.upper(),
+        "is_nullable": column.nullable,
+        "encoding": ENCODINGS[column.encoding],
+        "compression": COMPRESSIONS[column.compression],
+    }
+    said = {name: getattr(kind, name) for name in ("precision", "scale", "length")}
+    if attributes := {name: value for name, value in said.items() if value is not None}:
+        form["type_attributes"] = attributes
+    if column.write_default is not None:
+        form["default_value"] = _text_of(column.write_default, kind)
+    if not column.mutable:
+        form["is_mutable"] = False  # Kudu's tool has no word for it
+    return form | ({"comment": column.comment} if column.comment else {})
+
+
+def _bounds_form(partition: PartitionSchema, columns: Mapping[str, Column]) -> list[dict[str, Any]]:
+    """Return the ranges; a table without range columns, or with one range for all, has none."""
+    forms = []
+    for each in partition.ranges:
+        ends = (("lower_bound", "INCLUSIVE", each.lower), ("upper_bound", "EXCLUSIVE", each.upper))
+        form = {
+            name: {"bound_type": kind, "bound_values": _texts(bound, columns)}
+            for name, kind, bound in ends
+            if bound is not None
+        }
+        if form:
+            forms.append(form)
+    return forms
+
+
+def _texts(bound: Bound, columns: Mapping[str, Column]) -> list[str]:
+    pairs = zip(bound, columns.values(), strict=False)
+    return [_text_of(value, column.type) for value, column in pairs]
+
+
+def _text_of(value: Any, column_type: ColumnType) -> str:
+    """Return a value as text: moments are microseconds, bytes are hexadecimal."""
+    stored = value_to_json(value, column_type)
+    return str(stored).lower() if isinstance(stored, bool) else str(stored)
+
+
+def _value_of(text: str, column_type: ColumnType, column: str) -> Any:
+    is_truth = column_type.name == "bool" and text in ("true", "false")
+    return value_from_json(text == "true" if is_truth else text, column_type, column)
+
+
+def read_definition(path: Path) -> tuple[Schema, dict[str, Any]]:
+    """Return the schema of a file with a definition, and the partitions as `create_table` takes
+    them. Raises OptionError for a file that is none, SchemaError.
+    """
+    try:
+        form = json.loads(path.read_text())
+        columns, key = form["schema"]["columns"], form["schema"]["key_column_names"]
+        builder = kudulite.schema_builder()
+        for each in columns:
+            _add_column(builder, each)
+        found = builder.set_primary_keys(key).build()
+        partition = form.get("partition", {})
+        ranges = partition.get("range_partition", {})
+        names = ranges.get("columns", [])
+        keyed = [found.column(name) for name in names]
+        bounds = [_bounds_of(each, keyed) for each in ranges.get("range_bounds", [])]
+        hashed = partition.get("hash_partitions", [])
+        options: dict[str, Any] = {
+            "hash_partitions": [(h["columns"], h["num_buckets"], h.get("seed", 0)) for h in hashed]
+        }
+        if names:
+            options["range_partitions"] = {"columns": names, "bounds": bounds}
+    except (LookupError, TypeError, AttributeError, json.JSONDecodeError) as error:
+        raise OptionError(
+            f"{path}: not the definition of a table, as `kudulite schema` prints it:"
+            f" {type(error).__name__} {error}"
+        ) from error
+    return found, options | {name: form.get(name) for name in ("owner", "comment")}
+
+
+def _add_column(builder: kudulite.SchemaBuilder, form: Mapping[str, Any]) -> None:
+    names = {text: name for name, text in (ENCODINGS | COMPRESSIONS).items()}
+    spec = builder.add_column(form["column_name"], nullable=form.get("is_nullable", True))
+    given = dict(form.get("type_attributes", {}))
+    kind = str(form["column_type"]).lower()
+    kind = {"decimal": "decimal({precision}, {scale})", "varchar": "varchar({length})"}.get(
+        kind, kind
+    )
+    column_type = parse_type(kind.format_map({"scale": 0} | given))
+    spec.type(column_type)
+    for option in ("encoding", "compression"):
+        if option in form:
+            getattr(spec, option)(names.get(form[option], form[option]))
+    if "default_value" in form:
+        spec.default(_value_of(form["default_value"], column_type, spec.name))
+    if form.get("comment"):
+        spec.comment(form["comment"])
+    spec.mutable(form.get("is_mutable", True))
+
+
+def _bounds_of(form: Mapping[str, Any], columns: list[Column]) -> list[Any]:
+    ends: list[Any] = []
+    for name, expected in (("lower_bound", "INCLUSIVE"), ("upper_bound", "EXCLUSIVE")):
+        end = form.get(name)
+        if end is None:
+            ends.append(None)
+            continue
+        if end.get("bound_type", expected) != expected:
+            raise OptionError(
+                f"range bound {end}: only {expected} is taken for a {name.replace('_', ' ')}"
+            )
+        pairs = zip(end["bound_values"], columns, strict=True)
+        ends.append(tuple(_value_of(text, column.type, column.name) for text, column in pairs))
+    return ends

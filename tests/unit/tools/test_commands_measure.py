@@ -1,0 +1,201 @@
+"""sizes, perf, locate and schema on the command line, and copies with filters."""
+
+import datetime
+import json
+from decimal import Decimal
+
+import pytest
+
+import kudulite as kudu
+from tests.support.command_line import error, output, value
+
+
+@pytest.fixture
+def table(tmp_path):
+    """A table of several types in four tablets, with rows on disk and in memory."""
+    builder = kudu.schema_builder()
+    builder.add_column("host", "string", nullable=False, comment="where")
+    builder.add_column("day", "date", nullable=False)
+    builder.add_column("load", "double", compression="zstd", encoding="bitshuffle")
+    builder.add_column("price", "decimal", precision=9, scale=2, default=Decimal("1.50"))
+    builder.add_column("ok", "bool", default=True, mutable=False)
+    builder.add_column("tags", kudu.array("int32"))
+    builder.add_column("code", "varchar(3)")
+    builder.set_primary_keys(["host", "day"])
+    middle = datetime.date(2020, 1, 2)
+    ranges = {"columns": ["day"], "bounds": [[None, middle], [middle, datetime.date(2021, 1, 1)]]}
+    table = kudu.connect(tmp_path / "root").create_table(
+        "t", builder.build(), hash_partitions=[(["host"], 2, 7)], range_partitions=ranges,
+        owner="ann", comment="loads",
+    )  # fmt: skip
+    days = [datetime.date(2020, 1, 1), middle]
+    table.insert([{"host": f"h{i}", "day": days[i % 2], "load": float(i)} for i in range(100)])
+    table.flush()
+    session = kudu.connect(tmp_path / "root").new_session()
+    session.apply(table.new_update({"host": "h0", "day": days[0], "load": None}))
+    session.apply(table.new_insert(("new", days[1], 5.0)))
+    session.apply(table.new_delete(("h1", days[1])))
+    session.flush()
+    return table
+
+
+def test_sizes_are_those_of_the_column_chunks(table):
+    """With nulls and the range of values; what is not base data is listed beside it."""
+    found = value("sizes", table.path)
+    by_name = {column["column"]: column for column in found["columns"]}
+    assert list(by_name) == table.schema.names
+    load = by_name["load"]
+    assert (load["values"], load["nulls"], load["min"], load["max"]) == (100, 0, "0.0", "99.0")
+    assert (load["encoding"], load["compression"]) == ("bitshuffle", "zstd")
+    assert by_name["code"]["nulls"] == 100
+    assert (by_name["host"]["min"], by_name["day"]["max"]) == ("h0", "2020-01-02")
+    assert all(column["bytes"] > 0 for column in found["columns"])
+    assert found["other_bytes"]["key_indexes"] > 0
+    assert found["other_bytes"]["logs"] > 0
+    base = sum(column["bytes"] for column in found["columns"])
+    assert base < sum(file.stat().st_size for file in table.path.rglob("base-*.parquet"))
+    assert "bloom filters" in output("sizes", table.path)
+
+
+def test_sizes_leave_out_a_dropped_column(table):
+    """Its chunks are in the files until they are compacted."""
+    alterer = kudu.connect(table.path.parent).new_table_alterer(table)
+    alterer.drop_column("load")
+    alterer.add_column("late", "int64")
+    alterer.alter()
+    found = {column["column"]: column for column in value("sizes", table.path)["columns"]}
+    assert "load" not in found
+    assert (found["late"]["bytes"], found["late"]["min"]) == (0, "")
+
+
+def test_perf_reads_each_tablet(table, tmp_path):
+    """As often as it is asked to; the rows of all tablets are those of a scan."""
+    found = value("perf", table.path, "--repeat", "2", "--columns", "load")
+    assert {piece["tablet"] for piece in found} == set(table.tablet_ids)
+    assert [sum(p["rows"] for p in found if p["run"] == run) for run in (1, 2)] == [100, 100]
+    assert all(piece["seconds"] > 0 and piece["bytes"] > 0 for piece in found)
+    some = value("perf", table.path, "--where", "load >= 90", "--ordered")
+    assert sum(piece["rows"] for piece in some) == table.scan(where="load >= 90").count()
+    assert "rows_per_second" in output("perf", table.path)
+    kudu.connect(tmp_path / "root").create_table("e", table.schema)
+    assert output("perf", tmp_path / "root" / "e") == "no tablet has rows\n"
+
+
+def test_locate_finds_the_tablet_of_a_key(table):
+    """Also where there is no such row; a key of no range is an error."""
+    found = value("locate", table.path, "h0", "2020-01-01")
+    number = table.tablet_index([("h0", datetime.date(2020, 1, 1))]).to_pylist()[0]
+    place = value("partitions", table.path)[number]
+    assert found == {"tablet": place["id"], "place": place["place"], "has_row": True}
+    assert value("locate", table.path, "h0", "2020-01-02")["has_row"] is False
+    assert "no range partition covers the key" in error("locate", table.path, "h0", "2021-01-01")
+
+
+def test_a_definition_is_that_of_the_tool_of_kudu(table):
+    """Names of types, encodings and compressions are Kudu's; bounds are text."""
+    found = json.loads(output("schema", table.path))
+    assert (found["table_name"], found["owner"], found["comment"]) == ("t", "ann", "loads")
+    assert found["schema"]["key_column_names"] == ["host", "day"]
+    by_name = {column["column_name"]: column for column in found["schema"]["columns"]}
+    assert by_name["host"] == {
+        "column_name": "host",
+        "column_type": "STRING",
+        "is_nullable": False,
+        "encoding": "AUTO_ENCODING",
+        "compression": "DEFAULT_COMPRESSION",
+        "comment": "where",
+    }
+    assert by_name["price"]["type_attributes"] == {"precision": 9, "scale": 2}
+    assert (by_name["price"]["default_value"], by_name["ok"]["default_value"]) == ("1.50", "true")
+    assert (by_name["load"]["encoding"], by_name["load"]["compression"]) == ("BIT_SHUFFLE", "ZSTD")
+    partition = found["partition"]
+    assert partition["hash_partitions"] == [{"columns": ["host"], "num_buckets": 2, "seed": 7}]
+    assert partition["range_partition"]["range_bounds"] == [
+        {"upper_bound": {"bound_type": "EXCLUSIVE", "bound_values": ["2020-01-02"]}},
+        {
+            "lower_bound": {"bound_type": "INCLUSIVE", "bound_values": ["2020-01-02"]},
+            "upper_bound": {"bound_type": "EXCLUSIVE", "bound_values": ["2021-01-01"]},
+        },
+    ]
+
+
+def test_a_table_is_created_by_its_definition(table, tmp_path):
+    """It has the same columns, key, partitions, owner and comment; options replace the last two."""
+    file = tmp_path / "t.json"
+    file.write_text(output("schema", table.path))
+    output("create", tmp_path / "root" / "again", "--definition", file, "--owner", "bob")
+    again = kudu.open_table(tmp_path / "root" / "again")
+    assert again.schema.equals(table.schema)
+    assert again.partition_schema.describe_all() == table.partition_schema.describe_all()
+    assert (again.owner, again.comment) == ("bob", "loads")
+    for wrong in ("[]", "{}", '{"schema": {"columns": [{}], "key_column_names": []}}', "x"):
+        file.write_text(wrong)
+        assert "not the definition of a table" in error(
+            "create", tmp_path / "root" / "w", "--definition", file
+        )
+    assert "create needs --primary-key" in error("create", tmp_path / "w")
+
+
+def test_a_copy_holds_the_rows_that_meet_a_condition(table, tmp_path):
+    """It is another table, without a past; a copy with its past has all rows."""
+    found = value("copy", table.path, tmp_path / "c", "--where", "load < 10")
+    copied = kudu.open_table(tmp_path / "c")
+    assert found["with_past"] is False
+    assert (
+        copied.scan(ordered=True)
+        .to_arrow()
+        .equals(table.scan(where="load < 10", ordered=True).to_arrow())
+    )
+    with pytest.raises(kudu.errors.UsageError, match="a copy with its past has all rows"):
+        table.copy_to(tmp_path / "d", where="load < 10")
+    assert not (tmp_path / "d").exists()
+
+
+def test_rows_are_copied_into_another_table(table, tmp_path):
+    """Inserted or upserted in one commit, of some columns, as of a moment."""
+    target = kudu.connect(tmp_path / "root").create_table("o", table.schema)
+    before = table.current_timestamp()
+    table.delete(where="load = 50")
+    found = value(
+        "copy", table.path, target.path, "--write", "insert", "--where", "load >= 50 AND load < 53",
+        "--columns", "host,day,load", "--at", str(before),
+    )  # fmt: skip
+    assert found["inserted"] == target.live_row_count == 3
+    again = value("copy", table.path, target.path, "--write", "upsert", "--where", "load < 3")
+    assert (again["inserted"], again["updated"]) == (1, 0)
+    assert "already present" in error("copy", table.path, target.path, "--write", "insert")
+    assert "--columns and --at are for --write" in error(
+        "copy", table.path, tmp_path / "x", "--columns", "host"
+    )
+
+
+def test_a_log_is_dumped_with_its_counts(table):
+    """Of each segment and of all; a segment has the counts of its own records."""
+    counts = {"INSERT": 0, "UPDATE": 0, "DELETE": 0}
+    for log in table.path.rglob("wal"):
+        found = value("dump", log)
+        (about, rows) = found["about"], found["rows"]
+        assert about["segments"] == len(rows) == len(list(log.glob("*.log")))
+        assert about["row_count"] == sum(row["row_count"] for row in rows)
+        for name in counts:
+            counts[name] += about[name]
+    assert counts == {"INSERT": 1, "UPDATE": 1, "DELETE": 1}
+
+
+def test_storage_and_ranges_are_altered(table):
+    """In one version; a range that is dropped takes its rows along."""
+    found = value(
+        "alter", table.path, "--set-encoding", "load=plain", "--set-compression", "host=lz4",
+        "--set-column-comment", "day=of the year", "--add-column", "n:int64",
+        "--set-encoding", "n=rle", "--drop-range", '[null, "2020-01-02"]',
+        "--add-range", '[null, "2019-01-01"]',
+    )  # fmt: skip
+    assert found["version"] == table.version
+    assert [(c.encoding, c.compression, c.comment) for c in table.schema][:3] == [
+        ("auto", "lz4", "where"), ("auto", "default", "of the year"), ("plain", "zstd", ""),
+    ]  # fmt: skip
+    assert table.schema["n"].encoding == "rle"
+    assert table.scan(where="day < '2020-01-02'").count() == 0
+    assert table.partition_schema.describe_all()[1] == "day: [-∞, 2019-01-01)"
+    assert "expected [lower, upper]" in error("alter", table.path, "--add-range", "[1]")
+    assert "is not JSON" in error("alter", table.path, "--drop-range", "1, 2")
