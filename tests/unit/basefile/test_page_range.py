@@ -127,6 +127,29 @@ def small_file(folder):
     return write(folder, table, columns), columns, table
 
 
+@pytest.mark.parametrize("is_short", [True, False])
+def test_a_value_that_has_changed_on_disk_is_damage(tmp_path, is_short):
+    """Nothing but the checksum of its page can tell: it is not encoded and not compressed."""
+    column = Column(
+        id=0, name="c", type=types.int64, nullable=True, encoding="plain", compression="none"
+    )
+    values = pa.array([0x1122334455667700 + number for number in range(100)])
+    with group_rows_of(100):
+        file = write(tmp_path, pa.table([values], schema=pa.schema([column.arrow_field])), [column])
+        content = file.path.read_bytes()
+        for number in (0, 30, 99):
+            at = content.index(values[number].as_py().to_bytes(8, "little"))
+            changed = bytearray(content)
+            changed[at] ^= 0x40
+            file.path.write_bytes(changed)
+            damaged = BaseDataFile(file.path, file.ref)
+            with pytest.raises(CorruptionError, match="CRC checksum verification failed"):
+                if is_short:
+                    damaged.read_rows(number, number + 1, ["c"])
+                else:
+                    damaged.read([0], ["c"])
+
+
 def test_files_without_an_offset_index_are_read_by_row_group(tmp_path, monkeypatch):
     """Files of earlier versions have none."""
     writer = pq.ParquetWriter

@@ -266,6 +266,21 @@ def test_a_lock_file_without_the_end_of_the_log_gets_one(path: Path):
     assert read_lock_file(path) == (0, (1, 64))
 
 
+@pytest.mark.parametrize("offset", range(8, 20))
+def test_a_torn_safe_timestamp_is_not_used(path: Path, offset: int):
+    """A higher one would settle moments that are still being written; 0 settles none."""
+    with TabletLock(path, 1.0) as lock:
+        lock.advance_safe_timestamp(77)
+    content = bytearray(path.read_bytes())
+    content[offset] ^= 0x11
+    path.write_bytes(content)
+    assert read_safe_timestamp(path) == 0
+    with TabletLock(path, 1.0) as lock:
+        assert lock.safe_timestamp == 0
+        lock.advance_safe_timestamp(5)
+    assert read_safe_timestamp(path) == 5
+
+
 @pytest.mark.parametrize("offset", range(220, 240))
 def test_a_torn_end_of_the_log_is_not_known(path: Path, offset: int):
     """Any flipped byte, or one that is missing; `last` is still there, and the holder mends it."""

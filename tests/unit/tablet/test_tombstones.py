@@ -276,6 +276,19 @@ def test_damaged_tombstones_are_found(table: Table, core: CoreTables):
     path.write_bytes(content)
 
 
+def test_a_tombstone_that_has_changed_on_disk_is_damage(table: Table):
+    """The value of its only delete, which no structure of the file can tell."""
+    apply(table, change("D", 1, 0x1234567))
+    (path,) = [path for path in files_below(table.path) if path.name.startswith("tombstone-")]
+    content = path.read_bytes()
+    at = content.index((0x1234567).to_bytes(4, "little"))
+    path.write_bytes(content[:at] + b"\x68" + content[at + 1 :])
+    with pytest.raises(CorruptionError, match=rf"{path.name}: CRC"):
+        apply(table, change("U", 1, 5))
+    path.write_bytes(content)
+    assert apply(table, change("U", 1, 5)).ignored == 1
+
+
 def test_a_superblock_of_format_version_2_is_read_and_written_without_deletes():
     """Version 2 had no tombstones; a table without any is still read by what knows only that."""
     block = Superblock("a", (), WAL_BEGIN)
