@@ -41,6 +41,7 @@ from typing import Any
 import pyarrow as pa
 
 import kudulite
+from kudulite.client.schema_builder import RangePartition
 from kudulite.client.table_alterer import TableAlterer
 from kudulite.errors import ConflictError, KuduliteError, RowError, StorageError, TimestampError
 from kudulite.model.hybrid_time import LOGICAL_BITS
@@ -399,7 +400,7 @@ class UpkeepSteps(HistoryState):
     def _drop_range(self, client: int, place: int) -> None:
         """Drop one of the ranges with its rows, unless it is the last one; the past stays."""
         dropped = self._keys_of(place)
-        if self.setup.layout != "ranges" or dropped <= self.model.uncovered:
+        if not self.setup.has_ranges or dropped <= self.model.uncovered:
             return
         if len(self.model.uncovered | dropped) == len(self.keys):
             return
@@ -413,11 +414,17 @@ class UpkeepSteps(HistoryState):
             self.model.commit(lambda key: timestamp)
 
     def _add_range(self, client: int, place: int) -> None:
-        """Add a range that was dropped, empty."""
+        """Add a range that was dropped, empty, maybe with other hash partitions than before."""
         added = self._keys_of(place)
-        if self.setup.layout != "ranges" or not added <= self.model.uncovered:
+        if not self.setup.has_ranges or not added <= self.model.uncovered:
             return
-        self._alterer(client).add_range_partition(*self.setup.bounds(place)).alter()
+        alterer, bounds = self._alterer(client), self.setup.bounds(place)
+        if self.setup.layout == "ranges":
+            alterer.add_range_partition(*bounds).alter()
+        else:
+            own = RangePartition(*bounds)
+            own.add_hash_partitions(self.setup.key_names, 2 + self.manifest.version % 3)
+            alterer.add_custom_range_partition(own).alter()
         self.model.uncovered = self.model.uncovered - added
         self.find_tablets()
 

@@ -68,7 +68,7 @@ WIDER = {
 _INTEGERS = {"int8": 1, "int16": 300, "int32": 100_000, "int64": 10**12}
 _EPOCH = datetime(2020, 1, 1, tzinfo=UTC)
 RANGE_COUNT = 4
-LAYOUTS = ("one", "hashed", "ranges")
+LAYOUTS = ("one", "hashed", "ranges", "hashed ranges")
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,11 @@ class Setup:
     retention: int = 3
     tick: int = 1
     group_rows: int | None = None
+
+    @property
+    def has_ranges(self) -> bool:
+        """Whether there are range partitions."""
+        return self.layout in ("ranges", "hashed ranges")
 
     @property
     def key_names(self) -> list[str]:
@@ -125,11 +130,14 @@ class Setup:
         layout: dict[str, Any] = {}
         if self.layout == "hashed":
             layout["hash_partitions"] = [(self.key_names, 3)]
-        elif self.layout == "ranges":
-            bounds = [
+        elif self.has_ranges:
+            bounds: list[list[Any]] = [
                 [None if side is None else list(side.values()) for side in self.bounds(place)]
                 for place in range(RANGE_COUNT)
             ]
+            if self.layout == "hashed ranges":
+                layout["hash_partitions"] = [(self.key_names, 2)]
+                bounds[1].append([(self.key_names[-1], 3)])
             layout["range_partitions"] = {"columns": self.key_names, "bounds": bounds}
         table = client.create_table("t", builder.build(), **layout)
         return client.new_table_alterer(table).set_history_retention(self.retention).alter()

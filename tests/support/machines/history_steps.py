@@ -91,7 +91,7 @@ def setup_of(seed: int) -> Setup:
     """A setup that a seed stands for: all layouts with both kinds of keys, few and many keys."""
     return Setup(
         keys=("int", "composite")[seed % 2],
-        layout=("one", "ranges", "one", "hashed")[seed // 2 % 4],
+        layout=("one", "ranges", "one", "hashed", "hashed ranges")[seed // 2 % 5],
         key_count=(5, 12, 8, 50, 5, 25)[seed // 3 % 6],
         retention=(3, 1, 0, 10)[seed // 5 % 4],
         tick=(1, 0, 1)[seed // 4 % 3],
@@ -106,7 +106,7 @@ class Steps:
         self.setup = setup
         self.random = random.Random(seed)
         self.operation_count = 0
-        only_ranges = () if setup.layout == "ranges" else ("drop_range", "add_range", "forget")
+        only_ranges = () if setup.has_ranges else ("drop_range", "add_range", "forget")
         weights = {name: w for name, w in WEIGHTS.items() if name not in only_ranges}
         self._weight, self._names = weights, list(weights)
         self._inside = [name for name in INSIDE if name in weights]
