@@ -105,6 +105,7 @@ __all__ = [
     "PartialRow",
     "Partitioning",
     "Predicate",
+    "RangePartition",
     "Replica",
     "ScanToken",
     "ScanTokenBuilder",
@@ -196,6 +197,29 @@ class TimeDelta:
 # -- partitions
 
 
+class RangePartition(schema_builder.RangePartition):
+    """A range with hash partitions of its own, for `add_custom_range_partition`."""
+
+    def __init__(
+        self,
+        lower_bound: Any = None,
+        upper_bound: Any = None,
+        lower_bound_type: str | int = "inclusive",
+        upper_bound_type: str | int = "exclusive",
+    ) -> None:
+        kinds = _bound_type(lower_bound_type), _bound_type(upper_bound_type)
+        super().__init__(lower_bound, upper_bound, *kinds)
+
+    def of_columns(self, columns: Sequence[EngineColumn]) -> schema_builder.RangePartition:
+        """Return the range with bounds as dicts of the columns of a table."""
+        lower, upper, *kinds = self.bounds
+        plain = schema_builder.RangePartition(
+            _bound_of(columns, lower), _bound_of(columns, upper), *kinds
+        )
+        plain.hash_dimensions = self.hash_dimensions
+        return plain
+
+
 class Partitioning(schema_builder.Partitioning):
     """Builder of a partitioning; every method returns the builder.
 
@@ -226,6 +250,12 @@ class Partitioning(schema_builder.Partitioning):
         super().add_range_partition_split(split_row)
         return self
 
+    def add_custom_range_partition(self, range_partition: Any) -> Partitioning:
+        """Add a range that has hash partitions of its own, a RangePartition."""
+        self._check_columns("a range partition")
+        super().add_custom_range_partition(range_partition)
+        return self
+
     def _check_columns(self, what: str) -> None:
         if not self._range_columns:
             raise ValueError(f"Range Partition Columns must be set before adding {what}.")
@@ -240,7 +270,14 @@ class Partitioning(schema_builder.Partitioning):
             for lower, upper, lower_type, upper_type in self._ranges
         ]
         plain._splits = [bounds(split) for split in self._splits]
+        plain._custom_ranges = [_custom_range(each, schema.columns) for each in self._custom_ranges]
         return plain.build(schema)
+
+
+def _custom_range(
+    given: schema_builder.RangePartition, columns: Sequence[EngineColumn]
+) -> schema_builder.RangePartition:
+    return given.of_columns(columns) if isinstance(given, RangePartition) else given
 
 
 def _bound_of(columns: Sequence[EngineColumn], given: Any) -> dict[str, Any] | None:
@@ -381,6 +418,12 @@ class TableAlterer(engine_alterer.TableAlterer):
         """Add an empty range."""
         kinds = _bound_type(lower_bound_type), _bound_type(upper_bound_type)
         super().add_range_partition(self._bound(lower_bound), self._bound(upper_bound), *kinds)
+        return self
+
+    def add_custom_range_partition(self, range_partition: Any) -> TableAlterer:
+        """Add an empty range that has hash partitions of its own, a RangePartition."""
+        columns = self._table._store.newest().schema.columns
+        super().add_custom_range_partition(_custom_range(range_partition, columns))
         return self
 
     def drop_range_partition(

@@ -27,7 +27,7 @@ from kudulite.model.schema import FIELD_ID_KEY, Column, Schema
 from kudulite.model.types import ColumnType, parse_type
 from kudulite.model.values import value_from_json, value_to_json
 from kudulite.rowset.rowset import RowSetMeta
-from kudulite.table.partition import Bound, PartitionSchema
+from kudulite.table.partition import Bound, HashDimension, RangeWithHashSchema
 from kudulite.table.table_store import TableStore
 from kudulite.tools.output import (
     AsJson,
@@ -247,13 +247,22 @@ def definition_of(table: kudulite.Table) -> dict[str, Any]:
             "key_column_names": found.key_names,
         },
         "partition": {
-            "hash_partitions": [
-                {"columns": list(each.columns), "num_buckets": each.bucket_count, "seed": each.seed}
-                for each in partition.hash_dimensions
-            ],
+            "hash_partitions": list(map(_hash_form, partition.hash_dimensions)),
             "range_partition": {
                 "columns": list(columns),
-                "range_bounds": _bounds_form(partition, columns),
+                "range_bounds": [
+                    _bounds_form(each, columns)
+                    for each in partition.ranges
+                    if each.hash_dimensions is None and each.bounds != (None, None)
+                ],
+                "custom_hash_schema_ranges": [
+                    {
+                        "range_bounds": _bounds_form(each, columns),
+                        "hash_schema": list(map(_hash_form, each.hash_dimensions)),
+                    }
+                    for each in partition.ranges
+                    if each.hash_dimensions is not None
+                ],
             },
         },
         "num_replicas": 1,
@@ -281,19 +290,22 @@ def _column_form(column: Column) -> dict[str, Any]:
     return form | ({"comment": column.comment} if column.comment else {})
 
 
-def _bounds_form(partition: PartitionSchema, columns: Mapping[str, Column]) -> list[dict[str, Any]]:
-    """Return the ranges; a table without range columns, or with one range for all, has none."""
-    forms = []
-    for each in partition.ranges:
-        ends = (("lower_bound", "INCLUSIVE", each.lower), ("upper_bound", "EXCLUSIVE", each.upper))
-        form = {
-            name: {"bound_type": kind, "bound_values": _texts(bound, columns)}
-            for name, kind, bound in ends
-            if bound is not None
-        }
-        if form:
-            forms.append(form)
-    return forms
+def _hash_form(given: HashDimension) -> dict[str, Any]:
+    return {"columns": list(given.columns), "num_buckets": given.bucket_count, "seed": given.seed}
+
+
+def _hash_entry(form: Mapping[str, Any]) -> tuple[list[str], int, int]:
+    return form["columns"], form["num_buckets"], form.get("seed", 0)
+
+
+def _bounds_form(given: RangeWithHashSchema, columns: Mapping[str, Column]) -> dict[str, Any]:
+    """Return the bounds of a range; a side without an end has none."""
+    ends = (("lower_bound", "INCLUSIVE", given.lower), ("upper_bound", "EXCLUSIVE", given.upper))
+    return {
+        name: {"bound_type": kind, "bound_values": _texts(bound, columns)}
+        for name, kind, bound in ends
+        if bound is not None
+    }
 
 
 def _texts(bound: Bound, columns: Mapping[str, Column]) -> list[str]:
@@ -328,9 +340,11 @@ def read_definition(path: Path) -> tuple[Schema, dict[str, Any]]:
         names = ranges.get("columns", [])
         keyed = [found.column(name) for name in names]
         bounds = [_bounds_of(each, keyed) for each in ranges.get("range_bounds", [])]
-        hashed = partition.get("hash_partitions", [])
+        for each in ranges.get("custom_hash_schema_ranges", []):
+            own = list(map(_hash_entry, each["hash_schema"]))
+            bounds.append([*_bounds_of(each["range_bounds"], keyed), own])
         options: dict[str, Any] = {
-            "hash_partitions": [(h["columns"], h["num_buckets"], h.get("seed", 0)) for h in hashed]
+            "hash_partitions": list(map(_hash_entry, partition.get("hash_partitions", [])))
         }
         if names:
             options["range_partitions"] = {"columns": names, "bounds": bounds}

@@ -11,7 +11,7 @@ import pytest
 
 import kudulite
 import kudulite.kudu as kudu
-from kudulite.kudu.client import Column, Partitioning, TableAlterer
+from kudulite.kudu.client import Column, Partitioning, RangePartition, TableAlterer
 from tests.support.tables.core_tables import CoreTables
 
 UTC = datetime.UTC
@@ -197,6 +197,31 @@ def test_a_table_is_partitioned_as_in_kudu_python(client: kudu.Client, partition
     table.upsert({"key": list(range(40))} if count > 1 else {"key": [0, 4]})
     found = table.scan_token_builder().build()
     assert len({token.tablet().id() for token in found}) == len(found) == count
+
+
+def test_a_range_may_have_hash_partitions_of_its_own(client: kudu.Client):
+    """At creation and in an alteration; a token is of one tablet."""
+    own = RangePartition({"key": 0}, {"key": 100}).add_hash_partitions(["key"], 5)
+    by_hash = by_key().add_hash_partitions(["key"], 2)
+    by_hash.add_range_partition(lower_bound={"key": -100}, upper_bound={"key": 0})
+    table = client.create_table(
+        "h", example_schema(client), by_hash.add_custom_range_partition(own)
+    )
+    assert table.tablet_count == 7
+    alterer = client.new_table_alterer(table)
+    more = RangePartition((100,), [200], kudu.INCLUSIVE_BOUND, "exclusive")
+    alterer.add_custom_range_partition(more.add_hash_partitions("key", 3, seed=8))
+    table = alterer.alter()
+    table.insert({"key": list(range(-100, 200))})
+    tokens = table.scan_token_builder().set_fault_tolerant().build()
+    assert len({token.tablet().id() for token in tokens}) == len(tokens) == 10
+    alterer = client.new_table_alterer(table)
+    alterer.drop_range_partition({"key": 0}, {"key": 100})
+    assert alterer.alter().tablet_count == 5
+    with pytest.raises(ValueError, match="Range Partition Columns must be set"):
+        Partitioning().add_custom_range_partition(own)
+    with pytest.raises(kudu.KuduInvalidArgument, match="expected a kudulite.RangePartition"):
+        client.new_table_alterer(table).add_custom_range_partition("range")
 
 
 def test_ranges_need_columns_and_known_bounds():

@@ -12,7 +12,7 @@ from tests.support.command_line import error, output, value
 
 @pytest.fixture
 def table(tmp_path):
-    """A table of several types in four tablets, with rows on disk and in memory."""
+    """A table of several types in five tablets, with rows on disk and in memory."""
     builder = kudu.schema_builder()
     builder.add_column("host", "string", nullable=False, comment="where")
     builder.add_column("day", "date", nullable=False)
@@ -23,7 +23,9 @@ def table(tmp_path):
     builder.add_column("code", "varchar(3)")
     builder.set_primary_keys(["host", "day"])
     middle = datetime.date(2020, 1, 2)
-    ranges = {"columns": ["day"], "bounds": [[None, middle], [middle, datetime.date(2021, 1, 1)]]}
+    own = [(["host"], 3, 5)]  # hash partitions of the second range
+    late = datetime.date(2021, 1, 1)
+    ranges = {"columns": ["day"], "bounds": [[None, middle], [middle, late, own]]}
     table = kudu.connect(tmp_path / "root").create_table(
         "t", builder.build(), hash_partitions=[(["host"], 2, 7)], range_partitions=ranges,
         owner="ann", comment="loads",
@@ -112,11 +114,15 @@ def test_a_definition_is_that_of_the_tool_of_kudu(table):
     assert partition["hash_partitions"] == [{"columns": ["host"], "num_buckets": 2, "seed": 7}]
     assert partition["range_partition"]["range_bounds"] == [
         {"upper_bound": {"bound_type": "EXCLUSIVE", "bound_values": ["2020-01-02"]}},
-        {
+    ]
+    (custom,) = partition["range_partition"]["custom_hash_schema_ranges"]
+    assert custom == {
+        "range_bounds": {
             "lower_bound": {"bound_type": "INCLUSIVE", "bound_values": ["2020-01-02"]},
             "upper_bound": {"bound_type": "EXCLUSIVE", "bound_values": ["2021-01-01"]},
         },
-    ]
+        "hash_schema": [{"columns": ["host"], "num_buckets": 3, "seed": 5}],
+    }
 
 
 def test_a_table_is_created_by_its_definition(table, tmp_path):
