@@ -101,6 +101,7 @@ class Table(BatchOperations, RowOperations):
             ("tablets", self.tablet_count),
             ("partitions", "; ".join(self.partition_schema.describe_all()) or "one tablet"),
         ]
+        fields += [(name, text) for name in ("owner", "comment") if (text := getattr(self, name))]
         title = html_title(f"kudulite table {self.name}")
         columns = self._store.newest().schema._repr_html_()
         parts = (title, html_fields(fields), columns, html_rows(self.head()))

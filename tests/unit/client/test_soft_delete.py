@@ -10,6 +10,7 @@ import pytest
 
 import kudulite
 from kudulite.client.client import Client
+from kudulite.client.table_names import move_table
 from kudulite.errors import (
     ConflictError,
     LockTimeoutError,
@@ -17,6 +18,8 @@ from kudulite.errors import (
     TableNotFoundError,
     UsageError,
 )
+from kudulite.fs.file_system import FileSystem
+from kudulite.table.table_store import TableStore
 from tests.support.doubles.forgetful_disk import recorded_states
 from tests.support.doubles.killing_file_system import KillingFileSystem, ran_to_its_end
 from tests.support.tables.core_tables import CoreTables, ManualClock, environment, stored
@@ -183,6 +186,82 @@ def test_a_soft_deletion_waits_for_commits_and_may_ask_for_a_version(core: CoreT
             client.soft_delete_table("t", 60)
     assert [path.name for path in client.root.iterdir()] == ["t"]
     client.soft_delete_table("t", 60, if_version=2)
+
+
+# -- several at once
+
+
+class Interrupting(FileSystem):
+    """Calls `meanwhile` before its first rename."""
+
+    def __init__(self, meanwhile: Callable[[], object]) -> None:
+        self._meanwhile: list[Callable[[], object]] = [meanwhile]
+
+    def before(self, operation: str, path: Path) -> None:
+        """Let another client act."""
+        if operation == "rename" and self._meanwhile:
+            self._meanwhile.pop()()
+
+
+def test_of_two_recalls_one_fails(core: CoreTables, monkeypatch):
+    """Also under two names, and of one that waits until the table is deleted again."""
+    client = core.client()
+    filled(client)
+    deleted = client.soft_delete_table("t", 60)
+
+    def fail_after(meanwhile: Callable[[], object]) -> None:
+        def interrupted(*places: TableStore) -> TableStore:
+            monkeypatch.undo()
+            meanwhile()
+            return move_table(*places)
+
+        monkeypatch.setattr("kudulite.client.table_names.move_table", interrupted)
+        with pytest.raises(
+            TableNotFoundError, match="has just been recalled, or removed after its"
+        ):
+            core.client().recall_table(deleted.id, "u")
+
+    fail_after(lambda: client.recall_table(deleted.id))
+    assert client.list_tables() == ["t"] and stored(client.table("t")) == ROWS
+
+    def recall_and_delete() -> None:
+        client.recall_table(deleted.id)
+        client.soft_delete_table("t", 60)
+
+    client.soft_delete_table("t", 60)
+    fail_after(recall_and_delete)
+    assert stored(client.recall_table(deleted.id)) == ROWS
+
+
+def test_of_a_recall_and_a_removal_one_fails(core: CoreTables):
+    """The table is whole in its place, or it is gone; a new deletion of it is not removed."""
+    client, clock = core.client(), ManualClock()
+
+    def remove(meanwhile: Callable[[], object] | None = None) -> None:
+        clock.microseconds = client._environment.clock.now() // 4096 + 60_000_000
+        own = environment(clock=clock)
+        if meanwhile is not None:
+            own = environment(Interrupting(meanwhile), clock)
+        Client(client.root, own).create_table("n", SCHEMA, primary_key="k")
+        client.delete_table("n")
+
+    filled(client)
+    deleted = client.soft_delete_table("t", 30)
+    remove(lambda: client.recall_table(deleted.id))
+    assert stored(client.table("t")) == ROWS
+    client.soft_delete_table("t", 30)
+
+    def recall_and_delete() -> None:
+        client.recall_table(deleted.id)
+        client.soft_delete_table("t", 3600)
+
+    remove(recall_and_delete)
+    assert stored(client.recall_table(deleted.id)) == ROWS
+    client.soft_delete_table("t", 30)
+    slow = core.client(file_system=Interrupting(remove))
+    with pytest.raises(TableNotFoundError, match="has just been recalled, or removed after its"):
+        slow.recall_table(deleted.id)
+    assert [path.name for path in client.root.iterdir()] == []
 
 
 # -- a process dies, or power is lost
