@@ -40,6 +40,10 @@ LAYOUTS: list[dict[str, Any]] = [
         "hash_partitions": [(["b"], 3)],
         "range_partitions": {"columns": ["a"], "bounds": [[None, 3], [3, None]]},
     },
+    {
+        "hash_partitions": [(["b"], 3)],
+        "range_partitions": {"columns": ["a"], "bounds": [[None, 3], [3, None, [(["a", "b"], 2)]]]},
+    },
     {"hash_partitions": [(["a"], 16)]},
 ]
 
