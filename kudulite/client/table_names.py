@@ -141,7 +141,6 @@ def soft_delete_table(
         file_system.rename(store.folder, holder / store.name)
         store.forget_all()
     file_system.sync_directory(holder)
-    file_system.sync_directory(root)
     return next(found for found in soft_deleted_tables(root) if found.path.parent == holder)
 
 

@@ -345,7 +345,7 @@ def test_a_process_killed_at_any_step_leaves_the_table_in_one_place(
         assert not [path for path in hidden if any(path.iterdir())]
         shutil.rmtree(root)
         steps += 1
-    assert steps > {"soft-delete": 4, "recall": 2, "expire": 10}[case]
+    assert steps > {"soft-delete": 3, "recall": 2, "expire": 10}[case]
 
 
 @tiered("case", list(CASES), quick=1)
