@@ -1,0 +1,102 @@
+"""kudulite.kudu as a module: lengths of time, its errors, the engine below it, and the example."""
+
+import pickle
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+import kudulite
+import kudulite.kudu as kudu
+from kudulite.kudu.client import Partitioning
+from tests.support.tables.core_tables import CoreTables
+
+
+@pytest.fixture
+def client(core: CoreTables) -> kudu.Client:
+    """A client of an empty directory."""
+    return kudu.connect(core.root / "root")
+
+
+@pytest.fixture
+def table(client: kudu.Client) -> kudu.Table:
+    """An empty table of a key and two values."""
+    builder = client.schema_builder()
+    builder.add_column("key", kudu.int32, nullable=False).primary_key()
+    builder.add_column("int_val", kudu.int32)
+    builder.add_column("string_val", kudu.string)
+    return client.create_table("t", builder.build(), Partitioning())
+
+
+def rows(table: kudu.Table) -> list[tuple]:
+    """All rows, in key order."""
+    return table.scanner().set_fault_tolerant().open().read_all_tuples()
+
+
+def test_a_time_delta_is_a_length_of_time():
+    """Of any unit; without a value it prints as nothing."""
+    assert repr(kudu.TimeDelta()) == "kudu.TimeDelta()"
+    assert kudu.timedelta(3.5).to_seconds() == 3.5
+    assert kudu.timedelta(millis=3500).to_millis() == 3500
+    assert kudu.timedelta(micros=3500).to_micros() == 3500
+    assert kudu.timedelta(micros=1000).to_nanos() == 1_000_000
+    assert kudu.timedelta(nanos=3500).to_nanos() == 3500
+    assert repr(kudu.timedelta(1, 500)) == "kudu.TimeDelta(1.500s)"
+    short, long = kudu.TimeDelta.from_seconds(1.5), kudu.TimeDelta.from_millis(1501)
+    assert short == kudu.TimeDelta.from_micros(1_500_000)
+    assert (short != long, short < long, short <= long, short > long) == (True, True, True, False)
+    assert {short: 1}[kudu.timedelta(1.5)] == 1
+
+
+def test_errors_are_one_tree_and_none_of_the_engine_leaves_it(
+    client: kudu.Client, table: kudu.Table
+):
+    """Also of the engine's own methods, which tables have too."""
+    for kind in (kudu.KuduNotFound, kudu.KuduNotSupported, kudu.KuduInvalidArgument):
+        assert issubclass(kind, kudu.KuduBadStatus)
+        assert issubclass(kind, kudu.KuduException)
+    assert not issubclass(kudu.KuduBadStatus, kudulite.errors.KuduliteError)
+    with pytest.raises(kudu.KuduNotFound) as caught:
+        table.scan(columns=["absent"])
+    assert isinstance(caught.value.__cause__, kudulite.errors.ColumnNotFoundError)
+    with pytest.raises(kudu.KuduNotSupported):
+        alterer = client.new_table_alterer(table)
+        alterer.alter_column("int_val").type("string")
+        alterer.alter()
+    client.delete_table("t")
+    for use in (
+        lambda: table.schema,
+        table.scanner,
+        lambda: table.new_insert((1,)),
+        lambda: len(table),
+    ):
+        with pytest.raises(kudu.KuduNotFound):
+            use()
+
+
+def test_the_engine_and_the_module_share_tables(
+    core: CoreTables, client: kudu.Client, table: kudu.Table
+):
+    """Rows of one are seen by the other; a table has the engine's methods as well."""
+    other = kudulite.connect(core.root / "root").table("t")
+    other.insert({"key": [1], "int_val": [2]})
+    assert rows(table) == [(1, 2, None)]
+    assert table.scan(where="key = 1").count() == 1
+    assert table.arrow_schema == other.arrow_schema
+    assert "int_val" in table._repr_html_()
+    assert pickle.loads(pickle.dumps(table)).schema.equals(table.schema)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        table.upsert({"key": [2], "int_val": [3]})
+    assert [row["key"] for row in other.scan(ordered=True)] == [1, 2]
+
+
+def test_the_example_for_kudu_python_runs(core: CoreTables):
+    """It imports this module only, and asserts the result of each step."""
+    script = Path(__file__).parents[3] / "examples" / "kudu_python_port.py"
+    command = [sys.executable, str(script), str(core.root / "root")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1] == "all steps passed; 72 rows"
