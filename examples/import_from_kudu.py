@@ -1,0 +1,228 @@
+"""Copy a table from a running Kudu cluster, with its columns, key, partitions and rows.
+
+    spark-submit --packages org.apache.kudu:kudu-spark3_2.12:1.17.1 \
+        import_from_kudu.py export kudu-1:7051,kudu-2:7051 impala::db.t /shared/t
+    python import_from_kudu.py load /shared/t /data/warehouse/t
+
+The steps are two PySpark jobs, because kudu-spark is made for Spark 3 and kudulite for Spark 4.1
+and newer. `export` runs on a cluster that reaches Kudu, and needs no kudulite there: it writes the
+rows as Parquet, as of one moment, and the definition of the table as JSON, in the form of `kudu
+table create`. `load` runs where kudulite is installed: it creates the table by the definition and
+inserts the rows in one commit, each tablet by one task. It can be repeated: a second time, it
+inserts nothing. Without arguments the script rehearses the second step, with an export that it
+makes itself.
+
+Not copied: replicas, block sizes, quotas, and partitions by hash that a single range has of its
+own (the range gets those of the table).
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+RANGE_TIMEOUT_MS = 60_000
+
+
+def main(arguments: list[str]) -> None:
+    """Run one of the two steps, or rehearse the second."""
+    if arguments[:1] == ["export"] and len(arguments) == 4:
+        export(*arguments[1:])
+    elif arguments[:1] == ["load"] and len(arguments) == 3:
+        load(Path(arguments[1]), Path(arguments[2]))
+    elif not arguments:
+        with tempfile.TemporaryDirectory(prefix="kudulite-import-") as folder:
+            rehearse(Path(folder))
+    else:
+        sys.exit(__doc__)
+
+
+# -- where Kudu is
+
+
+def export(master: str, table_name: str, target: str) -> None:
+    """Write the rows of a Kudu table to `target`/data, and its definition beside them."""
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.builder.appName(f"export of {table_name}").getOrCreate()
+    # Spark 3 writes times as INT96 by default, with other rules for years before 1900.
+    spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    options = {
+        "kudu.master": master,
+        "kudu.table": table_name,
+        "kudu.snapshotTimestampMs": str(int(time.time() * 1000)),
+    }
+    rows = spark.read.format("kudu").options(**options).load()
+    rows.write.mode("overwrite").parquet(f"{target}/data")
+    client = spark._jvm.org.apache.kudu.client.KuduClient.KuduClientBuilder(master).build()
+    text = json.dumps(definition_of(client.openTable(table_name)), indent=2)
+    # As a file of Spark, because the target may be a store that only Spark knows.
+    spark.sparkContext.parallelize([text], 1).saveAsTextFile(f"{target}/definition")
+
+
+def definition_of(table: Any) -> "dict[str, Any]":
+    """Return the definition of a `KuduTable` of Kudu's Java client."""
+    schema, partition = table.getSchema(), table.getPartitionSchema()
+    names = [column.getName() for column in schema.getColumns()]
+
+    def named(column_ids: Any) -> "list[str]":
+        return [names[schema.getColumnIndex(column_id)] for column_id in column_ids]
+
+    range_columns = named(partition.getRangeSchema().getColumnIds())
+    return {
+        "table_name": table.getName(),
+        "schema": {
+            "columns": [column_form(column) for column in schema.getColumns()],
+            "key_column_names": [column.getName() for column in schema.getPrimaryKeyColumns()],
+        },
+        "partition": {
+            "hash_partitions": [
+                {
+                    "columns": named(each.getColumnIds()),
+                    "num_buckets": each.getNumBuckets(),
+                    "seed": each.getSeed(),
+                }
+                for each in partition.getHashBucketSchemas()
+            ],
+            "range_partition": {
+                "columns": range_columns,
+                "range_bounds": range_forms(table, range_columns),
+            },
+        },
+        "owner": table.getOwner() or None,
+        "comment": table.getComment() or None,
+    }
+
+
+def column_form(column: Any) -> "dict[str, Any]":
+    """Return one column as a definition has it."""
+    form = {
+        "column_name": column.getName(),
+        "column_type": column.getType().name(),
+        "is_nullable": column.isNullable(),
+        "is_mutable": not column.isImmutable(),
+        "comment": column.getComment() or "",
+    }
+    if column.getEncoding() is not None:
+        form["encoding"] = column.getEncoding().name()
+    if column.getCompressionAlgorithm() is not None:
+        form["compression"] = column.getCompressionAlgorithm().name()
+    attributes, kind = column.getTypeAttributes(), column.getType().name()
+    if kind == "DECIMAL":
+        form["type_attributes"] = {
+            "precision": attributes.getPrecision(),
+            "scale": attributes.getScale(),
+        }
+    if kind == "VARCHAR":
+        form["type_attributes"] = {"length": attributes.getLength()}
+    if column.getDefaultValue() is not None:
+        form["default_value"] = text_of(column.getDefaultValue())
+    return form
+
+
+def range_forms(table: Any, columns: "list[str]") -> "list[dict[str, Any]]":
+    """Return the bounds of the range partitions; a range over everything has none."""
+    if not columns:
+        return []
+    forms = []
+    for each in table.getRangePartitions(RANGE_TIMEOUT_MS):
+        form = {}
+        if len(each.getRangeKeyStart()):
+            row = each.getDecodedRangeKeyStart(table)
+            values = [cell_text(row, name) for name in columns]
+            form["lower_bound"] = {"bound_type": "INCLUSIVE", "bound_values": values}
+        if len(each.getRangeKeyEnd()):
+            row = each.getDecodedRangeKeyEnd(table)
+            values = [cell_text(row, name) for name in columns]
+            form["upper_bound"] = {"bound_type": "EXCLUSIVE", "bound_values": values}
+        if form:
+            forms.append(form)
+    return forms
+
+
+def cell_text(row: Any, name: str) -> str:
+    """Return a cell of a `PartialRow` as text; moments are microseconds."""
+    if row.getSchema().getColumn(name).getType().name() == "UNIXTIME_MICROS":
+        return str(row.getLong(name))
+    return text_of(row.getObject(name))
+
+
+def text_of(value: Any) -> str:
+    """Return a value as a definition has it: bytes are hexadecimal, dates are ISO 8601."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, bytes | bytearray):
+        return bytes(value).hex()
+    return str(value)  # numbers, text, decimals, and `toString` of a java.sql.Date
+
+
+# -- where kudulite is
+
+
+def load(source: Path, target: Path) -> None:
+    """Create the table `target` by the definition in `source`, and insert the rows."""
+    import kudulite
+    import kudulite_spark
+
+    (definition,) = (source / "definition").glob("part-*")
+    if not kudulite.connect(target.parent).table_exists(target.name):
+        program = Path(sys.executable).with_name("kudulite")
+        create = [str(program), "create", str(target), "--definition", str(definition)]
+        subprocess.run(create, check=True)
+    spark = kudulite_spark.local_session()
+    kudulite_spark.register(spark)
+    rows = spark.read.parquet(str(source / "data"))
+    routed = kudulite_spark.repartition_for(rows, str(target))
+    writer = routed.write.format("kudulite").mode("append").option("operation", "insert")
+    # The id makes the commit happen once, however often the job is run.
+    writer.option("applicationId", f"import of {source}").option("applicationVersion", "1").save(
+        str(target)
+    )
+    expected, found = rows.count(), kudulite.open_table(target).live_row_count
+    if found != expected:
+        raise AssertionError(f"{target} has {found} rows, {source} has {expected}")
+    print(f"{target}: {found} rows")
+
+
+def rehearse(folder: Path) -> None:
+    """Load an export of a table with a key of two columns, hash partitions and two ranges."""
+    import kudulite
+    import kudulite_spark
+
+    bounds = [{"bound_type": kind, "bound_values": ["50"]} for kind in ("EXCLUSIVE", "INCLUSIVE")]
+    definition = {
+        "schema": {
+            "columns": [
+                {"column_name": "host", "column_type": "STRING", "is_nullable": False},
+                {"column_name": "n", "column_type": "INT32", "is_nullable": False},
+                {"column_name": "load", "column_type": "DOUBLE", "encoding": "BIT_SHUFFLE"},
+            ],
+            "key_column_names": ["host", "n"],
+        },
+        "partition": {
+            "hash_partitions": [{"columns": ["host"], "num_buckets": 2, "seed": 0}],
+            "range_partition": {
+                "columns": ["n"],
+                "range_bounds": [{"upper_bound": bounds[0]}, {"lower_bound": bounds[1]}],
+            },
+        },
+    }
+    (folder / "export" / "definition").mkdir(parents=True)
+    (folder / "export" / "definition" / "part-00000").write_text(json.dumps(definition))
+    spark = kudulite_spark.local_session()
+    rows = spark.sql("SELECT 'h' || id % 7 AS host, int(id) AS n, id / 2 AS load FROM range(100)")
+    rows.write.parquet(str(folder / "export" / "data"))
+    target = folder / "warehouse" / "t"
+    for _ in range(2):
+        load(folder / "export", target)
+    table = kudulite.open_table(target)
+    assert table.schema.key_names == ["host", "n"]
+    assert table.tablet_count == 4
+    assert table.get(("h1", 50)) == {"host": "h1", "n": 50, "load": 25.0}
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

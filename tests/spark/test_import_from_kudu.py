@@ -1,0 +1,141 @@
+"""examples/import_from_kudu.py: a table comes over with its columns, key, partitions and rows.
+
+Kudu itself is not there. Objects with the methods of its Java client that the export calls stand
+for a table, and Parquet files that Spark wrote stand for what kudu-spark reads.
+"""
+
+import datetime
+import importlib.util
+import json
+from decimal import Decimal
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import kudulite
+
+SCRIPT = Path(__file__).parents[2] / "examples" / "import_from_kudu.py"
+MICROS = 1_577_836_800_000_000  # 2020-01-01
+
+
+def job():
+    """The script as a module."""
+    spec = importlib.util.spec_from_file_location("import_from_kudu", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def getters(**values) -> SimpleNamespace:
+    """A Java object whose getters return these values."""
+    return SimpleNamespace(
+        **{name: lambda *_, value=value: value for name, value in values.items()}
+    )
+
+
+def column(name, kind, *, is_nullable=True, attributes=None, default=None, is_immutable=False):
+    """A ColumnSchema of Kudu's Java client."""
+    return getters(
+        getName=name, getType=getters(name=kind), isNullable=is_nullable, isImmutable=is_immutable,
+        getComment=f"the {name}", getEncoding=getters(name="AUTO_ENCODING"),
+        getCompressionAlgorithm=getters(name="LZ4"), getTypeAttributes=getters(**attributes or {}),
+        getDefaultValue=default,
+    )  # fmt: skip
+
+
+COLUMNS = [
+    column("host", "STRING", is_nullable=False),
+    column("at", "UNIXTIME_MICROS", is_nullable=False),
+    column("small", "INT8", default=7),
+    column("price", "DECIMAL", attributes={"getPrecision": 9, "getScale": 2},
+           default=Decimal("1.50")),
+    column("code", "VARCHAR", attributes={"getLength": 5}),
+    column("day", "DATE"),
+    column("raw", "BINARY", default=bytearray(b"\x01\xff")),
+    column("ok", "BOOL", default=True, is_immutable=True),
+    column("ratio", "FLOAT"),
+]  # fmt: skip
+
+
+def kudu_table():
+    """A KuduTable with two hash buckets, and two ranges over time."""
+    by_name = {each.getName(): each for each in COLUMNS}
+    schema = getters(getColumns=COLUMNS, getPrimaryKeyColumns=COLUMNS[:2])
+    schema.getColumnIndex = lambda column_id: column_id - 10
+    schema.getColumn = by_name.get
+
+    def row(micros):
+        found = getters(getSchema=schema)
+        found.getLong = {"at": micros}.get
+        return found
+
+    middle = row(MICROS)
+    ranges = [
+        getters(getRangeKeyStart=b"", getRangeKeyEnd=b"x", getDecodedRangeKeyEnd=middle),
+        getters(getRangeKeyStart=b"x", getRangeKeyEnd=b"", getDecodedRangeKeyStart=middle),
+    ]
+    hashed = [getters(getColumnIds=[10], getNumBuckets=2, getSeed=3)]
+    partition = getters(getHashBucketSchemas=hashed, getRangeSchema=getters(getColumnIds=[11]))
+    return getters(
+        getName="impala::db.t", getSchema=schema, getPartitionSchema=partition,
+        getRangePartitions=ranges, getOwner="ann", getComment="",
+    )  # fmt: skip
+
+
+def test_a_kudu_table_comes_over(spark, tmp_path):
+    """With types, key, nullability, defaults, partitions and rows; a second load adds nothing."""
+    module = job()
+    definition = module.definition_of(kudu_table())
+    assert definition["partition"]["range_partition"]["range_bounds"] == [
+        {"upper_bound": {"bound_type": "EXCLUSIVE", "bound_values": [str(MICROS)]}},
+        {"lower_bound": {"bound_type": "INCLUSIVE", "bound_values": [str(MICROS)]}},
+    ]
+    source, target = tmp_path / "export", tmp_path / "warehouse" / "t"
+    (source / "definition").mkdir(parents=True)
+    (source / "definition" / "part-00000").write_text(json.dumps(definition, indent=2))
+    start = datetime.datetime(2019, 12, 31, 23, tzinfo=datetime.UTC)
+    content = [
+        (
+            f"h{i % 5}", start + datetime.timedelta(seconds=i), i % 100, Decimal(i).scaleb(-2),
+            f"c{i % 10}", datetime.date(2020, 1, 1 + i % 28), bytes([i % 256]), i % 2 == 0, i / 4,
+        )
+        for i in range(5000)
+    ]  # fmt: skip
+    fields = (
+        "host STRING, at TIMESTAMP, small TINYINT, price DECIMAL(9, 2), code STRING, day DATE,"
+        " raw BINARY, ok BOOLEAN, ratio FLOAT"
+    )
+    frame = spark.createDataFrame(content, fields)
+    spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    frame.repartition(3).write.parquet(str(source / "data"))
+    for _ in range(2):
+        module.main(["load", str(source), str(target)])
+    table = kudulite.open_table(target)
+    assert [repr(each) for each in table.schema] == [
+        'string "host" NOT NULL COMPRESSION lz4',
+        'unixtime_micros "at" NOT NULL COMPRESSION lz4',
+        'int8 "small" DEFAULT 7 COMPRESSION lz4',
+        "decimal(9, 2) \"price\" DEFAULT Decimal('1.50') COMPRESSION lz4",
+        'varchar(5) "code" COMPRESSION lz4',
+        'date "day" COMPRESSION lz4',
+        "binary \"raw\" DEFAULT b'\\x01\\xff' COMPRESSION lz4",
+        'bool "ok" DEFAULT True COMPRESSION lz4 IMMUTABLE',
+        'float "ratio" COMPRESSION lz4',
+    ]
+    assert (table.schema.key_names, table.owner) == (["host", "at"], "ann")
+    assert table.schema["host"].comment == "the host"
+    assert table.partition_schema.describe_all() == [
+        "hash(host) × 2",
+        "at: [-∞, 2020-01-01 00:00:00+00:00)",
+        "at: [2020-01-01 00:00:00+00:00, +∞)",
+    ]
+    assert table.partition_schema.hash_dimensions[0].seed == 3
+    assert [tuple(row.values()) for row in table.scan(ordered=True)] == sorted(content)
+    assert table.check().problems == ()
+
+
+def test_the_job_says_how_it_is_called():
+    """For arguments that are no step it prints its help."""
+    with pytest.raises(SystemExit, match="import_from_kudu.py load"):
+        job().main(["load"])
