@@ -9,8 +9,8 @@ without a zone is refused.
 from __future__ import annotations
 
 import datetime
-import decimal
 from collections.abc import Sequence
+from decimal import Context, Decimal, getcontext
 from typing import Any
 
 from kudulite.model.hybrid_time import physical_microseconds
@@ -62,22 +62,24 @@ def from_hybridtime(hybridtime: int) -> datetime.datetime:
     return from_unixtime_micros(physical_microseconds(int(hybridtime)) + 1)
 
 
-def get_decimal_scale(decimal: decimal.Decimal) -> int:
+def get_decimal_scale(decimal: Decimal) -> int:
     """Return the number of digits after the point."""
     exponent = decimal.as_tuple().exponent
     return max(0, -exponent) if isinstance(exponent, int) else 0
 
 
-def to_unscaled_decimal(decimal: decimal.Decimal, context: decimal.Context | None = None) -> int:
+def to_unscaled_decimal(decimal: Decimal, context: Context | None = None) -> int:
     """Return the value without its point: 12345 for 123.45. `context` limits the digits."""
-    return int(decimal.scaleb(get_decimal_scale(decimal), context).to_integral_exact(None, context))
+    context = context or getcontext()
+    scaled = decimal.scaleb(get_decimal_scale(decimal), context)
+    return int(scaled.to_integral_exact(None, context))
 
 
 def from_unscaled_decimal(
-    unscaled_decimal: int, scale: int, context: decimal.Context | None = None
-) -> decimal.Decimal:
+    unscaled_decimal: int, scale: int, context: Context | None = None
+) -> Decimal:
     """Return 123.45 for 12345 of scale 2; `context` limits the digits."""
-    return decimal.Decimal(unscaled_decimal, context).scaleb(-scale, context)
+    return Decimal(unscaled_decimal).scaleb(-scale, context or getcontext())
 
 
 def unix_epoch_days_to_date(ndays: int) -> datetime.date:
