@@ -214,6 +214,9 @@ class Sink:
         self._length = 0
         self._crc32 = 0
         self._finished = False
+        # An attribute, because pyarrow asks for it where an interrupt would be lost: a property is
+        # Python code, in which signal handlers run.
+        self.closed = False
         with storage_errors("create", path, is_unchanged=True):
             self._file = path.open("xb", buffering=0)
 
@@ -235,11 +238,6 @@ class Sink:
     def flush(self) -> None:
         """Do nothing: writes are not buffered; `finish` makes them durable."""
 
-    @property
-    def closed(self) -> bool:
-        """Whether the file behind the sink is closed."""
-        return self._file.closed
-
     def close(self) -> None:
         """Do nothing: pyarrow closes what it wraps, but only `finish` or `abort` end a sink."""
 
@@ -249,7 +247,7 @@ class Sink:
         with storage_errors("fsync", self.path, is_unchanged=True):
             os.fsync(self._file.fileno())
             self._file.close()
-        self._finished = True
+        self._finished = self.closed = True
         return FileRef(self.path.name, self._length, self._crc32)
 
     def abort(self) -> None:
@@ -257,6 +255,7 @@ class Sink:
         if self._finished:
             return
         self._file.close()
+        self.closed = True
         with contextlib.suppress(OSError):
             self.path.unlink()
 
