@@ -23,6 +23,7 @@ from kudulite.table.maintenance import MaintenanceResult
 from kudulite.table.stage import STAGING_GRACE_SECONDS
 from kudulite.tools.commands_write import print_result
 from kudulite.tools.doctor import diagnose
+from kudulite.tools.doctor_hosts import WAIT_SECONDS, diagnose_hosts
 from kudulite.tools.output import (
     AsJson,
     BackupSetPath,
@@ -96,11 +97,20 @@ def doctor(
     path: Annotated[
         Path, typer.Argument(metavar="DIRECTORY", exists=True, file_okay=False, writable=True)
     ],
+    hosts: Annotated[
+        int,
+        typer.Option(help="Test between so many hosts; run the same command on each.", min=1),
+    ] = 1,
+    wait_seconds: Annotated[
+        float, typer.Option(help="Wait so long for another host.", min=1)
+    ] = WAIT_SECONDS,
     as_json: AsJson = False,
 ) -> None:
     """Check whether a directory's file system is safe for tables; status 1 if not."""
     with Progress(f"test of the file system at {path}"):
-        found = diagnose(path)
+        found = diagnose(path, hosts)
+        if hosts > 1:
+            found = found.joined(diagnose_hosts(path, hosts, wait_seconds))
     if as_json:
         print_json({**asdict(found), "verdict": found.verdict})
     else:

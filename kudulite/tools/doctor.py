@@ -5,9 +5,9 @@
     locked      flock excludes other processes, and ends with the process that holds it
     seen        another process sees written bytes, through read and through a memory map
 
-All files are in a new folder, which is removed. False claims (an fsync that returns before the disk
-has the data, locks that hold on one machine only) cannot be detected; file systems that are known
-for them are recognized by their kind.
+All files are in a new folder, which is removed. An fsync that returns before the disk has the data
+cannot be detected. Locks that hold on one machine only are found by `doctor_hosts`, if several
+hosts run it together. File systems that are known for either are recognized by their kind.
 
 **Source**: SQLite, "How To Corrupt An SQLite Database File", parts 2 and 4, on locks and syncs.
 """
@@ -21,9 +21,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 _NETWORK_KINDS = (
@@ -37,8 +37,18 @@ _NETWORK_KINDS = (
     "ceph",
     "lustre",
     "glusterfs",
+    "fuse.glusterfs",
+    "fuse.ceph",
 )
-_UNSAFE_KINDS = ("fuse.s3fs", "fuse.goofys", "fuse.gcsfuse", "fuse.rclone", "fuse.blobfuse")
+_OBJECT_STORE = "keeps files in an object store: no links, no locks between machines"
+_UNSAFE_KINDS = {
+    "fuse.s3fs": _OBJECT_STORE,
+    "fuse.goofys": _OBJECT_STORE,
+    "fuse.gcsfuse": _OBJECT_STORE,
+    "fuse.rclone": _OBJECT_STORE,
+    "fuse.blobfuse": _OBJECT_STORE,
+    "fuse.sshfs": "has locks that exclude processes of one mount only",
+}
 _MEMORY_KINDS = ("tmpfs", "ramfs")
 _FSYNC_COUNT = 20
 _CHILD_SECONDS = 30.0
@@ -93,28 +103,37 @@ class Diagnosis:
         warned = [f.detail for f in self.findings if not f.is_ok]
         return f"safe for tables, but: {'; '.join(warned)}" if warned else "safe for tables"
 
+    def joined(self, findings: Iterable[Finding]) -> Diagnosis:
+        """Return the diagnosis with more findings."""
+        both = (*self.findings, *findings)
+        is_safe = all(finding.is_ok or finding.is_warning for finding in both)
+        return replace(self, is_safe=is_safe, findings=both)
 
-def diagnose(path: Path) -> Diagnosis:
-    """Try the file system of the folder `path`; the files made for it are removed."""
+
+def diagnose(path: Path, host_count: int = 1) -> Diagnosis:
+    """Try the file system of the folder `path`; the files made for it are removed.
+
+    With more hosts than one the caller adds the findings between them.
+    """
     kind = file_system_kind(path)
-    findings = [_kind_finding(kind)]
+    findings = [_kind_finding(kind, host_count)]
     with tempfile.TemporaryDirectory(prefix=".kudulite-doctor-", dir=path) as folder:
         for name, check in CHECKS.items():
             try:
                 findings.append(Finding(name, True, check(Path(folder))))
-            except (OSError, subprocess.SubprocessError, _FoundWrongError) as error:
+            except (OSError, subprocess.SubprocessError, FoundWrongError) as error:
                 findings.append(Finding(name, False, str(error)))
-    is_safe = all(finding.is_ok or finding.is_warning for finding in findings)
-    return Diagnosis(str(path), kind, is_safe, tuple(findings))
+    return Diagnosis(str(path), kind, True, ()).joined(findings)
 
 
-class _FoundWrongError(Exception):
+class FoundWrongError(Exception):
     """The file system breaks one of the rules."""
 
 
-def _expect(is_right: bool, message: str) -> None:
+def expect(is_right: bool, message: str) -> None:
+    """Raise FoundWrongError with the message unless a rule holds."""
     if not is_right:
-        raise _FoundWrongError(message)
+        raise FoundWrongError(message)
 
 
 def file_system_kind(path: Path) -> str:
@@ -130,12 +149,12 @@ def file_system_kind(path: Path) -> str:
     return kind
 
 
-def _kind_finding(kind: str) -> Finding:
+def _kind_finding(kind: str, host_count: int) -> Finding:
     if kind in _UNSAFE_KINDS:
-        detail = f"{kind} keeps files in an object store: no links, no locks between machines"
-        return Finding("kind", False, detail)
-    if kind in _NETWORK_KINDS:
-        detail = f"{kind} is a network file system: run doctor on every machine that will use it"
+        return Finding("kind", False, f"{kind} {_UNSAFE_KINDS[kind]}")
+    if kind in _NETWORK_KINDS and host_count == 1:
+        detail = f"{kind} is a network file system: run doctor --hosts on every machine that will"
+        detail += " use it, at the same time"
         return Finding("kind", False, detail, is_warning=True)
     if kind in _MEMORY_KINDS:
         return Finding("kind", False, f"{kind} is memory: it is lost at a reboot", is_warning=True)
@@ -146,12 +165,12 @@ def _rename(folder: Path) -> str:
     (folder / "a").write_text("new")
     (folder / "b").write_text("old")
     os.rename(folder / "a", folder / "b")
-    _expect((folder / "b").read_text() == "new", "rename did not replace the file")
-    _expect(not (folder / "a").exists(), "rename left the old name")
+    expect((folder / "b").read_text() == "new", "rename did not replace the file")
+    expect(not (folder / "a").exists(), "rename left the old name")
     (folder / "tree").mkdir()
     (folder / "tree" / "leaf").write_text("leaf")
     os.rename(folder / "tree", folder / "moved")
-    _expect((folder / "moved" / "leaf").read_text() == "leaf", "a folder lost what was in it")
+    expect((folder / "moved" / "leaf").read_text() == "leaf", "a folder lost what was in it")
     return "replaces files, moves folders"
 
 
@@ -161,11 +180,11 @@ def _link(folder: Path) -> str:
     os.link(folder / "one", folder / "name")
     with suppress(FileExistsError):
         os.link(folder / "two", folder / "name")
-        raise _FoundWrongError("link replaced an existing name: two writers could both win")
-    _expect((folder / "name").read_text() == "one", "link changed an existing file")
-    _expect(os.path.samefile(folder / "one", folder / "name"), "a link is a different file")
+        raise FoundWrongError("link replaced an existing name: two writers could both win")
+    expect((folder / "name").read_text() == "one", "link changed an existing file")
+    expect(os.path.samefile(folder / "one", folder / "name"), "a link is a different file")
     os.unlink(folder / "one")
-    _expect((folder / "name").read_text() == "one", "a link was lost with the first name")
+    expect((folder / "name").read_text() == "one", "a link was lost with the first name")
     return "refuses an existing name"
 
 
@@ -195,7 +214,7 @@ def _append(folder: Path) -> str:
         found = os.pread(descriptor, 4000, 0)
     finally:
         os.close(descriptor)
-    _expect(found == b"a" * 1000 + b"b" * 500, "a file is wrong after it grew and was cut")
+    expect(found == b"a" * 1000 + b"b" * 500, "a file is wrong after it grew and was cut")
     return "files grow and are cut"
 
 
@@ -204,14 +223,14 @@ def _locks(folder: Path) -> str:
     path.write_text("")
     with path.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        _expect(_child(_TRY_LOCK, path) == "refused", "another process took a held lock")
+        expect(_child(_TRY_LOCK, path) == "refused", "another process took a held lock")
         with path.open() as second:
             with suppress(BlockingIOError):
                 fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                raise _FoundWrongError("a lock does not exclude another opening of the file")
-    _expect(_child(_TRY_LOCK, path) == "got", "a lock was not released")
+                raise FoundWrongError("a lock does not exclude another opening of the file")
+    expect(_child(_TRY_LOCK, path) == "got", "a lock was not released")
     _child(_HOLD_AND_DIE, path)
-    _expect(_child(_TRY_LOCK, path) == "got", "a lock outlived its process")
+    expect(_child(_TRY_LOCK, path) == "got", "a lock outlived its process")
     return "exclude other processes, and end with their own"
 
 
@@ -219,16 +238,16 @@ def _memory_map(folder: Path) -> str:
     path = folder / "mapped"
     path.write_bytes(bytes(range(256)) * 64)
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-        _expect(mapped[:] == bytes(range(256)) * 64, "a memory map shows other bytes")
+        expect(mapped[:] == bytes(range(256)) * 64, "a memory map shows other bytes")
         os.unlink(path)
-        _expect(mapped[256:512] == bytes(range(256)), "a map was lost with the file's name")
+        expect(mapped[256:512] == bytes(range(256)), "a map was lost with the file's name")
     return "show the file, also after its name was removed"
 
 
 def _other_process(folder: Path) -> str:
     for number in range(3):
         (folder / "seen").write_text(f"text {number}")
-        _expect(
+        expect(
             _child(_READ, folder / "seen") == f"text {number}",
             "another process does not see written bytes",
         )
@@ -238,10 +257,10 @@ def _other_process(folder: Path) -> str:
 def _names(folder: Path) -> str:
     (folder / "Name").write_text("upper")
     (folder / "name").write_text("lower")
-    _expect((folder / "Name").read_text() == "upper", "two names that differ by case are one file")
+    expect((folder / "Name").read_text() == "upper", "two names that differ by case are one file")
     long = "n" * 200 + ".json"
     (folder / long).write_text("")
-    _expect(long in os.listdir(folder), "a long name was changed")
+    expect(long in os.listdir(folder), "a long name was changed")
     return "keep their case and length"
 
 
