@@ -52,7 +52,7 @@ OPERATIONS: dict[str, Callable[[Client, Table], object]] = {
     "alteration": lambda client, table: client.new_table_alterer(table).drop_column("v").alter(),
     "renaming": lambda client, _: client.rename_table("t", "u"),
     "deletion": lambda client, _: client.delete_table("t"),
-    "tag": lambda _, table: table.tag("x"),
+    "tag": lambda _, table: table.tag("x", table.versions()[0].timestamp),
 }
 
 
