@@ -73,6 +73,10 @@ class RowError(KuduliteError, ValueError):
     REASON_INVALID = "value does not fit the column"
     REASON_IMMUTABLE = "UPDATE not allowed for immutable column"
     REASON_NO_FIELDS = "No fields updated"
+    REASON_ID_GIVEN = (
+        "auto-incrementing column should not be set for INSERT/INSERT_IGNORE operations"
+    )
+    REASON_NO_ID_LEFT = "max auto-incrementing column value reached"
 
     def __init__(
         self,

@@ -244,17 +244,16 @@ def repartition_for(
     schema = table.schema
     where = f"table {str(table.path)!r}: the DataFrame"
     own_names = {find_name(name, schema.names, where): name for name in df.columns}
-    missing = [name for name in schema.key_names if name not in own_names]
+    # Rows are numbered within their tablets: the number says nothing about the tablet.
+    names = [name for name in schema.key_names if name != schema.auto_incrementing]
+    missing = [name for name in names if name not in own_names]
     if missing:
         raise SchemaError(
             f"table {str(table.path)!r}: the DataFrame lacks key column {missing[0]!r}; the primary"
             f" key is ({', '.join(schema.key_names)})"
         )
-    keys = [
-        df[own_names[name]].try_cast(spark_type(column.type))
-        for name, column in zip(schema.key_names, schema.key_columns, strict=True)
-    ]
-    number = _tablet_number(str(table.path), schema.key_names)(*keys)
+    keys = [df[own_names[name]].try_cast(spark_type(schema.column(name).type)) for name in names]
+    number = _tablet_number(str(table.path), names)(*keys)
     return df.repartitionById(task_count or table.tablet_count, number)
 
 

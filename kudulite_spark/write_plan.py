@@ -129,7 +129,7 @@ def written_columns(
     schema = table.schema
     own_names = _own_names(schema, path, options, struct)
     missing = [name for name in schema.key_names if name not in own_names.values()]
-    if missing:
+    if missing and missing != [schema.auto_incrementing]:  # an insert leaves that one out
         raise SchemaError(
             f"table {path!r}: the DataFrame lacks key column {', '.join(map(repr, missing))}; the"
             f" primary key is ({', '.join(schema.key_names)}), the DataFrame has"

@@ -33,6 +33,7 @@ from kudulite.model.hybrid_time import Timestamp
 from kudulite.table.history import check_not_ancient
 from kudulite.table.manifest import Manifest
 from kudulite.table.scan_plan import check_still_there, planned_columns
+from kudulite.table.tablet_memory import caught_up_memory, last_id_of
 from kudulite.tablet.tablet_scan import CHANGE_COLUMNS
 
 _PLAN_ATTEMPTS_MAX = 20
@@ -174,9 +175,18 @@ def _head(table: Table, manifest: Manifest, moment: Timestamp, parent: Backup | 
         row_count=table.scan(at=moment).count(),
         parent=None if parent is None else parent.id,
         parent_crc32=None if parent is None else parent.crc32,
+        last_ids=_last_ids(table, manifest),
         owner=manifest.owner,
         comment=manifest.comment,
     )
+
+
+def _last_ids(table: Table, manifest: Manifest) -> tuple[int, ...] | None:
+    """Return the last ids of the tablets, which are at least those of rows at earlier moments."""
+    if manifest.schema.auto_incrementing is None:
+        return None
+    store = store_of(table)
+    return tuple(last_id_of(*caught_up_memory(store, entry)) for entry in manifest.tablets)
 
 
 def _plan_pieces(

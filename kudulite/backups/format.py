@@ -135,7 +135,8 @@ class BackupHead(JsonForm):
 
     `start` and `moment` are HybridTimes. An incremental backup has the changes in (start, moment];
     a full one, whose start is 0, has the table at `moment`. `tablet_ids` are in the order of the
-    partition schema's tablets. `row_count` is of the table at `moment`.
+    partition schema's tablets, and so are `last_ids`, the last auto-incrementing ids; None if the
+    key is unique. `row_count` is of the table at `moment`.
     """
 
     id: Annotated[str, Stored(name="backup id")]
@@ -151,8 +152,13 @@ class BackupHead(JsonForm):
     row_count: int
     parent: Annotated[str | None, Stored(name="parent's backup id")] = None
     parent_crc32: int | None = None
+    last_ids: Annotated[tuple[int, ...] | None, Stored(may_be_none=True)] = None
     owner: Annotated[str | None, Stored(may_be_none=True)] = None
     comment: Annotated[str | None, Stored(may_be_none=True)] = None
+
+    def __post_init__(self) -> None:
+        if self.last_ids is not None and len(self.last_ids) != len(self.tablet_ids):
+            raise ValueError(f"{len(self.last_ids)} last ids of {len(self.tablet_ids)} tablets")
 
     @property
     def is_full(self) -> bool:

@@ -77,6 +77,7 @@ from kudulite.table.garbage_collection import collect_garbage
 from kudulite.table.partition import RangeBounds
 from kudulite.table.stage import StagedTask, collect_staging_garbage, in_threads
 from kudulite.table.table_store import TableStore
+from kudulite.table.tablet_memory import reserve_ids
 
 # Each thread stages up to 256 MiB.
 THREAD_COUNT = min(2, os.cpu_count() or 1)
@@ -174,9 +175,17 @@ class RestoreJob(LockedJob):
         if self._hidden.exists():
             with Progress(f"check of the restored table {self._place.name!r}"):
                 self._check(sums)
+            self._lift_ids()
             collect_garbage(self._hidden, 0, 0)  # files of interrupted attempts
         self._give_name()
         return Table(self._target)
+
+    def _lift_ids(self) -> None:
+        """Let new rows get ids above all that the table had given, also to rows that are gone."""
+        manifest = self._hidden.newest()
+        lasts = zip(manifest.placed_tablets, self.backup.last_ids or (), strict=False)
+        wanted = {entry.id: (0, last) for entry, last in lasts}
+        reserve_ids(self._hidden, manifest.table_id, wanted)
 
     def _check(self, sums: Iterable[ContentSum] | None) -> None:
         backup, what = self.backup, f"restore of backup {self.backup.id} from {self.backup.path}"

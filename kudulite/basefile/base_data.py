@@ -65,8 +65,8 @@ from kudulite.basefile.page_range import (
 )
 from kudulite.errors import CorruptionError, StorageError
 from kudulite.fs.file_system import FileRef, Sink, arrow_errors, check_format_version
-from kudulite.model.schema import DICTIONARY, FIELD_ID_KEY, Column, parquet_encoding, parquet_path
-from kudulite.model.types import check_values
+from kudulite.model.schema import FIELD_ID_KEY, Column
+from kudulite.model.types import DICTIONARY, check_values, parquet_encoding, parquet_path
 
 SAMPLE_ROWS = 8192
 SAMPLE_DISTINCT_FRACTION_MAX = 0.8  # of 8192: about 17,000 distinct values in the column
@@ -179,16 +179,16 @@ class BaseDataWriter:
 
     def _opened(self, sample: pa.Table) -> pq.ParquetWriter:
         compressions = {
-            parquet_path(column): (
+            parquet_path(column.name, column.type): (
                 COMPRESSION_DEFAULT if column.compression == "default" else column.compression
             )
             for column in self._columns
         }
         encodings = {
-            parquet_path(column): parquet_encoding(
-                column, has_repeats=column.encoding == "auto" and has_repeats(values)
+            parquet_path(c.name, c.type): parquet_encoding(
+                c.type, c.encoding, has_repeats=c.encoding == "auto" and has_repeats(values)
             )
-            for column, values in zip(self._columns, sample.columns, strict=True)
+            for c, values in zip(self._columns, sample.columns, strict=True)
         }
         return pq.ParquetWriter(
             pa.PythonFile(self._sink, "w"),

@@ -115,8 +115,8 @@ class BulkWrite:
         return BulkWrite(self._store, replace(self._state, label=label))
 
     def restoring(self) -> BulkWrite:
-        """Return the write as one that brings rows back as they were: it sets immutable cells."""
-        spec = replace(self._state.spec, immutable_columns=())
+        """Return the write as one that brings rows back as they were: it sets all their cells."""
+        spec = replace(self._state.spec, immutable_columns=(), brings_back=True)
         return BulkWrite(self._store, replace(self._state, spec=spec))
 
     @property
@@ -194,7 +194,10 @@ class SmallWrite:
         checked = stager.checked_rows(columns_of(rows))
         codes = np.full(rows.num_rows, int(self.operation), dtype=np.uint8)
         stager.check_nulls(checked, codes)
-        keys = {name: checked.column(name).chunk(0) for name in manifest.schema.key_names}
+        if self.operation.is_insert and manifest.schema.auto_incrementing is not None:
+            checked = checked.drop_columns([manifest.schema.auto_incrementing])
+        names = [name for name in manifest.schema.key_names if name in checked.column_names]
+        keys = {name: checked.column(name).chunk(0) for name in names}
         index = manifest.partition.tablet_index(keys, rows.num_rows)
         if index[0] < 0 or (index != index[0]).any():  # of no tablet, or of several
             return None, [rows]

@@ -13,7 +13,7 @@ Turns what users hold into Arrow batches: Arrow itself, pandas, Polars, DuckDB, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,7 +117,9 @@ class KeyLookup:
     def tablet_index(self, keys: Keys) -> pa.Array:
         """Return int32 per row of key columns: which tablet owns it, -1 where no range does."""
         manifest = self.store.newest()
-        columns = self._key_columns(manifest, keys)
+        schema = manifest.schema  # rows are numbered within a tablet: ids need not be there
+        names = [name for name in schema.key_names if name != schema.auto_incrementing]
+        columns = self._key_columns(manifest, keys, names)
         return pa.array(manifest.partition.tablet_index(columns, _row_count(columns)))
 
     def keys_by_tablet(self, keys: Keys) -> dict[str, KeyArray]:
@@ -135,10 +137,12 @@ class KeyLookup:
             found[entry.id] = own.take(np.flatnonzero(~own.equals_previous()))
         return found
 
-    def _key_columns(self, manifest: Manifest, keys: Keys) -> dict[str, pa.Array]:
-        table = key_table(keys, manifest.schema, self.store.name)
+    def _key_columns(
+        self, manifest: Manifest, keys: Keys, wanted: Sequence[str] | None = None
+    ) -> dict[str, pa.Array]:
+        table = key_table(keys, manifest.schema, self.store.name, wanted)
         columns = {}
-        for column in manifest.schema.key_columns:
+        for column in manifest.schema.key_columns[: table.num_columns]:
             array = cast_to_column(
                 table.column(column.name), column.type, column=column.name, table=self.store.name
             )
@@ -285,7 +289,7 @@ def _untyped(name: str, values: Any, table: str) -> pa.Array | pa.ChunkedArray:
         ) from error
 
 
-def _rows_table(rows: list[Mapping[str, Any]], schema: Schema, table: str) -> pa.Table:
+def _rows_table(rows: Sequence[Mapping[str, Any]], schema: Schema, table: str) -> pa.Table:
     names = list(dict.fromkeys(name for row in rows for name in row)) or schema.key_names
     columns = {name: [row.get(name) for row in rows] for name in names}
     return _columns_table(columns, schema, table)
@@ -315,15 +319,22 @@ def _column(name: str, values: Any, schema: Schema, table: str) -> pa.Array | pa
     return pa.array(canonical, column_type.arrow)
 
 
-def key_table(keys: Any, schema: Schema, table: str) -> pa.Table:
-    """Return keys (tuples, single values, dicts, or Arrow) as a table of the key columns."""
+def key_table(
+    keys: Any, schema: Schema, table: str, wanted: Sequence[str] | None = None
+) -> pa.Table:
+    """Return keys (tuples, single values, dicts, or Arrow) as a table of the key columns.
+
+    Only the key columns `wanted` are returned, and dicts and Arrow need no others.
+    """
+    wanted = schema.key_names if wanted is None else wanted
     if isinstance(keys, list | tuple):
-        return _rows_table([_key_dict(key, schema) for key in keys], schema, table)
+        rows = [_key_dict(key, schema, wanted) for key in keys]
+        return _rows_table(rows, schema, table).select(wanted)
     names, batches = arrow_batches(keys, schema, table)
-    missing = [name for name in schema.key_names if name not in names]
+    missing = [name for name in wanted if name not in names]
     if missing:
         raise SchemaError(f"table {table!r}: keys without column {missing[0]!r}")
-    return joined_batches(batches).select(schema.key_names)
+    return joined_batches(batches).select(wanted)
 
 
 def joined_batches(batches: Iterable[pa.RecordBatch | pa.Table]) -> pa.Table:
@@ -336,19 +347,19 @@ def joined_batches(batches: Iterable[pa.RecordBatch | pa.Table]) -> pa.Table:
 def _encoded_key(key: Any, schema: Schema, table: str) -> tuple[dict[str, Any], bytes]:
     """Return one key, given as tuple, single value or dict, as a dict in key order, and encoded."""
     try:
-        values = _key_dict(key, schema)
+        values = _key_dict(key, schema, schema.key_names)
         return values, schema.key_encoder(tuple(values.values()))
     except SchemaError as error:
         raise SchemaError(f"table {table!r}: {error}") from error
 
 
-def _key_dict(key: Any, schema: Schema) -> dict[str, Any]:
+def _key_dict(key: Any, schema: Schema, wanted: Sequence[str]) -> dict[str, Any]:
     names = schema.key_names
     if isinstance(key, Mapping):
-        missing = [name for name in names if name not in key]
+        missing = [name for name in wanted if name not in key]
         if missing:
             raise SchemaError(f"key {dict(key)!r} without column {missing[0]!r}")
-        return {name: key[name] for name in names}
+        return {name: key[name] for name in wanted}
     values = tuple(key) if isinstance(key, list | tuple) else (key,)
     if len(values) != len(names):
         raise SchemaError(f"key {key!r} has {len(values)} values; the key is ({', '.join(names)})")

@@ -119,8 +119,9 @@ class WriteOperation(RowOperation):
 
     @property
     def key(self) -> tuple[object, ...]:
-        """The primary key."""
-        return tuple(self.values[name] for name in self.target.layout.schema.key_names)
+        """The primary key, without an id that the engine has yet to give."""
+        names = self.target.layout.schema.key_names
+        return tuple(self.values[name] for name in names if name in self.values)
 
     def complete(self) -> int:
         """Check it as a whole; return its size in a buffer, in bytes.
@@ -129,6 +130,10 @@ class WriteOperation(RowOperation):
         drops what is set beside the key.
         """
         layout, values = self.target.layout, self.values
+        if layout.schema.auto_incrementing is not None:
+            self._check_id(layout.schema.auto_incrementing)
+            if self.operation.is_insert:
+                values = {**values, layout.schema.auto_incrementing: 0}
         if not layout.key_names <= values.keys():
             key = ", ".join(layout.schema.key_names)
             raise SchemaError(
@@ -141,6 +146,20 @@ class WriteOperation(RowOperation):
             elif self.operation.is_update and not has_more:
                 raise SchemaError(f"table {layout.table!r}: No fields updated: {self}")
         return layout.size(self.values)
+
+    def _check_id(self, name: str) -> None:
+        """Raise SchemaError for an id where the engine gives it, or for none where it is needed."""
+        layout, given = self.target.layout, self.values.get(name)
+        if self.operation.is_insert and name in self.values:
+            raise SchemaError(
+                f"table {layout.table!r}: {name} should not be specified for Insert operation:"
+                f" {self}; leave it out: the engine numbers new rows"
+            )
+        if self.operation.is_upsert and (given is None or given < 1):
+            raise SchemaError(
+                f"table {layout.table!r}: {name} should be set for UPSERT/UPSERT_IGNORE operations,"
+                f" to 1 or more: {self}; to add a row, insert it"
+            )
 
 
 def _value_text(value: Any) -> str:

@@ -12,14 +12,18 @@ from typing import Any
 from kudulite.client.scanner import BOUND_TYPES, EXCLUSIVE_BOUND, INCLUSIVE_BOUND, checked_choice
 from kudulite.errors import NotSupportedError, SchemaError
 from kudulite.model.predicate_constraint import domain_successor, domain_value, literal_floor
-from kudulite.model.schema import NEW_COLUMN_ID, Column, Schema
+from kudulite.model.schema import (
+    AUTO_INCREMENTING_ID,
+    NEW_COLUMN_ID,
+    Column,
+    Schema,
+    auto_incrementing_column,
+)
 from kudulite.model.types import ColumnType, parse_type
 from kudulite.model.types import decimal as decimal_type
 from kudulite.model.types import varchar as varchar_type
 from kudulite.model.values import canonical_value
 from kudulite.table.partition import HashDimension, PartitionSchema, RangeWithHashSchema
-
-_NON_UNIQUE = "a key that is not unique is not supported; add a column that makes it unique"
 
 
 class ColumnSpec:
@@ -32,6 +36,7 @@ class ColumnSpec:
         self.name = name
         self.options = options
         self.is_primary_key = False
+        self.is_unique = True
 
     def __repr__(self) -> str:
         said = {key: value for key, value in self.options.items() if value is not None}
@@ -50,12 +55,17 @@ class ColumnSpec:
 
     def primary_key(self) -> ColumnSpec:
         """Make the column the whole primary key."""
-        self.is_primary_key = True
+        self.is_primary_key = self.is_unique = True
         return self.nullable(False)
 
     def non_unique_primary_key(self) -> ColumnSpec:
-        """Raise NotSupportedError: every primary key is unique."""
-        raise NotSupportedError(f"column {self.name!r}: {_NON_UNIQUE}")
+        """Make the column the whole primary key, of which several rows may have the same value.
+
+        The column `auto_incrementing_id` follows it in the key: the engine numbers new rows of each
+        tablet from 1, and an insert leaves it out. The last call of this and `primary_key` counts.
+        """
+        self.primary_key().is_unique = False
+        return self
 
     def default(self, value: Any) -> ColumnSpec:
         """Set what an insert that leaves the cell unset stores."""
@@ -196,6 +206,7 @@ class SchemaBuilder:
     def __init__(self) -> None:
         self._specs: list[ColumnSpec] = []
         self._key_names: list[str] | None = None
+        self._is_unique = True
 
     @property
     def _keys(self) -> list[str]:
@@ -263,22 +274,32 @@ class SchemaBuilder:
 
     def set_primary_keys(self, key_names: Sequence[str]) -> SchemaBuilder:
         """Set the key columns: the first columns of the schema, in their order, and NOT NULL."""
-        self._key_names = list(key_names)
+        self._key_names, self._is_unique = list(key_names), True
         return self
 
     def set_non_unique_primary_keys(self, key_names: Sequence[str]) -> SchemaBuilder:
-        """Raise NotSupportedError: every primary key is unique."""
-        raise NotSupportedError(f"primary key {', '.join(key_names)}: {_NON_UNIQUE}")
+        """Set the key columns as `set_primary_keys`, of a key that several rows may have.
+
+        See `ColumnSpec.non_unique_primary_key`.
+        """
+        self._key_names, self._is_unique = list(key_names), False
+        return self
 
     def build(self) -> Schema:
-        """Return the schema. Raises SchemaError.
+        """Return the schema, with `auto_incrementing_id` if the key is not unique.
 
-        The key columns must be the first ones, in the order of the key: a row that is given as a
-        tuple then has its values in the order in which the columns were added.
+        Raises SchemaError. The key columns must be the first ones, in the order of the key: a row
+        that is given as a tuple then has its values in the order in which the columns were added.
         """
         columns = [spec.build() for spec in self._specs]
         self._check_key()
-        schema = Schema.build(columns, self._keys)
+        keys, is_unique = self._keys, self._is_unique
+        if self._key_names is None:
+            is_unique = all(spec.is_unique for spec in self._specs)
+        if keys and not is_unique:
+            columns.insert(len(keys), auto_incrementing_column())
+            keys = [*keys, AUTO_INCREMENTING_ID]
+        schema = Schema.build(columns, keys)
         if schema.names != [column.name for column in columns]:
             key = ", ".join(self._keys)
             first = ", ".join(column.name for column in columns[: len(self._keys)])

@@ -44,6 +44,8 @@ _TERMINATOR = b"\0\0"
 _ESCAPED_NUL = b"\0\1"
 _LARGE_BYTES = 2**31 - 2**20  # above this, 32-bit offsets may not reach
 
+_ID_BYTES, _ID_OFFSET = 8, 1 << 63
+
 
 def key_width(types: Sequence[ColumnType]) -> int | None:
     """Return the width in bytes of encoded keys over these columns, or None if it varies."""
@@ -185,6 +187,16 @@ def value_of_number(number: Any, column_type: ColumnType) -> Any:
     if column_type.name == "decimal":
         return decimal_from_unscaled(number, column_type.scale or 0)
     return number
+
+
+def id_of_key(key: bytes) -> int:
+    """Return the last column of an encoded key, which is an int64."""
+    return int.from_bytes(key[-_ID_BYTES:], "big") - _ID_OFFSET
+
+
+def with_id(key: bytes, number: int) -> bytes:
+    """Return an encoded key, whose last column is an int64, with another value of it."""
+    return key[:-_ID_BYTES] + (number + _ID_OFFSET).to_bytes(_ID_BYTES, "big")
 
 
 def key_successor(key: bytes) -> bytes:

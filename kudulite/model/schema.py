@@ -32,9 +32,9 @@ from kudulite.model.values import canonical_value, value_from_json, value_to_jso
 
 FIELD_ID_KEY = b"PARQUET:field_id"
 NEW_COLUMN_ID = -1  # a column that no schema has taken up yet
-DICTIONARY = "DICTIONARY"  # not a Parquet encoding id: dictionary pages, PLAIN once they are full
 COLUMN_ID_MAX = (1 << 31) - 1  # a Parquet field id; the log has one more bit
 NAME_BYTES_MAX = 256
+AUTO_INCREMENTING_ID = "auto_incrementing_id"
 COMMENT_BYTES_MAX = 256
 
 COMPRESSIONS = ("default", "none", "lz4", "snappy", "zstd", "gzip")
@@ -59,7 +59,8 @@ def encodings_of(column_type: ColumnType) -> tuple[str, ...]:
 class Column:
     """One column. Defaults are kept in canonical form, so equal columns compare equal.
 
-    A cell of a column that is not `mutable` keeps the value that the insert of its row gave it.
+    A cell of a column that is not `mutable` keeps the value that the insert of its row gave it. The
+    engine numbers new rows in a column that is `auto_incrementing`.
     """
 
     id: int
@@ -72,6 +73,7 @@ class Column:
     compression: str = "default"
     comment: str = ""
     mutable: bool = True
+    auto_incrementing: bool = False
 
     def __post_init__(self) -> None:
         _check_identifier(self.name)
@@ -145,14 +147,17 @@ class Column:
             "compression": self.compression,
             "comment": self.comment,
         }
-        return form if self.mutable else {**form, "mutable": False}
+        form |= {} if self.mutable else {"mutable": False}
+        return form | ({"auto_incrementing": True} if self.auto_incrementing else {})
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> Column:
         """Return the column that `to_json` stored."""
-        fields = {"mutable": True, **stored}
-        kinds = (("id", int), ("nullable", bool), ("comment", str), ("mutable", bool))
-        for field, kind in kinds:
+        fields = {"mutable": True, "auto_incrementing": False, **stored}
+        kinds = {"id": int, "comment": str} | dict.fromkeys(
+            ("nullable", "mutable", "auto_incrementing"), bool
+        )
+        for field, kind in kinds.items():
             if type(fields[field]) is not kind:
                 raise TypeError(f"{field} {fields[field]!r} of a column is no {kind.__name__}")
         fields["type"] = column_type = parse_type(fields["type"])
@@ -171,6 +176,22 @@ def _check_identifier(name: str) -> None:
     if size > NAME_BYTES_MAX or "\0" in name:
         raise SchemaError(
             f"column name {name[:40]!r}: a name has at most {NAME_BYTES_MAX} bytes and no NUL"
+        )
+
+
+def auto_incrementing_column() -> Column:
+    """Return the column that follows the key columns of a key that is not unique."""
+    column_type = parse_type("int64")
+    return Column(
+        NEW_COLUMN_ID, AUTO_INCREMENTING_ID, column_type, nullable=False, auto_incrementing=True
+    )
+
+
+def _check_not_reserved(name: str) -> None:
+    if name.lower() == AUTO_INCREMENTING_ID:
+        raise SchemaError(
+            f"can't add a column with reserved name: {name}; {AUTO_INCREMENTING_ID} is a reserved"
+            " column name: the builder's non_unique_primary_key adds it"
         )
 
 
@@ -204,6 +225,18 @@ class Schema:
                     f"column {column.name!r}: a key column never changes, so it cannot be made"
                     " immutable; leave mutable(False) out"
                 )
+        numbered = [column for column in self.columns if column.auto_incrementing]
+        last = self.key_columns[-1]
+        if numbered and (numbered != [last] or last.name != AUTO_INCREMENTING_ID):
+            raise SchemaError(
+                f"column {numbered[0].name!r} is auto-incrementing: expected one such column,"
+                f" {AUTO_INCREMENTING_ID!r}, as the last one of the key"
+            )
+        if numbered and (last.type.name != "int64" or self.key_count == 1):
+            raise SchemaError(
+                f"column {last.name!r} is {last.type} and number {self.key_count} of the key,"
+                " expected int64 after the columns of the key"
+            )
         _check_unique("name", [column.name for column in self.columns])
         _check_unique("id", [column.id for column in self.columns])
         ids = [column.id for column in self.columns]
@@ -255,6 +288,9 @@ class Schema:
         Ids are assigned from 0 in the resulting order; the ids of `columns` are ignored.
         """
         by_name = {column.name: column for column in columns}
+        for column in columns:
+            if not column.auto_incrementing:
+                _check_not_reserved(column.name)
         _check_unique("name", [column.name for column in columns])
         _check_unique("primary key column", list(primary_key))
         for name in primary_key:
@@ -270,6 +306,7 @@ class Schema:
 
     def with_column(self, column: Column) -> Schema:
         """Return the schema with a new column at the end, under an id that no column ever had."""
+        _check_not_reserved(column.name)
         if column.name in self:
             raise SchemaError(f"the column already exists: {column.name!r}")
         if not column.nullable and column.read_default is None:
@@ -282,6 +319,8 @@ class Schema:
 
     def without_column(self, name: str) -> Schema:
         """Return the schema without a column; its id is not used again."""
+        if name == self.auto_incrementing:
+            raise SchemaError(f"can't drop column: {name}, which numbers the rows of the key")
         if name in self.key_names:
             raise SchemaError(f"cannot remove a key column: {name!r}")
         kept = tuple(c for c in self.columns if c is not self.column(name))
@@ -306,6 +345,9 @@ class Schema:
         the read default can change, because files rely on them.
         """
         old = self.column(name)
+        fixed = {"name": "name", "write_default": "default", "type": "type", "mutable": "mutable"}
+        for field in fixed.keys() & fields.keys() if old.auto_incrementing else ():
+            raise SchemaError(f"can't change {fixed[field]} for column: {name}")
         if not old.type.can_widen_to(new_type := fields.get("type", old.type)):
             raise NotSupportedError(
                 f"column {name!r}: its type cannot be altered from {old.type} to {new_type}, only"
@@ -323,8 +365,19 @@ class Schema:
 
     @cached_property
     def has_later_attributes(self) -> bool:
-        """Whether a column is immutable: files that hold the schema need a later format then."""
-        return not all(column.mutable for column in self.columns)
+        """Whether files that hold the schema need a later format: older software misreads it."""
+        return any(not column.mutable or column.auto_incrementing for column in self.columns)
+
+    @cached_property
+    def auto_incrementing(self) -> str | None:
+        """The name of the column that makes a key unique which is not; None where the key is."""
+        last = self.columns[self.key_count - 1]
+        return last.name if last.auto_incrementing else None
+
+    @staticmethod
+    def get_auto_incrementing_column_name() -> str:
+        """Return the name of that column, which is the same in all tables."""
+        return AUTO_INCREMENTING_ID
 
     @cached_property
     def names(self) -> list[str]:
@@ -539,35 +592,3 @@ class PartialRow(Mapping[str, Any]):
         for key, value in cells:
             self[key] = value
         return self
-
-
-def parquet_path(column: Column) -> str:
-    """Return Parquet's path of a column's values; those of an array are two levels down."""
-    return f"{column.name}.list.element" if column.type.is_array else column.name
-
-
-def parquet_encoding(column: Column, *, has_repeats: bool) -> str:
-    """Return the Parquet encoding, or DICTIONARY, for a column's ENCODING attribute.
-
-    For "auto", `has_repeats` decides whether a dictionary pays. Integers always take
-    DELTA_BINARY_PACKED, which writes 3 to 8 times faster than a dictionary and reads no slower.
-    Other numbers without repeats are PLAIN. BYTE_STREAM_SPLIT is as fast and 6 % smaller on random
-    doubles, but Spark's vectorised reader has it only since SPARK-56894 (2026), so it needs the
-    explicit "bitshuffle".
-    """
-    value_type = column.type.element or column.type
-    if column.encoding == "plain":
-        return "PLAIN"
-    if column.encoding == "prefix":
-        return "DELTA_BYTE_ARRAY"
-    if value_type.name == "bool":
-        return "RLE"
-    if column.encoding in ("dict", "rle"):
-        return DICTIONARY
-    assert column.encoding in ("auto", "bitshuffle"), column.encoding
-    # Whole numbers, dates, timestamps and short decimals, which Parquet stores as INT32 or INT64.
-    if value_type.key_width in (1, 2, 4, 8):
-        return "DELTA_BINARY_PACKED"
-    if column.encoding == "auto" and has_repeats:
-        return DICTIONARY
-    return "PLAIN" if column.encoding == "auto" else "BYTE_STREAM_SPLIT"

@@ -3,6 +3,7 @@
 A type is a name, with parameters where needed: `int32`, `decimal(10, 2)`, `varchar(20)`,
 `array(int32)`. Each has exactly one Arrow type, which its values have everywhere above the files.
 An array may be empty and its elements null. Arrays have no order, so a key cannot contain one.
+Files hold a type's values in one of several Parquet encodings.
 
 **Source** Kudu docs/schema_design.adoc, "Column types"; common/types.h for the physical widths.
 """
@@ -19,6 +20,7 @@ import pyarrow as pa
 
 from kudulite.errors import ConflictError, SchemaError
 
+DICTIONARY = "DICTIONARY"  # not a Parquet encoding id: dictionary pages, PLAIN once they are full
 DECIMAL_PRECISION_MAX = 38
 VARCHAR_LENGTH_MAX = 65535
 DATE_MIN, DATE_MAX = -719162, 2932896  # days since the epoch of 0001-01-01 and 9999-12-31
@@ -328,3 +330,35 @@ def value_text(value: Any) -> str:
     """Return a value as messages show it, at most 80 letters."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def parquet_path(name: str, column_type: ColumnType) -> str:
+    """Return Parquet's path of a column's values; those of an array are two levels down."""
+    return f"{name}.list.element" if column_type.is_array else name
+
+
+def parquet_encoding(column_type: ColumnType, encoding: str, *, has_repeats: bool) -> str:
+    """Return the Parquet encoding, or DICTIONARY, for a column's ENCODING attribute.
+
+    For "auto", `has_repeats` decides whether a dictionary pays. Integers always take
+    DELTA_BINARY_PACKED, which writes 3 to 8 times faster than a dictionary and reads no slower.
+    Other numbers without repeats are PLAIN. BYTE_STREAM_SPLIT is as fast and 6 % smaller on random
+    doubles, but Spark's vectorised reader has it only since SPARK-56894 (2026), so it needs the
+    explicit "bitshuffle".
+    """
+    value_type = column_type.element or column_type
+    if encoding == "plain":
+        return "PLAIN"
+    if encoding == "prefix":
+        return "DELTA_BYTE_ARRAY"
+    if value_type.name == "bool":
+        return "RLE"
+    if encoding in ("dict", "rle"):
+        return DICTIONARY
+    assert encoding in ("auto", "bitshuffle"), encoding
+    # Whole numbers, dates, timestamps and short decimals, which Parquet stores as INT32 or INT64.
+    if value_type.key_width in (1, 2, 4, 8):
+        return "DELTA_BINARY_PACKED"
+    if encoding == "auto" and has_repeats:
+        return DICTIONARY
+    return "PLAIN" if encoding == "auto" else "BYTE_STREAM_SPLIT"

@@ -29,6 +29,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from kudulite.basefile.base_data import BaseDataFile
 from kudulite.basefile.block_cache import BlockCache
@@ -217,7 +218,7 @@ class _Check:
             count = len(self.problems)
             with self.problems_of(str(rowset.folder)):
                 self.rowset_count += 1
-                _RowSetCheck(self, rowset, partition, index).run()
+                _RowSetCheck(self, rowset, partition, index, entry.last_id).run()
             readable &= len(self.problems) == count
         with self.problems_of(what):
             tablet = read_tablet(self.store, entry)  # what its log holds, on top
@@ -278,12 +279,16 @@ def _name_of(rowset: RowSet) -> str:
 
 @dataclass
 class _RowSetCheck:
-    """The check of one DiskRowSet, whose rows belong to tablet number `index` of `partition`."""
+    """The check of one DiskRowSet, whose rows belong to tablet number `index` of `partition`.
+
+    `last_id` is the manifest's highest `auto_incrementing_id` of the tablet.
+    """
 
     check: _Check
     rowset: DiskRowSet
     partition: PartitionSchema
     index: int
+    last_id: int | None
 
     def run(self) -> None:
         """Check files first; then, as they can be read, what is in them."""
@@ -364,6 +369,13 @@ class _RowSetCheck:
         owners = self.partition.tablet_index(columns, rows.num_rows)
         strays = np.count_nonzero(owners != self.index)
         self._expect(strays == 0, f"{file.path}: {strays} rows belong to another tablet")
+        if manifest.schema.auto_incrementing is not None:
+            found = pc.max(columns[manifest.schema.auto_incrementing]).as_py()
+            self._expect(
+                found <= (self.last_id or 0),
+                f"{file.path}: a row has the id {found}, the manifest's last id of the tablet is"
+                f" {self.last_id}",
+            )
 
     # -- deltas
 

@@ -157,7 +157,11 @@ class VersionList:
 
 @dataclass(frozen=True)
 class TabletEntry(JsonForm):
-    """One tablet in a manifest. `timestamp` is the newest of any change in it."""
+    """One tablet in a manifest. `timestamp` is the newest of any change in it.
+
+    `last_id` is at least every `auto_incrementing_id` that the tablet has given to a row of its
+    files or promised to a write; see table/tablet_memory.py.
+    """
 
     id: Annotated[str, Stored(name="tablet id")]
     partition: Annotated[TabletPartition, Stored(inline=True)]
@@ -165,6 +169,7 @@ class TabletEntry(JsonForm):
     timestamp: int = 0
     live_row_count: int = 0
     bytes_on_disk: int = 0
+    last_id: Annotated[int | None, Stored(may_be_none=True)] = None
 
     def with_superblock(
         self, ref: FileRef, rowsets: Iterable[RowSetMeta], timestamp: int

@@ -462,6 +462,11 @@ def _check_columns(schema: Schema, names: Sequence[str], what: str) -> None:
                 f"{what} by column {name!r}, which is not in the primary key"
                 f" ({', '.join(schema.key_names)})"
             )
+        if name == schema.auto_incrementing:
+            raise SchemaError(
+                f"{what} by column {name!r}: rows are numbered within a tablet, so the numbers"
+                " cannot choose it; leave the column out"
+            )
     if len(set(names)) != len(names):
         raise SchemaError(f"{what} names a column twice: {', '.join(names)}")
 

@@ -1,7 +1,8 @@
 """Row writes: the operations of a session flush, through the write-ahead log of each tablet.
 
     1  take the tablet's lock, catch up on records that other processes appended
-    2  look the keys up in memory and on disk; apply the operations: one change per key
+    2  number the inserts of a key that is not unique (tablet_memory.py); look the keys up in memory
+       and on disk; apply the operations: one change per key
     3  timestamp = max(now, safe timestamp + 1), one for the whole flush in this tablet
     4  append one record, fsync                                      durable
     5  advance the durable end and the safe timestamp, apply to memory   visible
@@ -39,13 +40,13 @@ from kudulite.errors import (
     UsageError,
 )
 from kudulite.fs.lock import TabletLock
-from kudulite.model.encoded_key import encode_keys
+from kudulite.model.encoded_key import encode_keys, with_id
 from kudulite.table.environment import RowQueue, WriteRequest
 from kudulite.table.maintenance import flush_when_needed
 from kudulite.table.manifest import Manifest
 from kudulite.table.metrics import SLOW_LOG_SECONDS, warn_of_slow
 from kudulite.table.table_store import TableStore
-from kudulite.table.tablet_memory import recover
+from kudulite.table.tablet_memory import last_id_of, next_id, recover
 from kudulite.tablet.mem_stores import LOCATE_ARRAY_MIN, MemStores
 from kudulite.tablet.operation import Outcome
 from kudulite.tablet.row_effects import (
@@ -197,9 +198,19 @@ class RowWriter:
 
         Also return the operations that have no place in `manifest`.
         """
-        required = set(manifest.schema.key_names)
+        schema = manifest.schema
+        required = set(schema.key_names)
+        of_insert = required - {schema.auto_incrementing}  # the tablet's lock holder numbers it
         # An operation lacks a key column that was renamed since it was made.
-        fitting = [row for row in rows if required <= operations[row].values.keys()]
+        if schema.auto_incrementing is None:
+            fitting = [row for row in rows if required <= operations[row].values.keys()]
+        else:
+            fitting = [
+                row
+                for row in rows
+                if (of_insert if operations[row].operation.is_insert else required)
+                <= operations[row].values.keys()
+            ]
         failures = [
             RowWriteFailure(row, RowError.REASON_INVALID) for row in set(rows).difference(fitting)
         ]
@@ -232,13 +243,15 @@ def _keys_and_tablets(
         keys, places, encode = [], [], schema.key_encoder
         for operation in operations:
             values = operation.values
-            key = encode([values[name] for name in names])
+            key = encode([values.get(name, 0) for name in names])  # 0: an id that is to come
             keys.append(key)
             places.append(partition.tablet_of_key(values, key))
         return keys, places
     fields = [(column.name, column.type.arrow) for column in schema.key_columns]
     array = pa.array([operation.values for operation in operations], pa.struct(fields))
     columns = {name: array.field(at) for at, name in enumerate(names)}
+    if schema.auto_incrementing is not None:
+        columns[names[-1]] = columns[names[-1]].fill_null(0)
     encoded = encode_keys(list(columns.values()), schema.key_types)
     return encoded.to_list(), partition.tablet_index(columns, len(operations)).tolist()
 
@@ -277,6 +290,9 @@ class TabletWrite:
         memory = recover(self.store, entry, self.lock)
         operations = [operation for request in requests for operation in request.operations]
         keys = [key for request in requests for key in request.keys]
+        if manifest.schema.auto_incrementing is not None:
+            last = last_id_of(entry, memory)
+            self._number(manifest.schema.auto_incrementing, last, operations, keys)
         locations = memory.locate(keys)
         exists = [location is not None for location in locations]
         stamps = entry.timestamp, memory.timestamp_max, manifest.created
@@ -323,6 +339,22 @@ class TabletWrite:
             " written: flush fewer rows at once, and write larger rows with `Table.upsert` of a"
             " batch, which does not use the log"
         )
+
+    def _number(
+        self, name: str, last: int, operations: list[RowOperation], keys: list[bytes]
+    ) -> None:
+        """Put ids into the inserts among `operations` and their `keys`, after the id `last`.
+
+        Operations are replaced, not changed: one that fails may be written again.
+        """
+        for position, operation in enumerate(operations):
+            if operation.operation.is_insert:
+                last = next_id(last, self.store.name, self.tablet_id)
+                values = operation.values | {name: last}
+                operations[position] = RowOperation(operation.operation, values)
+                keys[position] = with_id(keys[position], last)
+            elif operation.operation.is_upsert:
+                last = max(last, operation.values[name])
 
     def _is_current(self, request: WriteRequest, newest: Manifest) -> bool:
         """Whether the request was planned for the table as it is; else it is refused."""

@@ -49,6 +49,7 @@ from kudulite.table.folder import STAGING_FOLDER
 from kudulite.table.history import ancient_history_mark
 from kudulite.table.manifest import Manifest
 from kudulite.table.table_store import TableStore
+from kudulite.table.tablet_memory import numbered
 from kudulite.tablet.operation import Operation, WriteSpec, parse_change_operation, raise_row_error
 from kudulite.tablet.resolve import OperationBatch, Resolver, RowGather, StagedTablet
 
@@ -117,6 +118,8 @@ class Stager:
         rows = self.checked_rows(columns)
         codes = self._operation_codes(operation_column, names, row_count)
         self.check_nulls(rows, codes)
+        if self.manifest.schema.auto_incrementing is not None:
+            rows = numbered(self.store, self.manifest, rows, codes <= Operation.UPSERT_IGNORE)
         with Progress(f"write to table {self.store.name!r}") as progress:
             if self.state.is_resolved_at_commit:
                 operations += self._stage_operations(rows, codes)
@@ -134,6 +137,10 @@ class Stager:
         """
         schema, key_names = self.manifest.schema, self.manifest.schema.key_names
         names = [*key_names, *self.state.spec.value_columns]
+        numbers = schema.auto_incrementing
+        if numbers is not None and numbers not in columns:
+            row_count = len(next(iter(columns.values()), ()))
+            columns[numbers] = pa.chunked_array([pa.nulls(row_count, pa.int64())])
         missing = [name for name in names if name not in columns]
         if missing:
             raise SchemaError(
@@ -183,7 +190,9 @@ class Stager:
         for name in rows.column_names:
             column = self.manifest.schema.column(name)
             values = rows.column(name)
-            if column.nullable or not values.null_count:
+            if column.auto_incrementing:
+                self._check_ids(name, rows, codes)
+            if column.nullable or column.auto_incrementing or not values.null_count:
                 continue
             is_key = name in self.manifest.schema.key_names
             if not is_key and spec.ignore_null:
@@ -194,6 +203,24 @@ class Stager:
             if refused.any():
                 what = f"{'key ' if is_key else ''}column {name!r}"
                 self._refuse(what, RowError.REASON_NULL, rows, refused)
+
+    def _check_ids(self, name: str, rows: pa.Table, codes: np.ndarray) -> None:
+        """Refuse an id that an insert gives, none where another operation needs it, and one < 1.
+
+        An overwrite may give ids or leave them out; rows that are brought back have theirs.
+        """
+        spec, values = self.state.spec, rows.column(name)
+        is_given = values.is_valid().to_numpy()
+        is_insert = codes <= Operation.INSERT_IGNORE
+        if not (spec.is_overwrite or spec.brings_back) and (is_insert & is_given).any():
+            self._refuse(repr(name), RowError.REASON_ID_GIVEN, rows, is_insert & is_given)
+        lacks_id = ~is_given & ~is_insert
+        if not spec.is_overwrite and lacks_id.any():
+            self._refuse(f"key column {name!r}", RowError.REASON_NULL, rows, lacks_id)
+        is_bad = is_given & (values.fill_null(1).to_numpy() < 1)
+        if is_bad.any():
+            what = f"{name!r}, whose values begin with 1"
+            self._refuse(what, RowError.REASON_INVALID, rows, is_bad)
 
     def _refuse(self, what: str, reason: str, rows: pa.Table, refused: np.ndarray) -> NoReturn:
         numbers, schema = np.flatnonzero(refused), self.manifest.schema

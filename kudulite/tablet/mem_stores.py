@@ -24,11 +24,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from kudulite.delta.delta_file import OP_DELETE, OP_UPDATE, DeltaColumn, DeltaRows, concat_columns
 from kudulite.delta.delta_mem_store import DeltaMemStore
 from kudulite.errors import CorruptionError
-from kudulite.model.encoded_key import encode_keys
+from kudulite.model.encoded_key import encode_keys, id_of_key
 from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Schema
@@ -137,6 +138,7 @@ class MemStores:
         self.timestamp_max = 0
         self.timestamp_min = 0
         self.row_count = 0
+        self.last_id = 0  # the highest auto-incrementing id in the log
         self.is_torn = False  # an error left part of a change in the stores: discard them
         self._memrowset = MemRowSet(schema)
         self._waiting: list[tuple[Record, Sequence[bytes], Sequence[Location | None]]] = []
@@ -245,6 +247,8 @@ class MemStores:
             try:
                 self._apply(changes, keys.to_list(), targets)
                 self._count(changes.timestamps[0], changes.timestamps[-1], len(keys))
+                if self.schema.auto_incrementing is not None:
+                    self.last_id = max(self.last_id, pc.max(arrays[-1]).as_py())
                 self.end = end
             except BaseException as error:
                 self.is_torn = True
@@ -275,6 +279,8 @@ class MemStores:
                 begin = self.end.offset if self.end.segment == end.segment else 0
                 self._waiting_bytes += end.offset - begin
                 self._count(record.timestamp, record.timestamp, len(keys))
+                if self.schema.auto_incrementing is not None:
+                    self.last_id = max(self.last_id, *map(id_of_key, keys))
                 self.end = end
             except BaseException:
                 self.is_torn = True

@@ -61,6 +61,16 @@ class Operation(IntEnum):
         return self.name.lower()
 
     @property
+    def is_insert(self) -> bool:
+        """Whether the operation only creates rows."""
+        return self <= Operation.INSERT_IGNORE
+
+    @property
+    def is_upsert(self) -> bool:
+        """Whether the operation creates a row or changes the one that is there."""
+        return Operation.UPSERT <= self <= Operation.UPSERT_IGNORE
+
+    @property
     def is_delete(self) -> bool:
         """Whether the operation takes key columns only."""
         return self >= Operation.DELETE
@@ -116,7 +126,8 @@ class WriteSpec:
     non-key columns that the write provides, in schema order. With `ignore_null`, a null cell keeps
     the stored value. With `ordering_column`, the highest ordering value of a key wins.
     `hides_nulls`: in a new row, a null under `ignore_null` becomes a default that is not null.
-    `immutable_columns` are those of `value_columns` that no row that exists may change.
+    `immutable_columns` are those of `value_columns` that no row that exists may change. A write
+    that `brings_back` rows takes them as they were: it sets immutable cells and ids of new rows.
     `read_at` is the HybridTime of the rows that the write was computed from: no key of the write
     may have changed since. None allows any change.
     """
@@ -129,6 +140,7 @@ class WriteSpec:
     hides_nulls: bool = False
     read_at: int | None = None
     immutable_columns: tuple[str, ...] = ()
+    brings_back: bool = False
 
     @staticmethod
     def build(
@@ -152,7 +164,9 @@ class WriteSpec:
         if repeated:
             raise SchemaError(f"{what}: column {repeated[0]!r} is given twice")
         missing = [name for name in schema.key_names if name not in names]
-        if missing:
+        if missing == [schema.auto_incrementing]:
+            _check_may_number(what, operation, is_overwrite)
+        elif missing:
             raise SchemaError(
                 f"{what} without key column {missing[0]!r}; the primary key is"
                 f" ({', '.join(schema.key_names)}), given are: {', '.join(names) or 'no columns'}"
@@ -188,6 +202,15 @@ class WriteSpec:
         return WriteSpec(operation, values, *rules)
 
 
+def _check_may_number(what: str, operation: Operation | None, is_overwrite: bool) -> None:
+    """Raise SchemaError for an operation whose rows need their `auto_incrementing_id`."""
+    if operation is not None and not operation.is_insert and not is_overwrite:
+        raise SchemaError(
+            f"{what}: the key is not unique, so auto_incrementing_id should be set for"
+            f" {operation.label}: read the rows with it; to add rows, use insert"
+        )
+
+
 def _written_columns(
     schema: Schema, names: Sequence[str], operation: Operation | None, what: str
 ) -> tuple[str, ...]:
@@ -212,7 +235,8 @@ def raise_row_error(
 ) -> NoReturn:
     """Raise a RowError for `row_numbers` of the batch `rows`; `what` names the operation."""
     numbers = np.sort(row_numbers)
-    shown = rows.select(schema.key_names).take(pa.array(numbers[:KEYS_SHOWN_MAX]))
+    given = [name for name in schema.key_names if name in rows.column_names]
+    shown = rows.select(given).take(pa.array(numbers[:KEYS_SHOWN_MAX]))
     keys = _keys(shown.columns, schema)
     raise RowError(
         f"table {table!r}: {what}: {_rows(len(numbers))} refused: {reason};"
@@ -238,7 +262,7 @@ def _keys(
     columns: Sequence[pa.Array | pa.ChunkedArray], schema: Schema
 ) -> tuple[tuple[object, ...], ...]:
     """Return primary keys as tuples; a moment outside of Python's years is its microseconds."""
-    pairs = zip(columns, schema.key_columns, strict=True)
+    pairs = zip(columns, schema.key_columns, strict=False)  # ids are given at the end
     cells = [[cell_value(scalar, column) for scalar in array] for array, column in pairs]
     return tuple(zip(*cells, strict=True))
 
@@ -250,7 +274,8 @@ def _rows(count: int) -> str:
 def _listed(keys: tuple[tuple[object, ...], ...], count: int, schema: Schema) -> str:
     """Return the first keys of `count` rows as text."""
     more = ", …" if count > len(keys) else ""
-    return f"({', '.join(schema.key_names)}) = {', '.join(map(_show, keys))}{more}"
+    names = schema.key_names[: len(keys[0])] if keys else schema.key_names
+    return f"({', '.join(names)}) = {', '.join(map(_show, keys))}{more}"
 
 
 def _show(key: tuple[object, ...]) -> str:

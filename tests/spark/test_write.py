@@ -77,6 +77,34 @@ def test_upsert_of_some_columns_leaves_the_others(spark, path):
     assert stored(path) == [*OLD[:2], (3, "c", 9.0), (4, None, 4.5)]
 
 
+@pytest.mark.quick
+def test_rows_of_a_key_that_is_not_unique_are_numbered(spark, tmp_path):
+    """By the tasks of an insert and an overwrite; a read shows the column, an upsert needs it."""
+    builder = kudulite.schema_builder()
+    builder.add_column("k", "int32").non_unique_primary_key()
+    builder.add_column("v", "int64")
+    table = kudulite.connect(tmp_path).create_table(
+        "t", builder.build(), hash_partitions=[(["k"], 2)]
+    )
+    place = str(tmp_path / "t")
+    frame = spark.range(60).selectExpr("CAST(id % 3 AS int) AS k", "id AS v").repartition(4)
+    save(frame, place, operation="insert")
+    save(kudulite_spark.repartition_for(frame, place), place, operation="insert")
+    found = rows(load(spark, place))
+    assert sorted(row[2] for row in found) == sorted([*range(60), *range(60)])
+    numbers = dict(enumerate(table.tablet_index([{"k": k} for k in range(3)]).to_pylist()))
+    seen = {(numbers[k], i) for k, i, _ in found}
+    assert len(seen) == 120 and min(i for _, i in seen) == 1
+    with pytest.raises(Exception, match="upsert: the key is not unique, so auto_incrementing_id"):
+        save(frame, place)
+    changed = load(spark, place).where("v = 7").selectExpr("k", "auto_incrementing_id", "-1 AS v")
+    save(changed.selectExpr("k", "auto_incrementing_id", "CAST(v AS long) AS v"), place)
+    assert load(spark, place).where("v = -1").count() == 2
+    frame.limit(5).write.format("kudulite").mode("overwrite").save(place)
+    assert len(stored(place)) == 5
+    assert all(i > max(j for t, j in seen if t == numbers[k]) for k, i, _ in stored(place))
+
+
 def test_immutable_cells_are_left_by_upsert_ignore_only(spark, path):
     """The default, upsert, is refused for rows that are there; an overwrite replaces rows."""
     alterer = kudulite.connect(os.path.dirname(path)).new_table_alterer(kudulite.open_table(path))

@@ -2,24 +2,20 @@
 
     ("rows", client, [(operation, key, values), …])        a session and its flush
     ("batch", client, operation, [(key, values), …], ignore_null)
-    ("mixed", client, [(operation, key, values), …])       Table.apply
-    ("overwrite", client, [(key, values), …])
+    ("mixed", client, [(operation, key, values), …]), ("overwrite", client, [(key, values), …])
     ("stage", client, slot, operation, [[(operation, key, values), …], …])    tasks of a bulk write
     ("commit", slot), ("abort", slot)
     ("look", client, how, at), ("peek", client, how, at)   peek: where no lock is to be had
-    ("where", client, [(column, comparison, value), …], at)
-    ("past", client)             every legal moment
+    ("where", client, [(column, comparison, value), …], at), ("past", client)
     ("changes", client, how, start, end, images), ("history", client, key)
     ("refused", client, how, distance)         a moment before the mark
     ("plan", client, slot, how, at), ("read", slot)        a scan that is read later
     ("compact", client, kind, picks, {gap: [step, …]})     minor, minor_undo, major, merge, collect
     ("compact_all", client), ("purge", client, [key, …])
     ("flush", client), ("maintain", client), ("reopen", client), ("check", client), ("copy",)
-    ("advance", milliseconds)    the clock
-    ("add", client, name, type, nullable, default), ("drop", client, name)
+    ("advance", milliseconds), ("add", client, name, type, nullable, default)
     ("rename", client, name, name), ("widen", client, name, choice), ("fix", client, name, mutable)
-    ("default", client, name, value)
-    ("retain", client, seconds)
+    ("default", client, name, value), ("retain", client, seconds), ("drop", client, name)
     ("drop_range", client, place), ("add_range", client, place), ("forget", client)
     ("tag", client, name, at), ("untag", client, name), ("bad_tag", client)
     ("paused", client, step, gap, [number, …])     a step whose publications stand still

@@ -24,7 +24,6 @@ from kudulite.basefile.base_data import (
     footer_bounds,
     footer_stamps,
     group_rows_of,
-    parquet_encoding,
     sealed_footer,
 )
 from kudulite.errors import CorruptionError, FormatVersionError, StorageError
@@ -208,7 +207,7 @@ def test_auto_takes_a_dictionary_where_values_repeat(tmp_path, column_type):
     for i, array in enumerate([with_nulls(repeating, "all", 1), repeating.slice(0, 0)]):
         file = write(tmp_path, pa.table({"c": array}), [column], f"{i}.parquet")
         assert bits(read_all(file)["c"]) == bits(array)
-    assert parquet_encoding(Column(1, "c", types.int64), has_repeats=True) == "DELTA_BINARY_PACKED"
+    assert types.parquet_encoding(types.int64, "auto", has_repeats=True) == "DELTA_BINARY_PACKED"
 
 
 def three_column_table(row_count):

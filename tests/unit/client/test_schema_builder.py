@@ -124,8 +124,6 @@ def test_a_parameter_that_repeats_the_type_is_no_contradiction():
 UNSUPPORTED = [
     (lambda b: b.add_column("x", "int8").rename("y"), "rename and remove_default are for"),
     (lambda b: b.add_column("x", "int8").remove_default(), "rename and remove_default are for"),
-    (lambda b: b.add_column("x", "int8", non_unique_primary_key=True), "add a column that makes"),
-    (lambda b: b.set_non_unique_primary_keys(["k"]), "primary key k: a key that is not unique"),
 ]
 
 

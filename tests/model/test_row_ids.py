@@ -1,0 +1,11 @@
+"""Tables whose key is not unique, under random writes: no id of a tablet is ever used twice."""
+
+from tests.support.machines.id_machine import IdMachine
+from tests.support.tables.core_tables import CoreTables
+from tests.support.tiers import tiered
+
+
+@tiered("seed", range(40), quick=2)
+def test_ids_are_unique_and_rise_whatever_happens(core: CoreTables, seed: int):
+    """Over sessions, batches, aborts, deletes, restores, flushes, compactions and backups."""
+    IdMachine(core.root, seed).run(60)
