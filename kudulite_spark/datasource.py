@@ -34,13 +34,16 @@ from pyspark.sql.types import StructType
 
 from kudulite import Condition, ReadRequest, Schema, Table, open_table, parse_where
 from kudulite.errors import (
+    KuduliteError,
     OptionError,
     SchemaError,
     TableNotFoundError,
     TimestampError,
     UsageError,
 )
+from kudulite_spark.catalog import answered, load_failed, with_table_note
 from kudulite_spark.options import (
+    CATALOG,
     CHECKPOINT,
     COUNT,
     FRONT,
@@ -70,6 +73,8 @@ from kudulite_spark.writer import StreamTableWriter, TableWriter
 # As HybridTimes: when the rows are read, or when the changes end; after when changes begin.
 Moments = tuple[int, int | None]
 
+# The value of the front's option in a load() of the catalog.
+CATALOG_LOAD = "catalog"
 _LOAD_PROCESS = "pyspark.sql.worker.create_data_source"
 _WRITE_PROCESS = "pyspark.sql.worker.write_into_data_source"
 _PUSHDOWN_PROCESS = "pyspark.sql.worker.data_source_pushdown_filters"
@@ -82,7 +87,8 @@ class KuduliteDataSource(DataSource):
         """Fix the snapshot if this is a load(): with a schema given, schema() is not called."""
         super().__init__(options)
         self._moments: Moments | None = None
-        if _is_called_from(_LOAD_PROCESS):
+        is_of_catalog = CATALOG in options or options.get(FRONT) == CATALOG_LOAD
+        if _is_called_from(_LOAD_PROCESS) and not is_of_catalog:  # schema() will be called
             self._fix_snapshot_of_load()
 
     @classmethod
@@ -91,7 +97,22 @@ class KuduliteDataSource(DataSource):
         return "kudulite"
 
     def schema(self) -> StructType:
-        """Return the Spark schema of the table, or of the `columns` asked for."""
+        """Return the Spark schema of the table, or of the `columns` asked for.
+
+        For the catalog: the answer to its question, or a schema with a note on the table."""
+        if CATALOG in self.options:
+            return answered(self.options["path"], self.options[CATALOG])
+        if self.options.get(FRONT) != CATALOG_LOAD:
+            return self._schema()
+        try:
+            struct = self._schema()
+        except KuduliteError as error:
+            return load_failed(error)
+        table, _ = self._table_and_options()
+        assert self._moments is not None
+        return with_table_note(struct, table, self._moments[0])
+
+    def _schema(self) -> StructType:
         table, read = self._table_and_options()
         if self._moments is None:
             self._moments = moments_of_load(table, read)

@@ -47,7 +47,9 @@ _STREAM_NAMES = frozenset({CHECKPOINT, "queryname"})
 SCAN_TOKENS = "kuduliteScanTokens"  # read only these pieces of a plan
 FRONT = "kuduliteFront"  # the caller is the front, which needs the table's row count
 COUNT = "kuduliteCount"  # the front needs the exact number of rows at this snapshot
-_INTERNAL_NAMES = frozenset({SCAN_TOKENS.lower(), FRONT.lower(), COUNT.lower()})
+CATALOG = "kuduliteCatalog"  # a question of the catalog
+READ_AT = "kuduliteReadAt"  # the snapshot that the rows of a write were computed from
+_INTERNAL_NAMES = frozenset(name.lower() for name in (SCAN_TOKENS, FRONT, COUNT, CATALOG, READ_AT))
 
 _SPARK_NAMES = _CATALOG_NAMES | _INTERNAL_NAMES | _STREAM_NAMES
 
@@ -294,7 +296,10 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """The options of a write; the last three describe a table that does not exist yet."""
+    """The options of a write. Those of a key and of partitions are for a table that it makes.
+
+    `read_at` is the HybridTime of the snapshot that the rows were computed from, if it is known.
+    """
 
     path: str
     operation: str = "upsert"
@@ -308,6 +313,7 @@ class WriteOptions:
     primary_key: tuple[str, ...] | None = None
     hash_partitions: tuple[tuple[tuple[str, ...], int], ...] | None = None
     range_partitions: dict[str, Any] | None = None
+    read_at: int | None = None
 
     @staticmethod
     def parse(options: Mapping[str, str]) -> WriteOptions:
@@ -320,7 +326,8 @@ class WriteOptions:
                     " cannot be written to"
                 )
         _read_options(values)
-        return _write_options(values)
+        read_at = int(options[READ_AT]) if READ_AT in options else None
+        return replace(_write_options(values), read_at=read_at)
 
     @staticmethod
     def parse_stream(options: Mapping[str, str]) -> WriteOptions:

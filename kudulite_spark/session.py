@@ -35,13 +35,21 @@ from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
 
 from kudulite import Timestamp
-from kudulite.errors import UsageError
+from kudulite.errors import NotSupportedError, UsageError
 from kudulite_spark.datasource import KuduliteDataSource
 from kudulite_spark.jvm import ensure_java
+from kudulite_spark.options import absolute_path
 
 
-def register(spark: SparkSession) -> None:
+def register(
+    spark: SparkSession,
+    *,
+    warehouse: str | os.PathLike[str] | None = None,
+    catalog: str = "kudulite",
+) -> None:
     """Register the format `kudulite` with a session (classic or Connect).
+
+    With `warehouse`, a directory of tables, Spark SQL has it as the catalog `catalog`.
 
     Installs the front too, if possible: Spark then prunes columns and pushes filters. In a local
     session the workers run this interpreter, unless PYSPARK_PYTHON names one, and import the
@@ -56,7 +64,17 @@ def register(spark: SparkSession) -> None:
         _add_python_path(context.environment, str(Path(__file__).resolve().parents[1]))
     activate(spark)
     spark.dataSource.register(KuduliteDataSource)
-    install_front(spark)
+    has_catalog = install_front(spark)
+    if warehouse is None:
+        return
+    if not has_catalog:
+        raise NotSupportedError(
+            f"catalog {catalog!r} is part of the front, which this session does not have; the log"
+            " says why"
+        )
+    name = f"spark.sql.catalog.{catalog}"
+    spark.conf.set(f"{name}.warehouse", absolute_path(warehouse, start_directory(spark)))
+    spark.conf.set(name, CATALOG_CLASS)
 
 
 class TimestampConverter:
@@ -146,6 +164,7 @@ def _add_python_path(environment: dict[str, str], folder: str) -> None:
 
 JAR = Path(__file__).parent / "java" / "front.jar"
 CLASS = "kudulite.DefaultSource"
+CATALOG_CLASS = "kudulite.Catalog"
 # The front calls internal classes of Spark, which are the same in these versions.
 VERSIONS = ("4.1", "4.2", "4.3")
 

@@ -93,6 +93,7 @@ def plan_write(
         ordering_column=columns[ordering_column] if ordering_column is not None else None,
         ignore_null=options.ignore_null,
         overwrite=overwrite,
+        read_at=options.read_at,
         application_id=options.application_id,
         application_version=options.application_version,
         owner=owner,
@@ -211,7 +212,7 @@ def _made_table(path: str, options: WriteOptions, struct: StructType) -> tuple[T
     schema = table_schema(data, options.primary_key or (), path)
     client, name = catalog_of(path)
     try:
-        return client.create_table(name, schema, _partitioning(options)), True
+        return client.create_table(name, schema, partitioning_of(options)), True
     except TableExistsError:
         return open_table(path), False
 
@@ -228,7 +229,7 @@ def _check_layout(table: Table, path: str, options: WriteOptions) -> None:
         # A range's own hash partitions are compared with those of the table.
         dimensions = tuple((d.columns, d.bucket_count) for d in own.hash_dimensions)
         options = replace(options, hash_partitions=dimensions)
-    asked = _partitioning(options).build(table.schema)
+    asked = partitioning_of(options).build(table.schema)
     for option, given, text in (
         ("hashPartitions", options.hash_partitions, _hash_text),
         ("rangePartitions", options.range_partitions, _range_text),
@@ -239,7 +240,8 @@ def _check_layout(table: Table, path: str, options: WriteOptions) -> None:
             )
 
 
-def _partitioning(options: WriteOptions) -> Partitioning:
+def partitioning_of(options: WriteOptions) -> Partitioning:
+    """Return the partitioning that the options describe."""
     partitioning = Partitioning()
     for names, bucket_count in options.hash_partitions or ():
         partitioning.add_hash_partitions(names, bucket_count)

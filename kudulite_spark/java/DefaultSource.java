@@ -80,6 +80,7 @@ public class DefaultSource implements TableProvider {
   static final String ROWS = "kudulite.rowCount";
   static final String COUNTED_AT = "kudulite.countedAt";
   static final String COUNT = "kudulitecount";
+  static final String TABLE = "kudulite.table";
 
   private Load load;
   private PythonDataSourceV2 stock;
@@ -123,14 +124,31 @@ public class DefaultSource implements TableProvider {
     final CaseInsensitiveStringMap options;
     final StructType given;
     private final PythonDataSourceV2 source = new FrontSource();
+    private final String asks;
     private PythonDataSourceCreationResult created;
+    private Metadata table;
     private long rows = -1;
     private String countedAt;
     private long counted = -1;
 
     Load(CaseInsensitiveStringMap options, StructType given) {
+      this(options, given, "true");
+    }
+
+    /** For the catalog, which `asks` for more: a note on the table comes with the schema. */
+    Load(CaseInsensitiveStringMap options, StructType given, String asks) {
       this.options = options;
       this.given = given;
+      this.asks = asks;
+    }
+
+    Load with(CaseInsensitiveStringMap other) {
+      return other.equals(options) ? this : new Load(other, given, asks);
+    }
+
+    /** The note on the table, for the catalog; it comes with the schema. */
+    Metadata table() {
+      return table;
     }
 
     static PythonDataSourceV2 named(PythonDataSourceV2 source) {
@@ -148,7 +166,7 @@ public class DefaultSource implements TableProvider {
 
     private PythonDataSourceCreationResult create(String count) {
       java.util.Map all = new java.util.HashMap(options.asCaseSensitiveMap());
-      all.put(FRONT, "true");
+      all.put(FRONT, asks);
       if (count != null) {
         all.put(COUNT, count);
       }
@@ -163,6 +181,10 @@ public class DefaultSource implements TableProvider {
       StructField[] plain = new StructField[fields.length];
       for (int i = 0; i < fields.length; i++) {
         Metadata metadata = fields[i].metadata();
+        if (metadata.contains(TABLE)) {
+          table = metadata.getMetadata(TABLE);
+          metadata = new MetadataBuilder().withMetadata(metadata).remove(TABLE).build();
+        }
         if (metadata.contains(ROWS)) {
           rows = metadata.getLong(ROWS);
           countedAt = metadata.contains(COUNTED_AT) ? metadata.getString(COUNTED_AT) : null;
@@ -315,7 +337,7 @@ public class DefaultSource implements TableProvider {
   }
 
   static class FrontTable implements Table, SupportsRead, SupportsWrite {
-    private final Load load;
+    final Load load;
     private final StructType schema;
     private final PythonTable python;
 
@@ -356,7 +378,7 @@ public class DefaultSource implements TableProvider {
 
     FrontScanBuilder(Load load, StructType schema, CaseInsensitiveStringMap options) {
       // SELECT … WITH (…) gives a scan options of its own; the load's then do not hold for it.
-      this.load = options.equals(load.options) ? load : new Load(options, load.given);
+      this.load = load.with(options);
       this.schema = schema;
       this.options = options;
     }

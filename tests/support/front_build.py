@@ -1,6 +1,6 @@
-"""Makes kudulite_spark/java/front.jar of its source: `python tests/support/front_build.py`.
+"""Makes kudulite_spark/java/front.jar of its sources: `python tests/support/front_build.py`.
 
-It needs a javac and the jars of an installed PySpark. The jar records which source it is of, and a
+It needs a javac and the jars of an installed PySpark. The jar records which sources it is of, and a
 test compares that, so that neither can change alone.
 """
 
@@ -13,14 +13,19 @@ from pathlib import Path
 import pyspark
 
 FOLDER = Path(__file__).parents[2] / "kudulite_spark" / "java"
-SOURCE, JAR = FOLDER / "DefaultSource.java", FOLDER / "front.jar"
+JAR = FOLDER / "front.jar"
 MANIFEST = "META-INF/MANIFEST.MF"
 _TIME = (1980, 1, 1, 0, 0, 0)  # so that equal classes make an equal jar
 
 
+def sources() -> list[Path]:
+    """All sources of the jar."""
+    return sorted(FOLDER.glob("*.java"))
+
+
 def manifest() -> str:
-    """The manifest of a jar of the source as it is now."""
-    digest = hashlib.sha256(SOURCE.read_bytes()).hexdigest()
+    """The manifest of a jar of the sources as they are now."""
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources())).hexdigest()
     # 72 bytes to a line is the format's limit.
     return f"Manifest-Version: 1.0\r\nSource-A: {digest[:32]}\r\nSource-B: {digest[32:]}\r\n\r\n"
 
@@ -31,7 +36,7 @@ def build() -> None:
     with tempfile.TemporaryDirectory() as folder:
         classpath = ["-cp", f"{jars}/*", "-d", folder]
         command = ["javac", "--release", "17", "-nowarn", "-g:source,lines", *classpath]
-        subprocess.run([*command, str(SOURCE)], check=True)
+        subprocess.run([*command, *map(str, sources())], check=True)
         with zipfile.ZipFile(JAR, "w", zipfile.ZIP_DEFLATED) as jar:
             jar.writestr(zipfile.ZipInfo(MANIFEST, _TIME), manifest())
             for path in sorted(Path(folder).rglob("*.class")):

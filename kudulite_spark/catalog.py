@@ -1,0 +1,337 @@
+"""Answers to the questions of Spark SQL's catalog, `java/Catalog.java`.
+
+    Catalog ── option kuduliteCatalog: {"call": "create", "schema": …} ──> schema() of the source
+            <── a schema whose first column has the answer as metadata ───
+
+All that Spark brings back from the Python source is a schema, so an answer is the metadata of one.
+The path that comes with a question is that of a table or of a namespace, which is a directory.
+
+An error is an answer too: {"error": kind, "message": text}. The kind is the name of the class, or
+one of the words below, for which the catalog has exceptions of Spark (NoSuchTableException and the
+like). Any other error becomes an exception with this message. A question is answered once; answers
+that change something fail when they are repeated, except `truncate` and `alter` of a property.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable
+from typing import Any
+
+from pyspark.sql.types import StringType, StructField, StructType
+
+import kudulite
+from kudulite import Table, TableAlterer, open_table
+from kudulite.errors import (
+    KuduliteError,
+    NotSupportedError,
+    OptionError,
+    SchemaError,
+    TableNotFoundError,
+    UsageError,
+)
+from kudulite_spark.options import WriteOptions, absolute_path, catalog_of
+from kudulite_spark.types import column_comment, column_type, table_schema, with_layout_names
+from kudulite_spark.write_plan import partitioning_of
+
+NO_NAMESPACE, NAMESPACE_EXISTS, NOT_EMPTY = "NoNamespace", "NamespaceExists", "NotEmpty"
+TABLE_NOTE = "kudulite.table"
+
+_BUCKET = re.compile(r"bucket\((\d+), (.+)\)")
+# Spark's own properties of a table.
+_LOCATION, _COMMENT, _OWNER = "location", "comment", "owner"
+_SPARK_PROPERTIES = (_COMMENT, _OWNER, "provider", "external", "is_managed_location")
+
+Question = dict[str, Any]
+Answer = dict[str, Any]
+
+
+class _Refused(Exception):
+    """An answer that is no result, of a kind that the catalog knows."""
+
+
+def answered(path: str, text: str) -> StructType:
+    """Do what the catalog asks for; `text` is the question in JSON."""
+    question = json.loads(text)
+    try:
+        answer = _ANSWERS[question["call"]](absolute_path(path), question)
+    except _Refused as refusal:
+        answer = {"error": str(refusal), "message": str(refusal)}
+    except KuduliteError as error:
+        answer = _error(error)
+    # Spark would take an empty list for one of numbers.
+    return _noted({name: value for name, value in answer.items() if value != []})
+
+
+def load_failed(error: KuduliteError) -> StructType:
+    """Return the answer to a load() that failed."""
+    return _noted({TABLE_NOTE: _error(error)})
+
+
+def with_table_note(struct: StructType, table: Table, snapshot: int) -> StructType:
+    """Return the schema with a note on the table at its first column."""
+    properties = _properties(table)
+    note = {
+        "primaryKey": table.schema.key_names,
+        "snapshot": str(int(snapshot)),
+        "properties": properties,
+        "propertyNames": list(properties),
+    }
+    first, *rest = struct.fields
+    noted = {**first.metadata, TABLE_NOTE: note}
+    return StructType([StructField(first.name, first.dataType, first.nullable, noted), *rest])
+
+
+def _noted(metadata: Answer) -> StructType:
+    return StructType([StructField("answer", StringType(), True, metadata)])
+
+
+def _error(error: KuduliteError) -> Answer:
+    return {"error": type(error).__name__, "message": str(error)}
+
+
+def _properties(table: Table) -> dict[str, str]:
+    """Return what DESCRIBE TABLE EXTENDED and SHOW TBLPROPERTIES show."""
+    partition = table.partition_schema
+    found = {
+        "provider": "kudulite",
+        _LOCATION: str(table.path),
+        _OWNER: table.owner,
+        _COMMENT: table.comment,
+        "primaryKey": ", ".join(table.schema.key_names),
+        "hashPartitions": "; ".join(
+            f"{', '.join(part.columns)}:{part.bucket_count}" for part in partition.hash_dimensions
+        ),
+        "ranges": ", ".join(partition.describe_range(n) for n in range(len(partition.ranges)))
+        if partition.range_columns
+        else "",
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+# -- Answers about tables
+
+
+def _tables(path: str, question: Question) -> Answer:
+    return {"names": _namespace(path).list_tables()}
+
+
+def _create(path: str, question: Question) -> Answer:
+    folder = os.path.dirname(path)
+    _namespace(folder)
+    properties = dict(question["properties"])
+    if _LOCATION in properties:
+        raise OptionError(
+            f"table {path!r}: LOCATION {properties[_LOCATION]!r}: a table of the catalog is a"
+            " directory in that of its namespace; leave LOCATION out, or name the table by its"
+            f" path, as in `{properties[_LOCATION]}`"
+        )
+    if question["key"]:
+        properties["primaryKey"] = json.dumps(question["key"])
+    buckets = [properties["hashPartitions"]] if "hashPartitions" in properties else []
+    buckets += [_bucket_option(path, text) for text in question["partitions"]]
+    if buckets:
+        properties["hashPartitions"] = "; ".join(buckets)
+    known = ("hashPartitions", "primaryKey", "rangePartitions", *_SPARK_PROPERTIES)
+    if unknown := sorted(n for n in properties if n not in known and not n.startswith("option.")):
+        raise OptionError(
+            f"table {path!r}: unknown table property {', '.join(map(repr, unknown))}; known:"
+            " comment, hashPartitions, primaryKey, rangePartitions"
+        )
+    options = WriteOptions.parse({**properties, "path": path})
+    if options.primary_key is None:
+        raise SchemaError(
+            f"table {path!r} has no primary key: write PRIMARY KEY (id) after the columns, or"
+            " TBLPROPERTIES ('primaryKey'='id')"
+        )
+    struct = StructType.fromJson(json.loads(question["schema"]))
+    options = with_layout_names(options, struct.fieldNames())
+    schema = table_schema(struct, options.primary_key or (), path)
+    client, name = catalog_of(path)
+    comment = properties.get(_COMMENT)
+    client.create_table(name, schema, partitioning_of(options), comment=comment)
+    return {}
+
+
+def _bucket_option(path: str, text: str) -> str:
+    """Return `bucket(4, a, b)` of PARTITIONED BY as the option hashPartitions has it."""
+    found = _BUCKET.fullmatch(text)
+    if found is None:
+        raise SchemaError(
+            f"table {path!r}: PARTITIONED BY ({text}): write bucket(4, column) for 4 hash"
+            " partitions; ranges are the table property 'rangePartitions'"
+        )
+    return f"{found[2]}:{found[1]}"
+
+
+def _drop(path: str, question: Question) -> Answer:
+    client, name = _existing(path)
+    client.delete_table(name)
+    return {}
+
+
+def _rename(path: str, question: Question) -> Answer:
+    target = absolute_path(question["to"])
+    if os.path.dirname(target) != os.path.dirname(path):
+        raise UsageError(
+            f"table {path!r} cannot be renamed to {target!r}: that is another namespace; copy it"
+            " there with `kudulite copy`"
+        )
+    client, name = _existing(path)
+    client.rename_table(name, os.path.basename(target))
+    return {}
+
+
+def _truncate(path: str, question: Question) -> Answer:
+    open_table(path).truncate()
+    return {}
+
+
+def _moment(path: str, question: Question) -> Answer:
+    """Return the moment of a tag, or what names a moment itself."""
+    table = open_table(path)
+    version = question["version"]
+    found = table.tags.get(version)
+    return {"moment": version if found is None else str(int(found))}
+
+
+def _alter(path: str, question: Question) -> Answer:
+    client, name = _existing(path)
+    alterer = client.new_table_alterer(client.table(name))
+    for step in question["steps"]:
+        if step["step"] not in _STEPS:
+            raise NotSupportedError(
+                f"table {path!r}: ALTER TABLE with {step['step']} is not possible; known:"
+                f" {', '.join(_STEPS)}"
+            )
+        if len(step.get("column", [])) > 1:
+            raise NotSupportedError(
+                f"table {path!r}: {step['column']} is no column; none is nested"
+            )
+        if "position" in step:
+            raise NotSupportedError(
+                f"table {path!r}: ADD COLUMN … {step['position']}: a new column is the last one"
+            )
+        _STEPS[step["step"]](alterer, step)
+    alterer.alter()
+    return {}
+
+
+def _add_column(alterer: TableAlterer, step: Question) -> None:
+    given = _field(step)
+    spec = alterer.add_column(step["column"][0], column_type(given), nullable=given.nullable)
+    if comment := step["comment"] or column_comment(given):
+        spec.comment(comment)
+
+
+def _set_property(alterer: TableAlterer, step: Question) -> None:
+    if step["property"] != _COMMENT:
+        raise NotSupportedError(
+            f"property {step['property']!r} cannot be changed: of a table that exists, only"
+            " 'comment' can"
+        )
+    alterer.set_comment(step.get("value", ""))
+
+
+def _field(step: Question) -> StructField:
+    return StructType.fromJson(json.loads(step["type"])).fields[0]
+
+
+# Spark's names of changes.
+_STEPS: dict[str, Callable[[TableAlterer, Question], object]] = {
+    "AddColumn": _add_column,
+    "DeleteColumn": lambda alterer, step: alterer.drop_column(step["column"][0]),
+    "RenameColumn": lambda alterer, step: alterer.alter_column(
+        step["column"][0], rename_to=step["to"]
+    ),
+    "UpdateColumnType": lambda alterer, step: alterer.alter_column(step["column"][0]).type(
+        column_type(_field(step))
+    ),
+    "UpdateColumnComment": lambda alterer, step: alterer.alter_column(step["column"][0]).comment(
+        step["comment"]
+    ),
+    "SetProperty": _set_property,
+    "RemoveProperty": _set_property,
+}
+
+
+def _existing(path: str) -> tuple[kudulite.Client, str]:
+    """Return the client of a table and its name; nothing is made on the way."""
+    if not os.path.isdir(os.path.dirname(path)):
+        raise TableNotFoundError(f"no table at {path!r}")
+    client, name = catalog_of(path)
+    if not client.table_exists(name):
+        raise TableNotFoundError(f"no table at {path!r}")
+    return client, name
+
+
+# -- Answers about namespaces
+
+
+def _warehouse(path: str, question: Question) -> Answer:
+    """Make the directory of the catalog, as `connect` does."""
+    kudulite.connect(path, background_maintenance=False)
+    return {}
+
+
+def _namespaces(path: str, question: Question) -> Answer:
+    return {"names": _inner(path, _namespace(path))}
+
+
+def _create_namespace(path: str, question: Question) -> Answer:
+    if os.path.lexists(path):
+        raise _Refused(NAMESPACE_EXISTS)
+    _namespace(os.path.dirname(path))
+    kudulite.connect(path, background_maintenance=False)
+    return {}
+
+
+def _drop_namespace(path: str, question: Question) -> Answer:
+    client = _namespace(path)
+    tables = client.list_tables()
+    if _inner(path, client) or (tables and not question["cascade"]):
+        raise _Refused(NOT_EMPTY)
+    for name in tables:
+        client.delete_table(name)
+    try:
+        os.rmdir(path)
+    except OSError as error:
+        listed = ", ".join(sorted(os.listdir(path)))
+        raise UsageError(
+            f"namespace {path!r} has files that are no tables, which are not removed: {listed}"
+        ) from error
+    return {}
+
+
+def _namespace(path: str) -> kudulite.Client:
+    """Return the client of a namespace."""
+    parent, name = os.path.split(path)
+    if not os.path.isdir(path):
+        raise _Refused(NO_NAMESPACE)
+    if kudulite.connect(parent, background_maintenance=False).table_exists(name):
+        raise _Refused(NO_NAMESPACE)
+    return kudulite.connect(path, background_maintenance=False)
+
+
+def _inner(path: str, client: kudulite.Client) -> list[str]:
+    """Return the namespaces in a namespace."""
+    with os.scandir(path) as entries:
+        names = [e.name for e in entries if e.is_dir() and not e.name.startswith(".")]
+    return sorted(set(names) - set(client.list_tables()))
+
+
+_ANSWERS: dict[str, Callable[[str, Question], Answer]] = {
+    "alter": _alter,
+    "create": _create,
+    "createNamespace": _create_namespace,
+    "drop": _drop,
+    "dropNamespace": _drop_namespace,
+    "moment": _moment,
+    "namespaces": _namespaces,
+    "rename": _rename,
+    "tables": _tables,
+    "truncate": _truncate,
+    "warehouse": _warehouse,
+}

@@ -1,0 +1,218 @@
+package kudulite;
+
+import java.util.HashMap;
+import java.util.Map;
+import org.apache.spark.sql.connector.catalog.SupportsRowLevelOperations;
+import org.apache.spark.sql.connector.catalog.TruncatableTable;
+import org.apache.spark.sql.connector.expressions.Expressions;
+import org.apache.spark.sql.connector.expressions.NamedReference;
+import org.apache.spark.sql.connector.read.ScanBuilder;
+import org.apache.spark.sql.connector.write.BatchWrite;
+import org.apache.spark.sql.connector.write.DeltaBatchWrite;
+import org.apache.spark.sql.connector.write.DeltaWrite;
+import org.apache.spark.sql.connector.write.DeltaWriteBuilder;
+import org.apache.spark.sql.connector.write.DeltaWriterFactory;
+import org.apache.spark.sql.connector.write.LogicalWriteInfo;
+import org.apache.spark.sql.connector.write.PhysicalWriteInfo;
+import org.apache.spark.sql.connector.write.RowLevelOperation;
+import org.apache.spark.sql.connector.write.RowLevelOperationBuilder;
+import org.apache.spark.sql.connector.write.RowLevelOperationInfo;
+import org.apache.spark.sql.connector.write.SupportsDelta;
+import org.apache.spark.sql.connector.write.WriteBuilder;
+import org.apache.spark.sql.connector.write.WriterCommitMessage;
+import org.apache.spark.sql.types.Metadata;
+import org.apache.spark.sql.types.MetadataBuilder;
+import org.apache.spark.sql.types.StructField;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+
+/**
+ * A table that was named in SQL: the front's table, with TRUNCATE, DELETE, UPDATE and MERGE.
+ *
+ * Spark computes the changes of a row-level operation from one snapshot, that of the load, and
+ * identifies rows by their primary key. The Python source writes them as any other write, and
+ * fails it if one of the keys has changed since the snapshot. INSERT is `operation=insert`: a key
+ * that is there is an error, unless the statement or the DataFrame names another operation.
+ */
+class CatalogTable extends DefaultSource.FrontTable
+    implements SupportsRowLevelOperations, TruncatableTable {
+  static final String READ_AT = "kudulitereadat";
+
+  private final String name;
+
+  CatalogTable(DefaultSource.Load load, StructType schema, String name) {
+    super(load, schema);
+    this.name = name;
+  }
+
+  public String name() {
+    return name;
+  }
+
+  public Map<String, String> properties() {
+    Metadata given = load.table().getMetadata("properties");
+    Map<String, String> found = new HashMap<>();
+    for (String property : load.table().getStringArray("propertyNames")) {
+      found.put(property, given.getString(property));
+    }
+    return found;
+  }
+
+  private String[] key() {
+    return load.table().getStringArray("primaryKey");
+  }
+
+  /** The options of the statement, with those of the load, such as the path. */
+  private CaseInsensitiveStringMap with(CaseInsensitiveStringMap options) {
+    Map<String, String> all = new HashMap<>(load.options.asCaseSensitiveMap());
+    all.putAll(options.asCaseSensitiveMap());
+    return options.isEmpty() ? load.options : new CaseInsensitiveStringMap(all);
+  }
+
+  public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
+    return super.newScanBuilder(with(options));
+  }
+
+  public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
+    CaseInsensitiveStringMap options = info.options();
+    Map<String, String> more = new HashMap<>();
+    if (!options.containsKey("operation") && !options.containsKey("operationColumn")) {
+      more.put("operation", "insert");
+    }
+    return write(info, info.schema(), more);
+  }
+
+  private WriteBuilder write(LogicalWriteInfo info, StructType rows, Map<String, String> more) {
+    Map<String, String> all = new HashMap<>(with(info.options()).asCaseSensitiveMap());
+    all.putAll(more);
+    return super.newWriteBuilder(
+        new WriteInfo(info.queryId(), rows, new CaseInsensitiveStringMap(all)));
+  }
+
+  public boolean truncateTable() {
+    return !Catalog.isError(Catalog.ask(
+        load.options.get("path"), new MetadataBuilder().putString("call", "truncate")));
+  }
+
+  public RowLevelOperationBuilder newRowLevelOperationBuilder(RowLevelOperationInfo info) {
+    return new Change(this, info.command());
+  }
+
+  private static class WriteInfo implements LogicalWriteInfo {
+    private final String queryId;
+    private final StructType schema;
+    private final CaseInsensitiveStringMap options;
+
+    WriteInfo(String queryId, StructType schema, CaseInsensitiveStringMap options) {
+      this.queryId = queryId;
+      this.schema = schema;
+      this.options = options;
+    }
+
+    public String queryId() {
+      return queryId;
+    }
+
+    public StructType schema() {
+      return schema;
+    }
+
+    public CaseInsensitiveStringMap options() {
+      return options;
+    }
+  }
+
+  /** One DELETE, UPDATE or MERGE. */
+  private static class Change implements SupportsDelta, RowLevelOperationBuilder {
+    private final CatalogTable table;
+    private final RowLevelOperation.Command command;
+
+    Change(CatalogTable table, RowLevelOperation.Command command) {
+      this.table = table;
+      this.command = command;
+    }
+
+    public RowLevelOperation build() {
+      return this;
+    }
+
+    public RowLevelOperation.Command command() {
+      return command;
+    }
+
+    public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
+      return table.newScanBuilder(options);
+    }
+
+    public NamedReference[] rowId() {
+      String[] key = table.key();
+      NamedReference[] found = new NamedReference[key.length];
+      for (int i = 0; i < key.length; i++) {
+        found[i] = Expressions.column("`" + key[i].replace("`", "``") + "`");
+      }
+      return found;
+    }
+
+    public DeltaWriteBuilder newWriteBuilder(LogicalWriteInfo info) {
+      return new ChangeWrite(table, command, info);
+    }
+  }
+
+  /** The Python source's write of the changes; in its tasks a ChangeWriter hands them over. */
+  private static class ChangeWrite implements DeltaWriteBuilder, DeltaWrite, DeltaBatchWrite {
+    private static final String OPERATION = "_kudulite_operation";
+
+    private final BatchWrite python;
+    private final StructType ids;
+    private final StructType rows;
+    private final boolean isMixed;
+
+    ChangeWrite(CatalogTable table, RowLevelOperation.Command command, LogicalWriteInfo info) {
+      ids = info.rowIdSchema().get();
+      isMixed = command == RowLevelOperation.Command.MERGE;
+      rows = command == RowLevelOperation.Command.DELETE ? ids : nullable(info.schema());
+      Map<String, String> more = new HashMap<>();
+      more.put(READ_AT, table.load.table().getString("snapshot"));
+      if (isMixed) {
+        more.put("operationColumn", OPERATION);
+      } else {
+        more.put("operation", command.name().toLowerCase(java.util.Locale.ROOT));
+      }
+      StructType written = isMixed ? rows.add(OPERATION, "string") : rows;
+      python = table.write(info, written, more).build().toBatch();
+    }
+
+    /** Of a row that MERGE deletes only the key is known. */
+    private static StructType nullable(StructType schema) {
+      StructType found = new StructType();
+      for (StructField field : schema.fields()) {
+        found = found.add(field.name(), field.dataType(), true, field.metadata());
+      }
+      return found;
+    }
+
+    public DeltaWrite build() {
+      return this;
+    }
+
+    public DeltaBatchWrite toBatch() {
+      return this;
+    }
+
+    public DeltaWriterFactory createBatchWriterFactory(PhysicalWriteInfo info) {
+      return new ChangeWriter.Factory(python.createBatchWriterFactory(info), ids, rows, isMixed);
+    }
+
+    public boolean useCommitCoordinator() {
+      return python.useCommitCoordinator();
+    }
+
+    public void commit(WriterCommitMessage[] messages) {
+      python.commit(messages);
+    }
+
+    public void abort(WriterCommitMessage[] messages) {
+      python.abort(messages);
+    }
+  }
+}

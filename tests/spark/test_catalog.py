@@ -1,0 +1,258 @@
+"""The catalog of Spark SQL: every statement against a dictionary, or against what Spark shows."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import SparkSession
+
+import kudulite
+import kudulite_spark
+
+Model = dict[int, tuple[str | None, float | None]]
+
+
+@pytest.fixture
+def warehouse(spark: SparkSession, tmp_path: Path) -> Iterator[str]:
+    """A catalog of its own for each test; Spark keeps one for a name."""
+    catalog = f"c{random.getrandbits(60):x}"
+    spark.conf.set("spark.kudulite.front", "true")
+    kudulite_spark.register(spark, warehouse=tmp_path / "warehouse", catalog=catalog)
+    yield catalog
+    spark.conf.set("spark.kudulite.front", "false")
+
+
+def rows(spark: SparkSession, text: str) -> list[tuple[Any, ...]]:
+    """The rows of a statement."""
+    return [tuple(row) for row in spark.sql(text).collect()]
+
+
+def stored(spark: SparkSession, table: str) -> Model:
+    """The rows of a table (id, host, v)."""
+    return {key: (host, v) for key, host, v in rows(spark, f"SELECT id, host, v FROM {table}")}
+
+
+def made(spark: SparkSession, table: str) -> Model:
+    """Make a table (id, host, v) with ten rows, and return them."""
+    spark.sql(
+        f"CREATE TABLE {table} (id BIGINT, host STRING, v DOUBLE, PRIMARY KEY (id))"
+        " PARTITIONED BY (bucket(2, id))"
+    )
+    model: Model = {k: (f"h{k % 3}", k / 2) for k in range(10)}
+    values = ", ".join(f"({k}, '{host}', {v}D)" for k, (host, v) in model.items())
+    spark.sql(f"INSERT INTO {table} VALUES {values}")
+    return model
+
+
+@pytest.mark.quick
+def test_namespaces_and_tables_are_directories(spark, warehouse, tmp_path):
+    """SQL, `connect` and `load` see the same tables."""
+    spark.sql(f"CREATE NAMESPACE {warehouse}.db")
+    spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {warehouse}.db")
+    assert rows(spark, f"SHOW NAMESPACES IN {warehouse}") == [("db",)]
+    model = made(spark, f"{warehouse}.db.t")
+    client = kudulite.connect(tmp_path / "warehouse" / "db")
+    table = client.table("t")
+    assert (client.list_tables(), len(table)) == (["t"], len(model))
+    assert table.schema.key_names == ["id"]
+    table.upsert([{"id": 3, "v": 9.0}])
+    model[3] = ("h0", 9.0)
+    assert stored(spark, f"{warehouse}.`db`.t") == model
+    assert stored(spark, f"{warehouse}.`{table.path}`") == model
+    assert [row[1] for row in rows(spark, f"SHOW TABLES IN {warehouse}.db")] == ["t"]
+    with pytest.raises(AnalysisException, match="SCHEMA_NOT_EMPTY"):
+        spark.sql(f"DROP NAMESPACE {warehouse}.db")
+    spark.sql(f"DROP TABLE {warehouse}.db.t")
+    spark.sql(f"DROP TABLE IF EXISTS {warehouse}.db.t")
+    spark.sql(f"DROP NAMESPACE {warehouse}.db")
+    assert rows(spark, f"SHOW NAMESPACES IN {warehouse}") == []
+
+
+def test_a_table_is_altered_described_renamed_and_made_of_a_query(spark, warehouse):
+    """Columns, comments and properties."""
+    t = f"{warehouse}.t"
+    model = made(spark, t)
+    spark.sql(f"CREATE TABLE {warehouse}.c TBLPROPERTIES ('primaryKey'='id') AS SELECT * FROM {t}")
+    assert stored(spark, f"{warehouse}.c") == model
+    for change in (
+        "ADD COLUMN w INT COMMENT 'new'",
+        "RENAME COLUMN v TO vv",
+        "ALTER COLUMN w TYPE BIGINT",
+        "DROP COLUMN host",
+        "SET TBLPROPERTIES ('comment'='a table')",
+        "RENAME TO d",
+    ):
+        spark.sql(f"ALTER TABLE {warehouse}.c {change}")
+    described = rows(spark, f"DESCRIBE TABLE {warehouse}.d")
+    assert described == [("id", "bigint", None), ("vv", "double", None), ("w", "bigint", "new")]
+    extended = dict(row[:2] for row in rows(spark, f"DESCRIBE TABLE EXTENDED {warehouse}.d"))
+    assert extended["Comment"] == "a table"
+    assert "primaryKey=id" in extended["Table Properties"]
+    assert rows(spark, f"SELECT count(*), sum(vv), max(w) FROM {warehouse}.d") == [
+        (10, sum(v for _, v in model.values()), None)
+    ]
+
+
+def test_rows_are_inserted_overwritten_and_read_as_of_the_past(spark, warehouse, tmp_path):
+    """INSERT is strict; a tag, a HybridTime and a time name the past."""
+    t = f"{warehouse}.t"
+    model = made(spark, t)
+    table = kudulite.connect(tmp_path / "warehouse").table("t")
+    table.tag("before")
+    moment = table.current_timestamp()
+    with pytest.raises(PySparkException, match="key already present"):
+        spark.sql(f"INSERT INTO {t} VALUES (1, 'x', 0D)")
+    assert stored(spark, t) == model
+    spark.sql(f"INSERT INTO {t} WITH (operation='upsert') VALUES (1, 'x', 0D)")
+    assert stored(spark, t) == {**model, 1: ("x", 0.0)}
+    spark.sql(f"INSERT OVERWRITE {t} VALUES (77, 'y', 1D)")
+    assert stored(spark, t) == {77: ("y", 1.0)}
+    spark.sql(f"TRUNCATE TABLE {t}")
+    assert stored(spark, t) == {}
+    for past in ("VERSION AS OF 'before'", f"VERSION AS OF '{int(moment)}'"):
+        assert stored(spark, f"{t} {past}") == model
+
+
+REFUSED = {
+    "no key": ("CREATE TABLE {c}.x (id BIGINT)", "has no primary key: write PRIMARY KEY"),
+    "a property": (
+        "CREATE TABLE {c}.x (id BIGINT, PRIMARY KEY (id)) TBLPROPERTIES ('colour'='red')",
+        "unknown table property 'colour'; known: comment, hashPartitions",
+    ),
+    "a location": (
+        "CREATE TABLE {c}.x (id BIGINT, PRIMARY KEY (id)) LOCATION '/nowhere'",
+        "leave LOCATION out",
+    ),
+    "an identity partition": (
+        "CREATE TABLE {c}.x (id BIGINT, PRIMARY KEY (id)) PARTITIONED BY (id)",
+        "write bucket",
+    ),
+    "a check": (
+        "CREATE TABLE {c}.x (id BIGINT, PRIMARY KEY (id), CHECK (id > 1))",
+        "no constraint",
+    ),
+    "an existing table": ("CREATE TABLE {c}.t (id BIGINT)", "TABLE_OR_VIEW_ALREADY_EXISTS"),
+    "no namespace": ("CREATE TABLE {c}.nix.t (id BIGINT, PRIMARY KEY (id))", "SCHEMA_NOT_FOUND"),
+    "no table": ("SELECT * FROM {c}.nix", "TABLE_OR_VIEW_NOT_FOUND"),
+    "a hidden name": ("SELECT * FROM {c}.`.t`", "is the name of no table"),
+    "no moment": ("SELECT * FROM {c}.t VERSION AS OF 'x'", "'x' is not a moment"),
+    "before the table": (
+        "SELECT * FROM {c}.t TIMESTAMP AS OF '1999-01-01'",
+        "before the table was created",
+    ),
+    "a first column": ("ALTER TABLE {c}.t ADD COLUMN z INT FIRST", "a new column is the last one"),
+    "a fixed property": ("ALTER TABLE {c}.t SET TBLPROPERTIES ('x'='y')", "cannot be changed"),
+    "another namespace": ("ALTER TABLE {c}.t RENAME TO other.t", "another namespace"),
+    "a changed key": ("UPDATE {c}.t SET id = 77 WHERE id = 1", "part of the primary key"),
+    "two source rows": (
+        "MERGE INTO {c}.t t USING (SELECT * FROM VALUES (1), (1) AS s(id)) s ON t.id = s.id"
+        " WHEN MATCHED THEN UPDATE SET v = 0D",
+        "MERGE_CARDINALITY_VIOLATION",
+    ),
+}
+
+
+def test_what_cannot_be_done_is_refused_and_changes_nothing(spark, warehouse):
+    """With a message that says what to do."""
+    model = made(spark, f"{warehouse}.t")
+    for case, (text, message) in REFUSED.items():
+        with pytest.raises(PySparkException) as refused:
+            spark.sql(text.format(c=warehouse)).collect()
+        assert message in str(refused.value), case
+        assert stored(spark, f"{warehouse}.t") == model, case
+
+
+def test_a_statement_fails_if_one_of_its_rows_has_changed_meanwhile(spark, warehouse, tmp_path):
+    """The other writer's value stays: no update is lost."""
+    t = f"{warehouse}.t"
+    model = made(spark, t)
+    table = kudulite.connect(tmp_path / "warehouse").table("t")
+    path = str(table.path)
+
+    def late(value: float) -> float:
+        """Run in the task, after the snapshot is fixed and before the commit."""
+        kudulite.open_table(path).upsert([{"id": 1, "v": 100.0}])
+        return value + 1
+
+    spark.udf.register("late", late, "double")
+    with pytest.raises(PySparkException, match="ConflictError"):
+        spark.sql(f"UPDATE {t} SET v = late(v) WHERE id = 1")
+    assert stored(spark, t) == {**model, 1: ("h1", 100.0)}
+    spark.sql(f"UPDATE {t} SET v = late(v) WHERE id = 2")  # of another row
+    assert stored(spark, t)[2] == ("h2", 2.0)
+
+
+def test_rows_that_match_twice_may_be_deleted(spark, warehouse):
+    """As in Spark, which refuses only updates that would be ambiguous."""
+    model = made(spark, f"{warehouse}.t")
+    spark.sql(
+        f"MERGE INTO {warehouse}.t t USING (SELECT * FROM VALUES (1), (1), (77) AS s(id)) s"
+        " ON t.id = s.id WHEN MATCHED THEN DELETE"
+    )
+    assert stored(spark, f"{warehouse}.t") == {k: row for k, row in model.items() if k != 1}
+
+
+def random_statement(rng: random.Random, table: str, model: Model) -> tuple[str, Model]:
+    """A statement, and the rows after it."""
+    low, high = sorted(rng.sample(range(14), 2))
+    kind = rng.choice(["update", "delete", "merge", "merge", "upsert", "overwrite"])
+    inside = {k for k in model if low <= k < high}
+    if kind == "update":
+        text = f"UPDATE {table} SET v = v + 1, host = 'u' WHERE id >= {low} AND id < {high}"
+        new = {k: ("u", None if v is None else v + 1) for k, (_, v) in model.items() if k in inside}
+        return text, {**model, **new}
+    if kind == "delete":
+        text = f"DELETE FROM {table} WHERE id >= {low} AND id < {high}"
+        return text, {k: row for k, row in model.items() if k not in inside}
+    source = {k: (f"s{k}", float(rng.randrange(100))) for k in rng.sample(range(14), 5)}
+    values = ", ".join(f"({k}, '{host}', {v}D)" for k, (host, v) in source.items())
+    if kind == "upsert":
+        text = f"INSERT INTO {table} WITH (operation='upsert') VALUES {values}"
+        return text, {**model, **source}
+    if kind == "overwrite":
+        return f"INSERT OVERWRITE {table} VALUES {values}", dict(source)
+    text = (
+        f"MERGE INTO {table} t USING (SELECT * FROM VALUES {values} AS s(id, host, v)) s"
+        f" ON t.id = s.id WHEN MATCHED AND t.id < {low} THEN DELETE"
+        " WHEN MATCHED THEN UPDATE SET v = s.v WHEN NOT MATCHED AND s.v < 80 THEN INSERT *"
+        f" WHEN NOT MATCHED BY SOURCE AND t.id >= {high} THEN UPDATE SET host = NULL"
+        f" WHEN NOT MATCHED BY SOURCE AND t.id = {low} THEN DELETE"
+    )
+    after = dict(model)
+    for k, (host, v) in model.items():
+        if k in source:
+            if k < low:
+                del after[k]
+            else:
+                after[k] = (host, source[k][1])
+        elif k >= high:
+            after[k] = (None, v)
+        elif k == low:
+            del after[k]
+    for k, row in source.items():
+        if k not in model and row[1] < 80:
+            after[k] = row
+    return text, after
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_random_statements_equal_the_model(spark, warehouse, tmp_path, seed):
+    """UPDATE, DELETE, all clauses of MERGE, upserts and overwrites; the past stays readable."""
+    rng = random.Random(seed)
+    t = f"{warehouse}.t"
+    model = made(spark, t)
+    table = kudulite.connect(tmp_path / "warehouse").table("t")
+    past: list[tuple[int, Model]] = []
+    for _ in range(12):
+        past.append((int(table.current_timestamp()), model))
+        text, model = random_statement(rng, t, model)
+        spark.sql(text)
+        assert stored(spark, t) == model, text
+        if rng.random() < 0.2:
+            table.maintain()
+    for moment, then in past:
+        assert stored(spark, f"{t} VERSION AS OF '{moment}'") == then
+    table.check().raise_if_bad()
