@@ -166,5 +166,5 @@ def power_case(case: str, root: Path) -> PowerCase:
 
 @tiered(("case", "count"), [("bulk insert", 4), *((case, 12) for case in CASES)], quick=1)
 def test_no_id_is_given_twice_after_a_power_failure(core: CoreTables, case: str, count: int):
-    """What was acknowledged is there, and its ids are taken."""
+    """Acknowledged rows are there, and their ids are never given again."""
     assert lose_power(partial(power_case, case), core.root, count=count)

@@ -299,7 +299,7 @@ CASES: dict[str, tuple[Callable[[Client], object], Callable[[Client], object]]] 
 
 
 def state(root: Path) -> list[list]:
-    """What is there: tables, and what can be recalled; each is read and checked."""
+    """Return the tables, and those that can be recalled; each is read and checked."""
     client = Client(root, environment())
     here = [[name, stored(client.table(name))] for name in client.list_tables()]
     for deleted in client.list_soft_deleted_tables():

@@ -119,7 +119,7 @@ def test_columns_know_their_table(table: kudu.Table):
 
 
 def test_tables_are_listed_found_and_deleted(client: kudu.Client, table: kudu.Table):
-    """What is not there is a KuduNotFound with the text of Kudu."""
+    """A missing table or column is a KuduNotFound with the text of Kudu."""
     for name in ("foo1", "foo2"):
         client.create_table(name, example_schema(client), by_key())
     assert client.list_tables() == ["foo1", "foo2", "t"]
