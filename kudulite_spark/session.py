@@ -49,7 +49,9 @@ def register(
 ) -> None:
     """Register the format `kudulite` with a session (classic or Connect).
 
-    With `warehouse`, a directory of tables, Spark SQL has it as the catalog `catalog`.
+    With `warehouse`, a directory of tables, Spark SQL has it as the catalog `catalog`. Raises
+    NotSupportedError if the session cannot have the catalog, and UsageError if it has another one
+    of this name.
 
     Installs the front too, if possible: Spark then prunes columns and pushes filters. In a local
     session the workers run this interpreter, unless PYSPARK_PYTHON names one, and import the
@@ -64,17 +66,35 @@ def register(
         _add_python_path(context.environment, str(Path(__file__).resolve().parents[1]))
     activate(spark)
     spark.dataSource.register(KuduliteDataSource)
-    has_catalog = install_front(spark)
+    problem = _install_front(spark)
     if warehouse is None:
         return
-    if not has_catalog:
+    place = absolute_path(warehouse, start_directory(spark))
+    if problem is not None:
         raise NotSupportedError(
-            f"catalog {catalog!r} is part of the front, which this session does not have; the log"
-            " says why"
+            f"catalog {catalog!r} of {place}: this session does not take the jar that has the"
+            f" catalog of Spark SQL: {problem}. Without it use"
+            " spark.read.format('kudulite').load(path) and df.write; register(spark) without"
+            " warehouse is enough for these"
         )
+    _set_catalog(spark, catalog, place)
+
+
+def _set_catalog(spark: SparkSession, catalog: str, place: str) -> None:
+    """Make a directory a catalog of the session. Raises UsageError if the name is taken."""
     name = f"spark.sql.catalog.{catalog}"
-    spark.conf.set(f"{name}.warehouse", absolute_path(warehouse, start_directory(spark)))
-    spark.conf.set(name, CATALOG_CLASS)
+    own = {name: CATALOG_CLASS, f"{name}.warehouse": place}
+    for key, value in own.items():
+        found = spark.conf.get(key, None)
+        # Spark keeps a catalog from its first use until the session ends.
+        if catalog == "spark_catalog" or found not in (None, value):
+            raise UsageError(
+                f"catalog {catalog!r} cannot be {place}: the session has a catalog of this name,"
+                f" with {key} = {found}, and a catalog cannot be changed; give another name, as in"
+                f" register(spark, warehouse={place!r}, catalog='other')"
+            )
+    for key in reversed(own):
+        spark.conf.set(key, own[key])
 
 
 class TimestampConverter:
@@ -174,10 +194,14 @@ logger = logging.getLogger("kudulite.spark")
 
 def install_front(spark: SparkSession) -> bool:
     """Give a session (classic or Connect) the front; False, with the reason in the log, if not."""
+    return _install_front(spark) is None
+
+
+def _install_front(spark: SparkSession) -> str | None:
     reason = _why_not(spark)
     if reason is not None:
         logger.warning("the front is not installed: %s; filters and columns stay options", reason)
-    return reason is None
+    return reason
 
 
 def _why_not(spark: SparkSession) -> str | None:
@@ -252,10 +276,16 @@ def _is_terminal() -> bool:
 
 
 def local_session(
-    name: str = "kudulite", *, cores: int = 2, options: Mapping[str, str] | None = None
+    name: str = "kudulite",
+    *,
+    cores: int = 2,
+    options: Mapping[str, str] | None = None,
+    warehouse: str | os.PathLike[str] | None = None,
+    catalog: str = "kudulite",
 ) -> SparkSession:
     """Return the running Spark session, or a new one with `cores` task threads.
 
+    With `warehouse`, a directory of tables, it is registered with that catalog, as by `register`.
     `options` are Spark settings that override the ones set here. Sets JAVA_HOME if needed
     (`ensure_java`), PYSPARK_PYTHON to this interpreter and SPARK_LOCAL_IP to the loopback address,
     all three for this process and its children.
@@ -278,4 +308,7 @@ def local_session(
     for key, value in settings.items():
         builder = builder.config(key, value)
     _pass_timestamps_as_integers()
-    return builder.getOrCreate()
+    session = builder.getOrCreate()
+    if warehouse is not None:
+        register(session, warehouse=warehouse, catalog=catalog)
+    return session

@@ -11,6 +11,8 @@ from pyspark.sql import SparkSession
 
 import kudulite
 import kudulite_spark
+from kudulite.errors import NotSupportedError, UsageError
+from kudulite_spark import session
 
 Model = dict[int, tuple[str | None, float | None]]
 
@@ -69,6 +71,29 @@ def test_namespaces_and_tables_are_directories(spark, warehouse, tmp_path):
     spark.sql(f"DROP TABLE IF EXISTS {warehouse}.db.t")
     spark.sql(f"DROP NAMESPACE {warehouse}.db")
     assert rows(spark, f"SHOW NAMESPACES IN {warehouse}") == []
+
+
+def test_a_local_session_has_the_catalog_of_a_directory_and_keeps_it(spark, tmp_path):
+    """As after `register`; a second directory under the same name is refused."""
+    catalog = f"c{random.getrandbits(60):x}"
+    spark.conf.set("spark.kudulite.front", "true")
+    own = kudulite_spark.local_session(warehouse=tmp_path / "a", catalog=catalog)
+    model = made(own, f"{catalog}.t")
+    assert len(kudulite.open_table(tmp_path / "a" / "t")) == len(model)
+    kudulite_spark.register(own, warehouse=tmp_path / "a", catalog=catalog)
+    for taken in (catalog, "spark_catalog"):
+        with pytest.raises(UsageError, match=f"'{taken}' cannot be .*/b: the session has a cat"):
+            kudulite_spark.register(own, warehouse=tmp_path / "b", catalog=taken)
+    assert stored(own, f"{catalog}.t") == model
+    spark.conf.set("spark.kudulite.front", "false")
+
+
+def test_without_the_jar_a_catalog_is_refused_with_the_reason(spark, tmp_path, monkeypatch):
+    """It says which ways are left; without a warehouse the session is registered."""
+    monkeypatch.setattr(session, "JAR", tmp_path / "no.jar")
+    kudulite_spark.register(spark)
+    with pytest.raises(NotSupportedError, match=r"no\.jar is missing\. Without it use spark\.read"):
+        kudulite_spark.register(spark, warehouse=tmp_path / "w", catalog="refused")
 
 
 def test_a_table_is_altered_described_renamed_and_made_of_a_query(spark, warehouse):

@@ -63,6 +63,9 @@ native.createOrReplaceTempView("native")
 found["sql"] = rows(spark.sql("SELECT s, count(*) FROM native GROUP BY s HAVING s = 'new'"))
 found["past of read_table"] = kudulite_spark.read_table(spark, path, snapshot=before).count()
 kudulite_spark.maintain(spark, path)
+kudulite_spark.register(spark, warehouse=os.path.dirname(path), catalog="here")
+spark.sql("UPDATE here.t SET s = 'sql' WHERE k = 50")
+found["catalog"] = rows(spark.sql("SELECT * FROM here.t WHERE k BETWEEN 50 AND 51"))
 found["maintained"] = kudulite_spark.read_table(spark, path).count()
 try:
     spark.read.format("kudulite").option("nonsense", "1").load(path).count()
@@ -98,5 +101,6 @@ def test_a_client_reads_writes_and_maintains(tmp_path):
         "where": [["2"]],
         "sql": [["new", 20]],
         "past of read_table": 100,
+        "catalog": [[50, "sql"], [51, "1"]],
         "maintained": 107,
     }
