@@ -9,6 +9,8 @@ from kudulite_spark.kudu_context import CreateTableOptions as CreateTableOptions
 from kudulite_spark.kudu_context import KuduContext as KuduContext
 from kudulite_spark.kudu_context import KuduReadOptions as KuduReadOptions
 from kudulite_spark.kudu_context import KuduWriteOptions as KuduWriteOptions
+from kudulite_spark.merge_builder import MergeBuilder as MergeBuilder
+from kudulite_spark.merge_builder import merge as merge
 from kudulite_spark.native_read import read_table as read_table
 from kudulite_spark.session import local_session as local_session
 from kudulite_spark.session import register as register

@@ -74,8 +74,8 @@ def register(
         raise NotSupportedError(
             f"catalog {catalog!r} of {place}: this session does not take the jar that has the"
             f" catalog of Spark SQL: {problem}. Without it use"
-            " spark.read.format('kudulite').load(path) and df.write; register(spark) without"
-            " warehouse is enough for these"
+            " spark.read.format('kudulite').load(path), df.write and, for MERGE,"
+            " kudulite_spark.merge(df, path); register(spark) without warehouse is enough for these"
         )
     _set_catalog(spark, catalog, place)
 

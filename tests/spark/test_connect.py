@@ -65,6 +65,8 @@ found["past of read_table"] = kudulite_spark.read_table(spark, path, snapshot=be
 kudulite_spark.maintain(spark, path)
 kudulite_spark.register(spark, warehouse=os.path.dirname(path), catalog="here")
 spark.sql("UPDATE here.t SET s = 'sql' WHERE k = 50")
+few = spark.range(51, 53).selectExpr("id AS k", "'merged' AS s")
+kudulite_spark.merge(few, path).when_matched_update_all(few["k"] == 51).execute()
 found["catalog"] = rows(spark.sql("SELECT * FROM here.t WHERE k BETWEEN 50 AND 51"))
 found["maintained"] = kudulite_spark.read_table(spark, path).count()
 try:
@@ -101,6 +103,6 @@ def test_a_client_reads_writes_and_maintains(tmp_path):
         "where": [["2"]],
         "sql": [["new", 20]],
         "past of read_table": 100,
-        "catalog": [[50, "sql"], [51, "1"]],
+        "catalog": [[50, "sql"], [51, "merged"]],
         "maintained": 107,
     }
