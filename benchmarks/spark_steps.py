@@ -6,14 +6,15 @@
 
 Each engine runs in a session of its own, local[2], in a process of its own:
 
-    first     the first writes of 1,000 rows in a session
+    first     the first writes of 1,000 rows in a session, beside Parquet and `nothing`
     load      the table, beside `df.write.parquet` of the same DataFrame
     clean     count, aggregate, one key, all columns
     changes   upsert of 10 % at random, update of one column of 5 %, delete of 1 %
     dirty     the reads of `clean` again; `parquet` reads the same rows rewritten
     past      the aggregate as of before the changes, before and after maintenance
-    commits   of 100 rows each
+    commits   of 100 rows each, in turn with `nothing`
 
+`nothing` is a data source in Python that drops its rows: what Spark itself takes for such a write.
 Answers are compared with ones that numpy and pyarrow computed (`spark_steps_data`), all cells of
 each state by a checksum. Figures are medians of seconds. `first` is the uncounted first round.
 `CPU` is that of the driver, the JVM and the workers together. Memory is the largest sum over these
@@ -40,6 +41,7 @@ from typing import Any
 import psutil
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 from spark_steps_data import COMMIT_ROWS, KEY, UPDATED, Answers, make_files
 
 import kudulite_spark
@@ -107,6 +109,42 @@ class Parquet(Kudulite):
         frame.write.mode("append").parquet(path)
 
 
+class Nothing(Kudulite):
+    """A data source in Python that drops its rows: Spark's own share of a write."""
+
+    name = "nothing"
+
+    def start(self, options: dict[str, str]) -> SparkSession:
+        """Start the session."""
+        spark = super().start(options)
+        spark.dataSource.register(_nothing_source())
+        return spark
+
+    def load(self, frame: DataFrame, path: str) -> None:
+        """Drop the rows."""
+        frame.write.format("nothing").mode("append").save()
+
+
+def _nothing_source() -> type[DataSource]:
+    """Return the data source `nothing`; Spark pickles classes of a function by value."""
+
+    class NothingWriter(DataSourceArrowWriter):
+        def write(self, iterator: Any) -> WriterCommitMessage:
+            for _ in iterator:
+                pass
+            return WriterCommitMessage()
+
+    class NothingSource(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "nothing"
+
+        def writer(self, schema: Any, overwrite: bool) -> NothingWriter:
+            return NothingWriter()
+
+    return NothingSource
+
+
 class Delta(Kudulite):
     """Tables of Delta with deletion vectors."""
 
@@ -166,7 +204,7 @@ class Delta(Kudulite):
         spark.sql(f"REORG TABLE delta.`{path}` APPLY (PURGE)")
 
 
-ENGINES = {engine.name: engine for engine in (Kudulite, Parquet, Delta)}
+ENGINES = {engine.name: engine for engine in (Kudulite, Parquet, Nothing, Delta)}
 
 
 # -- Queries; each returns an answer, or None if Spark keeps the rows
@@ -390,11 +428,15 @@ class Run:
         """Write few rows at a time."""
         rows = pq.read_table(self.folder / "commits.parquet").combine_chunks()
         figure = Figure(f"commit of {COMMIT_ROWS} rows: {self.engine.name}")
+        floor = Figure(f"commit of {COMMIT_ROWS} rows: nothing")
+        self.spark.dataSource.register(_nothing_source())
         for number in range(COMMITS):
             part = rows.slice(number * COMMIT_ROWS, COMMIT_ROWS)
             frame = self.spark.createDataFrame(part).coalesce(1)
             self.measured(figure, partial(self.engine.change, "upsert", frame, path), number > 0)
+            self.measured(floor, partial(Nothing.load, self.engine, frame, path), number > 0)
         self.report("figure", figure)
+        self.report("figure", floor)
         for name, call in self.engine.readers(self.spark, path).items():
             self.check(f"grown: {name}", call(), "grown")
 
@@ -512,7 +554,7 @@ def main() -> None:
     try:
         answers = make_files(folder, arguments.rows, COMMITS)
         if "first" in arguments.only:
-            for name in ("parquet", "kudulite"):
+            for name in ("parquet", "nothing", "kudulite"):
                 measure(name, True, folder, answers, arguments)
         if set(arguments.only) - {"first"}:
             measure("kudulite", False, folder, answers, arguments)
