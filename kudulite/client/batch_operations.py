@@ -40,6 +40,7 @@ from kudulite.table.stage import WriteState, begin_write, collect_staging_garbag
 from kudulite.table.table_store import TableStore
 from kudulite.table.tablet_memory import flush_table
 from kudulite.tablet.operation import WriteSpec, parse_operation
+from kudulite.tablet.row_effects import cells_differ
 from kudulite.tablet.tablet_scan import BEFORE, CHANGE_COLUMNS, CHANGE_TYPE, CHANGE_TYPES
 
 WRITE_OPTIONS = tuple(sorted(WriteOptions.__annotations__))
@@ -465,22 +466,11 @@ def undone(changes: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
     """
     kinds = changes.column(CHANGE_TYPE)
     is_new, before = pc.equal(kinds, "insert"), changes.column(BEFORE)
-    is_other = pc.not_equal(kinds, "update")
+    is_other = pc.not_equal(kinds, "update").to_numpy(False)
     columns = {}
     for name in names:
         now, then = changes.column(name), pc.struct_field(before, name)
         columns[name] = pc.if_else(is_new, now, then)
-        is_other = pc.or_(is_other, _differ(now, then))
+        is_other = is_other | cells_differ(now, then)
     inverse = pa.array(_INVERSES).take(pc.index_in(kinds, pa.array(CHANGE_TYPES)))
-    return pa.RecordBatch.from_pydict({**columns, CHANGE_TYPE: inverse}).filter(is_other)
-
-
-def _differ(left: pa.Array, right: pa.Array) -> pa.Array:
-    """Return which cells may differ; nulls are equal, floats are if their bits are."""
-    if pa.types.is_nested(left.type):  # Arrow does not compare lists
-        return pa.repeat(True, len(left))
-    if pa.types.is_floating(left.type):
-        bits = pa.int64() if left.type.bit_width == 64 else pa.int32()
-        left, right = left.view(bits), right.view(bits)
-    is_one_null = pc.xor(left.is_null(), right.is_null())
-    return pc.or_(is_one_null, pc.fill_null(pc.not_equal(left, right), False))
+    return pa.RecordBatch.from_pydict({**columns, CHANGE_TYPE: inverse}).filter(pa.array(is_other))

@@ -6,7 +6,8 @@ key has changed between present and absent, or two parts of the write change the
 
     staged insert    another commit, or another part of this write, has inserted the key
     staged delta     another commit has deleted the row, or removed its rowset;
-                     or two parts of this write change the same row, at least one deleting rows
+                     or two parts of this write change the same row, and one deletes rows or has
+                     left out cells that are equal to the row's
 
 Such rows are removed from the staged files (a DELETE at the same timestamp hides an inserted row; a
 REDO file is written again without them) and resolved again, in the order of the parts, against the
@@ -173,7 +174,8 @@ class ConflictCheck:
                 if delta.rowset_id == rowset_id
             ]
             conflicting = _deleted_since(rowset_id, before, now)
-            if any(file.meta.delete_count for _, _, file in staged):
+            is_partial = self.resolver.spec.leaves_equal_cells
+            if is_partial or any(file.meta.delete_count for _, _, file in staged):
                 twice = _repeated_rowids([file.rowids for _, _, file in staged])
                 conflicting = np.union1d(conflicting, twice)
             for index, delta, file in staged:
@@ -202,11 +204,14 @@ class ConflictCheck:
         base = before.rowset(conflict.delta.rowset_id)
         assert base is not None
         rows = self._delta_file(part, conflict.delta, before).read()
-        keys = base.key_index.keys(rows.rowids[conflict.at])
-        arrays = decode_keys(keys, schema.key_types)
+        rowids = rows.rowids[conflict.at]
+        arrays = decode_keys(base.key_index.keys(rowids), schema.key_types)
         for name in self.resolver.spec.value_columns:
             column = schema.column(name)
-            arrays.append(take_rows_out(rows, column, conflict.at))
+            unset = None
+            if self.resolver.spec.leaves_equal_cells:
+                unset = base.read_rows(rowids, [column], TIMESTAMP_MAX)[0]
+            arrays.append(take_rows_out(rows, column, conflict.at, unset))
         return pa.Table.from_arrays(arrays, names=names)
 
     def _without(self, part: StagedTablet, conflict: Conflict) -> StagedTablet:

@@ -142,6 +142,15 @@ class WriteSpec:
     immutable_columns: tuple[str, ...] = ()
     brings_back: bool = False
 
+    @property
+    def leaves_equal_cells(self) -> bool:
+        """Whether cells that are equal to those of the row are not written.
+
+        Only in a computed write, whose rows no other writer may change until its commit.
+        """
+        is_plain = not (self.ignore_null or self.is_overwrite or self.ordering_column)
+        return self.read_at is not None and is_plain
+
     @staticmethod
     def build(
         schema: Schema,

@@ -10,6 +10,11 @@ Values are copied once, from the caller's batch to the files. A commit stamps th
 timestamp and renames the files into the tablet's folder. A conflict check may take staged rows out
 again; `take_rows_out` turns the cells of a staged delta back into cells of the write's rows.
 
+A computed write (one with `read_at`) leaves out the cells that are equal to those of the row, so a
+caller may give whole rows and pays for what differs. Rows that do not differ at all are staged in a
+file of their own, which the commit drops: it is there for the conflict check, which finds a row of
+two parts, and gives a cell that was left out the value of the row.
+
 **Invariants**: staged files are not visible until a commit installs them.
 
 **Threads**: a resolver is immutable; several threads may resolve different tablets of one batch.
@@ -59,6 +64,7 @@ from kudulite.tablet.row_effects import (
     KeyedOperations,
     KeyEffects,
     WriteCounts,
+    cells_differ,
     collapse,
 )
 from kudulite.tablet.tablet import RowLocations, Tablet
@@ -175,6 +181,29 @@ class _Places:
         return values if self.order is None else values.take(self.order)
 
 
+class _OldRows(NamedTuple):
+    """The rows of a tablet at the locations of a write's keys."""
+
+    tablet: Tablet
+    locations: RowLocations
+
+    def differ(
+        self, rows: RowGather, column: Column, keys: np.ndarray, numbers: np.ndarray
+    ) -> np.ndarray:
+        """Return bool[m]: where a cell of row `numbers` differs from the old one.
+
+        `keys` int64[m] are the indices of the rows' keys, which are found.
+        """
+        found: np.ndarray = np.zeros(len(keys), dtype=bool)
+        rowset_index = self.locations.rowset_index[keys]
+        for index in np.unique(rowset_index):
+            at = np.flatnonzero(rowset_index == index)
+            rowids = self.locations.rowid[keys[at]]
+            old = self.tablet.rowsets[index].read_rows(rowids, [column], TIMESTAMP_MAX)[0]
+            found[at] = cells_differ(rows.take(column.name, numbers[at]), old)
+        return found
+
+
 class _Resolved(NamedTuple):
     """The effects of the batch `rows` on k keys; `firsts` int64[k] is a row that has each key."""
 
@@ -225,14 +254,20 @@ class Resolver:
         superseded_count = row_count - len(keyed.rows)
         names = self.spec.value_columns
         immutable = [at for at, name in enumerate(names) if name in self.spec.immutable_columns]
-        effects = collapse(keyed, locations.is_found, len(names), batch.is_set, immutable)
+        rows, old_rows = RowGather(batch.rows), _OldRows(tablet, locations)
+        keeps_cells = None
+        if immutable and self.spec.leaves_equal_cells:
+            keeps_cells = self._keeps_immutable(rows, keyed, old_rows)
+        effects = collapse(
+            keyed, locations.is_found, len(names), batch.is_set, immutable, keeps_cells
+        )
         for failure in effects.failures:
             raise_row_error(
                 self.table, self._what(), failure.reason, batch.rows, self.schema, failure.rows
             )
-        resolved = _Resolved(
-            RowGather(batch.rows), keys, locations, _first_rows(keyed, len(keys)), effects
-        )
+        if self.spec.leaves_equal_cells:
+            effects = self._without_equal_cells(rows, effects, old_rows)
+        resolved = _Resolved(rows, keys, locations, _first_rows(keyed, len(keys)), effects)
         folder = f"{staging}/{tablet.id}"
         self.file_system.make_directory(self.folder / folder)
         rowsets = self._stage_inserts(resolved, folder)
@@ -256,6 +291,36 @@ class Resolver:
         if changed.any():
             found = keys.take(np.flatnonzero(changed))
             raise_changed_keys(self.table, self.schema, found, read_at)
+
+    def _keeps_immutable(
+        self, rows: RowGather, keyed: KeyedOperations, old_rows: _OldRows
+    ) -> np.ndarray:
+        """Return bool[n]: which operations, each the only one of its key, change no immutable cell.
+
+        An operation on an absent key changes none.
+        """
+        is_only = (np.bincount(keyed.group, minlength=keyed.key_count) == 1)[keyed.group]
+        is_found = old_rows.locations.is_found[keyed.group]
+        at = np.flatnonzero(is_only & is_found)
+        is_kept: np.ndarray = is_only
+        for name in self.spec.immutable_columns:
+            column, numbers = self.schema.column(name), keyed.rows[at]
+            is_kept[at] &= ~old_rows.differ(rows, column, keyed.group[at], numbers)
+        return is_kept
+
+    def _without_equal_cells(
+        self, rows: RowGather, effects: KeyEffects, old_rows: _OldRows
+    ) -> KeyEffects:
+        """Return the effects without the cells that are equal to those of the row."""
+        updated = np.flatnonzero((effects.action == ACTION_UPDATE) & ~effects.is_replaced)
+        sources = []
+        for name, source in zip(self.spec.value_columns, effects.sources, strict=True):
+            at = updated[source[updated] >= 0]
+            differ = old_rows.differ(rows, self.schema.column(name), at, source[at])
+            left = source.copy()  # columns may share one array
+            left[at[~differ]] = SOURCE_KEEP
+            sources.append(left)
+        return replace(effects, sources=sources)
 
     def _locate(self, keys: KeyArray, tablet: Tablet) -> RowLocations:
         if self.spec.is_overwrite:
@@ -354,10 +419,16 @@ class Resolver:
         if len(replaced):
             self._check_required(resolved, replaced)
         staged = []
-        for index in np.unique(rowset_index[changed]):
-            delta = self._delta_rows(resolved, np.flatnonzero(changed & (rowset_index == index)))
-            rowset_id = tablet.rowsets[index].meta.id
-            staged.append(self.stage_delta(rowset_id, delta, folder))
+        parts = [changed]
+        if self.spec.leaves_equal_cells:
+            differs = effects.is_replaced | (effects.action == ACTION_DELETE)
+            differs = np.logical_or.reduce([differs, *(s != SOURCE_KEEP for s in effects.sources)])
+            parts = [changed & differs, changed & ~differs]
+        for part in parts:
+            for index in np.unique(rowset_index[part]):
+                delta = self._delta_rows(resolved, np.flatnonzero(part & (rowset_index == index)))
+                rowset_id = tablet.rowsets[index].meta.id
+                staged.append(self.stage_delta(rowset_id, delta, folder))
         return tuple(staged)
 
     def stage_delta(self, rowset_id: str, delta: DeltaRows, folder: str) -> StagedDelta:
@@ -440,8 +511,9 @@ class StagedDelta:
 
     @property
     def is_no_op(self) -> bool:
-        """Whether the file changes nothing: its rows are key-only upserts, or all null under
-        ignore_null. It is kept until the commit only to check that its rows still exist.
+        """Whether the file changes nothing: its rows are key-only upserts, all null under
+        ignore_null, or equal to those of the table. It is kept until the commit only to check that
+        its rows still exist.
         """
         return not self.meta.delete_count and not any(self.meta.update_counts.values())
 
@@ -484,12 +556,16 @@ class StagedTablet:
         return replace(self, deltas=deltas, counts=self.counts + counts)
 
 
-def take_rows_out(rows: DeltaRows, column: Column, at: np.ndarray) -> pa.Array:
-    """Return a column's values at positions `at`, null where the delta does not set it."""
+def take_rows_out(
+    rows: DeltaRows, column: Column, at: np.ndarray, unset: pa.Array | None = None
+) -> pa.Array:
+    """Return a column's values at positions `at`; those of `unset` or null where not set."""
     delta = rows.columns.get(column.id)
+    if unset is None:
+        unset = pa.nulls(len(at), column.type.arrow)
     if delta is None:
-        return pa.nulls(len(at), column.type.arrow)
+        return unset
     values = delta.values.take(pa.array(at))
     if delta.is_set is None:
         return values
-    return pc.if_else(pa.array(delta.is_set[at]), values, pa.scalar(None, column.type.arrow))
+    return pc.if_else(pa.array(delta.is_set[at]), values, unset)

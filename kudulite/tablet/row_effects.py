@@ -31,6 +31,8 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from kudulite.errors import KuduliteError, RowError, SchemaError
 from kudulite.model.schema import Schema
@@ -309,14 +311,16 @@ def collapse(
     column_count: int,
     is_set: Sequence[np.ndarray] | None,
     immutable: Collection[int] = (),
+    keeps_cells: np.ndarray | None = None,
 ) -> KeyEffects:
     """Return the effect of all operations; `exists` bool[k]: which keys exist before them.
 
     `is_set` is None if every row sets all `column_count` columns, else a bool array per column
-    indexed by row number. `immutable` are the numbers of the immutable columns.
+    indexed by row number. `immutable` are the numbers of the immutable columns, and `keeps_cells`
+    bool[n] the operations that give these columns the values that their row has.
     """
     if immutable:
-        keyed = _marked(keyed, is_set, immutable)
+        keyed = _marked(keyed, is_set, immutable, keeps_cells)
     operations = keyed.operations
     if is_set is None and len(operations) and (operations == operations[0]).all():
         operation = int(operations[0])
@@ -326,13 +330,18 @@ def collapse(
 
 
 def _marked(
-    keyed: KeyedOperations, is_set: Sequence[np.ndarray] | None, immutable: Collection[int]
+    keyed: KeyedOperations,
+    is_set: Sequence[np.ndarray] | None,
+    immutable: Collection[int],
+    keeps_cells: np.ndarray | None,
 ) -> KeyedOperations:
     """Return the operations with those marked that are refused for the immutable cells they set."""
     operations = keyed.operations.copy()
     is_refusable = np.ones(len(operations), dtype=bool)
     if is_set is not None:
         is_refusable = np.logical_or.reduce([is_set[index][keyed.rows] for index in immutable])
+    if keeps_cells is not None:
+        is_refusable &= ~keeps_cells
     operations[is_refusable & (operations == Operation.UPDATE)] = _IMMUTABLE_UPDATE
     operations[is_refusable & (operations == Operation.UPSERT)] = _IMMUTABLE_UPSERT
     return replace(keyed, operations=operations)
@@ -453,6 +462,38 @@ class _Rounds:
         is_shared = self._is_set is None and not self._immutable
         sources = self._sources * self._column_count if is_shared else self._sources
         return KeyEffects(action, sources, self._is_replaced, counts, failures)
+
+
+def cells_differ(left: pa.Array, right: pa.Array) -> np.ndarray:
+    """Return bool[n]: which cells of two arrays of one type differ.
+
+    Nulls are equal, floats are if their bits are, lists if all their elements are.
+    """
+    if pa.types.is_list(left.type):
+        return _lists_differ(left, right)
+    if pa.types.is_floating(left.type):
+        bits = pa.int64() if left.type.bit_width == 64 else pa.int32()
+        left, right = left.view(bits), right.view(bits)
+    differ: np.ndarray = pc.fill_null(pc.not_equal(left, right), False).to_numpy(False)
+    if left.null_count or right.null_count:
+        differ = differ | (_is_null(left) != _is_null(right))
+    return differ
+
+
+def _lists_differ(left: pa.Array, right: pa.Array) -> np.ndarray:
+    lengths, others = (
+        pc.fill_null(pc.list_value_length(array), -1).to_numpy(False) for array in (left, right)
+    )
+    differ: np.ndarray = lengths != others
+    same = np.flatnonzero(~differ & (lengths > 0))
+    elements = cells_differ(left.take(same).flatten(), right.take(same).flatten())
+    differ[np.repeat(same, lengths[same])[elements]] = True
+    return differ
+
+
+def _is_null(array: pa.Array) -> np.ndarray:
+    nulls: np.ndarray = array.is_null().to_numpy(False)
+    return nulls
 
 
 @dataclass(slots=True)

@@ -210,6 +210,44 @@ def test_a_statement_fails_if_one_of_its_rows_has_changed_meanwhile(spark, wareh
     assert stored(spark, t)[2] == ("h2", 2.0)
 
 
+def redo_bytes(folder: Path) -> int:
+    """The size of a table's REDO files."""
+    return sum(path.stat().st_size for path in folder.rglob("redo-*"))
+
+
+def test_a_statement_writes_only_the_cells_that_change(spark, warehouse, tmp_path):
+    """Spark gives whole rows: texts that stay are not written, and rows that stay are no change."""
+    t, folder = f"{warehouse}.t", tmp_path / "warehouse" / "t"
+    builder = kudulite.schema_builder()
+    builder.add_column("id", "int64").primary_key()
+    builder.add_column("made", "string").mutable(False)
+    builder.add_column("text", "string")
+    builder.add_column("v", "double")
+    table = kudulite.connect(tmp_path / "warehouse").create_table("t", builder.build())
+    rng = random.Random(0)
+    rows = {k: (f"m{k}", rng.randbytes(90).hex(), float(k)) for k in range(2000)}
+    names = ("id", "made", "text", "v")
+    table.insert([dict(zip(names, (k, *row), strict=True)) for k, row in rows.items()])
+    spark.sql(f"UPDATE {t} SET v = v + 1")
+    assert 0 < redo_bytes(folder) < 40_000
+    spark.sql(
+        f"MERGE INTO {t} t USING (SELECT id FROM {t}) s ON t.id = s.id"
+        " WHEN MATCHED AND t.id < 10 THEN UPDATE SET text = 'x'"
+        " WHEN MATCHED THEN UPDATE SET v = t.v + 1"
+    )
+    assert redo_bytes(folder) < 80_000
+    version = table.version
+    spark.sql(f"UPDATE {t} SET v = v + 0, made = concat('m', id)")
+    assert table.version == version
+    with pytest.raises(PySparkException, match="not allowed for immutable column"):
+        spark.sql(f"UPDATE {t} SET made = 'other' WHERE id = 7")
+    expected = [
+        (k, made, "x" if k < 10 else text, v + 1 if k < 10 else v + 2)
+        for k, (made, text, v) in rows.items()
+    ]
+    assert [tuple(row.values()) for row in table.scan(ordered=True).to_pylist()] == expected
+
+
 def test_rows_that_match_twice_may_be_deleted(spark, warehouse):
     """As in Spark, which refuses only updates that would be ambiguous."""
     model = made(spark, f"{warehouse}.t")

@@ -1,10 +1,12 @@
 """Computed writes: a key that changed after the rows were read fails the commit, no other does."""
 
 import contextlib
+import itertools
 import random
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,7 +14,7 @@ import pytest
 
 import kudulite
 from kudulite.client.client import Client
-from kudulite.errors import ConflictError, OptionError, TimestampError
+from kudulite.errors import ConflictError, OptionError, RowError, TimestampError
 from kudulite.tablet.operation import OPERATION_NAMES
 from tests.support.tables.core_tables import CoreTables, ManualClock, altered, stored
 from tests.support.tiers import tiered
@@ -348,3 +350,113 @@ def test_a_write_fails_exactly_when_one_of_its_keys_changed(core, seed):
             assert not changed.isdisjoint(keys), (seed, changed, keys)
             write.abort()
     assert {key for key, _, _ in stored(table)} == live
+
+
+EVERY_TYPE = pa.schema(
+    [
+        pa.field("k", pa.int32(), nullable=False),
+        ("x", pa.float64()),
+        ("f", pa.float32()),
+        ("s", pa.string()),
+        ("b", pa.binary()),
+        ("d", pa.decimal128(30, 2)),
+        ("l", pa.list_(pa.float64())),
+        ("t", pa.list_(pa.string())),
+    ]
+)
+# Pairs of cells that differ, by column; each may also be NULL.
+CELLS = {
+    "x": (0.0, -0.0, float("nan"), 1.5),
+    "f": (0.0, -0.0, float("nan"), 1.5),
+    "s": ("", "a", "b"),
+    "b": (b"", b"a", b"\0"),
+    "d": (Decimal("0.00"), Decimal("1.50"), Decimal("-1.50")),
+    "l": ([], [None], [0.0], [-0.0], [float("nan")], [0.0, 1.0]),
+    "t": ([], [None], [""], ["a", "b"], ["a", "c"]),
+}
+
+
+def updated_cells(staged: kudulite.StagedTask) -> int:
+    """How many cells the staged files of a task set."""
+    deltas = [delta for part in staged.tablets for delta in part.deltas]
+    return sum(sum(delta.meta.update_counts.values()) for delta in deltas)
+
+
+def test_a_computed_update_writes_only_the_cells_that_differ(core):
+    """Whole rows of every pair of cells, NULL included: floats by their bits, lists by theirs."""
+    table = core.client().create_table("t", EVERY_TYPE, primary_key="k", hash_partitions=[])
+    for name, values in CELLS.items():
+        pairs = list(itertools.product((None, *values), repeat=2))
+        keys = range(len(pairs))
+        both = [{"k": key, "s": "kept", name: old} for key, (old, _) in enumerate(pairs)]
+        table.overwrite(pa.Table.from_pylist(both, EVERY_TYPE))
+        rows = [{"k": key, "s": "kept", name: new} for key, (_, new) in enumerate(pairs)]
+        if name == "s":
+            rows = [{**row, name: new} for row, (_, new) in zip(rows, pairs, strict=True)]
+        write = table.new_bulk_write("update", read_at=table.current_timestamp())
+        staged = write.stage([pa.Table.from_pylist(rows, EVERY_TYPE)])
+        assert updated_cells(staged) == len(pairs) - len(values) - 1, name
+        assert write.commit([staged]).updated == len(pairs)
+        found = [row[name] for row in table.scan(columns=["k", name], ordered=True).to_pylist()]
+        assert list(map(repr, found)) == [repr(pairs[key][1]) for key in keys], name
+
+
+def test_rows_that_do_not_differ_make_no_version(shop):
+    """They count as updated, and an unequal one beside them is the only change."""
+    table = shop.table
+    same = rows((3, 30), (4, 40))
+    table.flush()
+    before = table.version
+    assert table.update(same, read_at=table.current_timestamp()).updated == 2
+    assert table.version == before
+    moment = table.current_timestamp()
+    both = rows((3, 31), (4, 40))
+    assert table.update(both, read_at=moment).updated == 2
+    assert [row["k"] for row in table.changes(moment).to_pylist()] == [3]
+
+
+def test_a_computed_update_may_repeat_an_immutable_cell(core):
+    """As it is; another value is refused, and so is one of a key that the write has twice."""
+    builder = kudulite.schema_builder()
+    builder.add_column("k", kudulite.int32, nullable=False).primary_key()
+    builder.add_column("i", kudulite.string).mutable(False)
+    builder.add_column("m", kudulite.string)
+    table = core.client().create_table("t", builder.build(), hash_partitions=[])
+    old = [{"k": k, "i": "i", "m": "m"} for k in range(3)]
+    table.insert([*old, {"k": 3, "i": None, "m": "m"}])
+    new = [{**row, "m": "n"} for row in table.scan(ordered=True).to_pylist()]
+    for operation in ("update", "upsert"):
+        read_at = table.current_timestamp()
+        for bad in ([{**new[0], "i": "j"}], [{**new[3], "i": "i"}], [new[0], new[0]]):
+            with pytest.raises(RowError, match="immutable"):
+                getattr(table, operation)([*bad, *new[1:3]], read_at=read_at)
+        assert getattr(table, operation)(new, read_at=read_at).updated == 4
+        assert table.scan(ordered=True).to_pylist() == new
+        new = [{**row, "m": operation} for row in new]
+    table.upsert([*new, {"k": 4, "i": "other", "m": "m"}], read_at=table.current_timestamp())
+    assert len(table) == 5
+
+
+@tiered("seed", range(30))
+def test_repeated_keys_of_a_computed_write_apply_in_order(core, seed):
+    """In one task and in several: a later row that is as it was undoes an earlier one."""
+    choose = random.Random(seed)
+    table = open_shop(core).table
+    model = {key: (10 * key, 2) for key in range(10)}
+    for _ in range(6):
+        operation = choose.choice(["update_ignore", "upsert"])
+        write = table.new_bulk_write(operation, read_at=table.current_timestamp())
+        staged, after = [], dict(model)
+        for task in range(choose.randint(1, 3)):
+            found = []
+            for key in choose.choices(range(12), k=choose.randint(1, 6)):
+                row = choose.choice([model.get(key, (0, 0)), (10 * key, 2), (10 * key, 1)])
+                found.append((key, *row))
+                if key in model or operation == "upsert":
+                    after[key] = row
+            columns = dict(zip(SCHEMA.names, zip(*found, strict=True), strict=True))
+            staged.append(write.stage([pa.table(columns, schema=SCHEMA)], task))
+        write.commit(staged)
+        model = after
+        assert stored(table) == [(key, *model[key]) for key in sorted(model)], seed
+        choose.choice([table.compact, table.flush, lambda: None])()
