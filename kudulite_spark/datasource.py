@@ -101,9 +101,15 @@ class KuduliteDataSource(DataSource):
 
         For the catalog: the answer to its question, or a schema with a note on the table."""
         if CATALOG in self.options:
-            return answered(self.options["path"], self.options[CATALOG])
-        if self.options.get(FRONT) != CATALOG_LOAD:
-            return self._schema()
+            found = answered(self.options["path"], self.options[CATALOG])
+        elif self.options.get(FRONT) == CATALOG_LOAD:
+            found = self._noted_schema()
+        else:
+            found = self._schema()
+        end_work()
+        return found
+
+    def _noted_schema(self) -> StructType:
         try:
             struct = self._schema()
         except KuduliteError as error:
@@ -121,7 +127,6 @@ class KuduliteDataSource(DataSource):
         found = own_schema(table.schema, read)
         if FRONT in self.options and not read.is_of_changes:
             found = with_row_count(found, *self._row_count(table, read))
-        end_work()
         return found
 
     def _row_count(self, table: Table, read: ReadOptions) -> tuple[int, str | None]:

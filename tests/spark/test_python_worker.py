@@ -2,14 +2,19 @@
 
 import ctypes
 import gc
+import json
 import os
 import sys
+import threading
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
+from pyspark.sql.types import LongType, StructField, StructType
 
-from kudulite_spark import python_worker
+from kudulite_spark import datasource, python_worker
+from kudulite_spark.datasource import CATALOG_LOAD, KuduliteDataSource
+from kudulite_spark.options import CATALOG, FRONT
 
 
 @pytest.fixture
@@ -44,6 +49,42 @@ def test_a_worker_freezes_its_objects_once_and_after_further_imports(monkeypatch
     monkeypatch.setitem(sys.modules, "imported_later", ModuleType("imported_later"))
     python_worker.end_work()
     assert len(frozen) == 2
+
+
+QUESTIONS = (
+    ("", {"call": "warehouse"}),
+    ("db", {"call": "createNamespace"}),
+    ("db/t", {"call": "create", "partitions": [], "key": ["id"], "properties": {}}),
+    ("db/t", {"call": "alter", "steps": [{"step": "SetProperty", "property": "comment"}]}),
+    ("db/t", {"call": "truncate"}),
+    ("db/t", {"call": "moment", "version": "a tag"}),
+    ("db", {"call": "tables"}),
+    ("", {"call": "namespaces"}),
+    ("db/t", {"call": "rename", "to": "db/u"}),
+    ("db/t", {"call": "drop"}),  # an error is an answer, too
+    ("db/u", {"call": "drop"}),
+    ("db", {"call": "dropNamespace", "cascade": False}),
+)
+
+
+def test_each_answer_to_the_catalog_ends_its_work(monkeypatch, tmp_path):
+    """No thread and no open file stays behind, and the worker's end is called once for each."""
+    ended = []
+    monkeypatch.setattr(datasource, "end_work", lambda: ended.append(len(ended)))
+    schema = StructType([StructField("id", LongType(), False)])
+    threads, files = threading.enumerate(), sorted(os.listdir("/proc/self/fd"))
+    for name, question in QUESTIONS:
+        call = {**question, "schema": schema.json()}
+        if "to" in call:
+            call["to"] = str(tmp_path / str(call["to"]))
+        options = {"path": str(tmp_path / name), CATALOG: json.dumps(call)}
+        KuduliteDataSource(options).schema()
+    missing = KuduliteDataSource({"path": str(tmp_path / "no"), FRONT: CATALOG_LOAD}).schema()
+    assert missing.fields[0].metadata["kudulite.table"]["error"] == "TableNotFoundError"
+    assert len(ended) == len(QUESTIONS) + 1
+    assert threading.enumerate() == threads
+    assert sorted(os.listdir("/proc/self/fd")) == files
+    assert not os.listdir(tmp_path)
 
 
 def _resident_bytes() -> int:
