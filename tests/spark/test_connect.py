@@ -1,4 +1,4 @@
-"""Spark Connect: reading, writing, read_table and the front through a client without a JVM.
+"""Spark Connect: reading, writing, read_table, SQL and the front through a client without a JVM.
 
 The client is a process of its own, with a server of its own: PySpark knows one of both kinds only.
 """
@@ -24,6 +24,7 @@ from pyspark.sql import SparkSession
 
 import kudulite
 import kudulite_spark
+from tests.support.spark.sql_statements import run_random_statements
 
 spark = SparkSession.builder.remote("local[2]").getOrCreate()
 spark.conf.set("spark.sql.shuffle.partitions", "2")
@@ -65,6 +66,7 @@ found["past of read_table"] = kudulite_spark.read_table(spark, path, snapshot=be
 kudulite_spark.maintain(spark, path)
 kudulite_spark.register(spark, warehouse=os.path.dirname(path), catalog="here")
 spark.sql("UPDATE here.t SET s = 'sql' WHERE k = 50")
+run_random_statements(spark, "here", os.path.dirname(path), seed=1, count=8)
 few = spark.range(51, 53).selectExpr("id AS k", "'merged' AS s")
 kudulite_spark.merge(few, path).when_matched_update_all(few["k"] == 51).execute()
 found["catalog"] = rows(spark.sql("SELECT * FROM here.t WHERE k BETWEEN 50 AND 51"))
@@ -80,13 +82,13 @@ spark.stop()
 
 @pytest.mark.skipif(importlib.util.find_spec("grpc") is None, reason="needs grpcio")
 def test_a_client_reads_writes_and_maintains(tmp_path):
-    """As on classic Spark: one moment per load, the front, and base data read by Spark."""
+    """As on classic Spark: one moment per load, the front, base data read by Spark, and SQL."""
     run = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tmp_path / "t")],
         env={name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"},
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=400,
     )
     assert run.returncode == 0, run.stderr[-3000:]
     found = json.loads(run.stdout.splitlines()[-1])
