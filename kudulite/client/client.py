@@ -21,6 +21,9 @@ from kudulite.client.session import Session
 from kudulite.client.table import Table
 from kudulite.client.table_alterer import TableAlterer
 from kudulite.client.table_names import (
+    RESERVE_SECONDS_MAX,
+    new_staging_folder,
+    publish_table,
     recall_table,
     remove_trash,
     rename_table,
@@ -352,6 +355,34 @@ class Client:
         soft-deleted tables, TableExistsError, SchemaError, LockTimeoutError.
         """
         return Table(recall_table(self.root, table_id, new_table_name, self._environment))
+
+    def new_staging(self, reserve_seconds: int = 24 * 3600) -> Client:
+        """Return a client of a new hidden directory, for tables that nobody should see yet.
+
+        `publish_table` gives such a table its name here. A table that was not published after
+        `reserve_seconds`, because its writer was killed, is removed as a soft-deleted one is.
+        """
+        if not 1 <= reserve_seconds <= RESERVE_SECONDS_MAX:
+            raise UsageError(
+                f"{self.root}: reserve_seconds={reserve_seconds!r}: expected 1 to"
+                f" {RESERVE_SECONDS_MAX}"
+            )
+        folder = new_staging_folder(self.root, reserve_seconds, self._environment)
+        return Client(folder, self._environment)
+
+    def publish_table(
+        self, table: Table, *, overwrite: bool = False, reserve_seconds: int = 24 * 3600
+    ) -> Table:
+        """Give a table of `new_staging` its name in this directory, and return it.
+
+        With `overwrite`, a table of that name is soft-deleted for `reserve_seconds` first; the name
+        is free for the moment between. Raises UsageError for any other table, TableExistsError,
+        LockTimeoutError.
+        """
+        reserve = reserve_seconds if overwrite else None
+        published = publish_table(table._store, replaced_reserve_seconds=reserve)
+        remove_trash(self.root, self._environment)
+        return Table(published)
 
     def _store(self, name: str) -> TableStore:
         return TableStore(table_folder(self.root, name), self._environment)

@@ -7,10 +7,15 @@ commit is under way: a crash leaves the table under its old place or its new one
     delete         <root>/<name> → <root>/.deleted-…                   removed at once
     soft-delete    <root>/<name> → <root>/.soft-deleted-…/<name>       removed after its reserve
     recall         <root>/.soft-deleted-…/<name> → <root>/<name>
+    publish        <root>/.staged-…/<name>       → <root>/<name>
 
 A soft-deleted table is no table of the directory: its name is free, and objects that stand for it
 raise TableNotFoundError until it is recalled. Its history grows older meanwhile.
-`Client.soft_delete_table` says which calls remove it after its reserve.
+`Client.soft_delete_table` says which calls remove it after its reserve. The same calls remove a
+staged table that was not published by then: its writer was killed.
+
+To publish a table in place of another one is two renames: the other one is soft-deleted first, so a
+crash in between leaves both. For that moment the name is free.
 
 **Threads** any.
 
@@ -41,6 +46,8 @@ from kudulite.table.folder import (
     remove_expired_tables,
     soft_deleted_folder,
     soft_deleted_tables,
+    staged_root,
+    staging_folder,
     trash_folder,
 )
 from kudulite.table.table_store import TableStore
@@ -174,6 +181,39 @@ def recall_table(
             " reserve, by another process"
         ) from error
     environment.file_system.remove_tree(found.path.parent)
+    return target
+
+
+def new_staging_folder(root: Path, reserve_seconds: int, environment: Environment) -> Path:
+    """Return the name of a new folder for staged tables; nothing is made."""
+    now = physical_microseconds(environment.clock.now())
+    return staging_folder(root, now, now + reserve_seconds * 10**6)
+
+
+def publish_table(store: TableStore, *, replaced_reserve_seconds: int | None) -> TableStore:
+    """Give a staged table its name; durable.
+
+    With `replaced_reserve_seconds`, a table of that name is soft-deleted for so long. Raises
+    UsageError for a table that is not staged, TableExistsError, LockTimeoutError.
+    """
+    root = staged_root(store.folder)
+    if root is None:
+        raise UsageError(
+            f"table {store.name!r} at {store.folder} is not staged: create it with a client of"
+            " new_staging()"
+        )
+    target = TableStore(root / store.name, store.environment)
+    replaced = None
+    if replaced_reserve_seconds is not None and target.exists():
+        replaced = soft_delete_table(target, replaced_reserve_seconds)
+    target = TableStore(target.folder, store.environment)
+    try:
+        move_table(store, target)
+    except BaseException:
+        if replaced is not None and not exists(target.folder):
+            recall_table(root, replaced.id, None, store.environment)
+        raise
+    store.file_system.remove_tree(store.folder.parent)
     return target
 
 

@@ -10,9 +10,10 @@ version was published in it: manifest/ is missing, the hint is there, or a table
 A directory of tables also holds those that were deleted, in hidden folders:
 
     .soft-deleted-<deleted>-<expires>-<table id>/<name>    a table, in its own folder
+    .staged-<created>-<expires>-<id>/<name>                a table that is not published yet
     .deleted-…                                             to be removed
 
-Both times are in microseconds since 1970. A folder that holds no table is of a deletion or recall
+The times are in microseconds since 1970. A folder that holds no table is of a deletion or recall
 that was killed. Removal renames a whole folder to `.deleted-…` after its expiry, and a recall moves
 the table out of it, so that of two at once one fails and changes nothing.
 
@@ -42,6 +43,7 @@ _VERSION_NAME = re.compile(r"([0-9]{20})\.json")
 _HINT = re.compile(rb"[0-9]{1,20}\s*")
 TRASH_PREFIX = ".deleted-"
 _SOFT_DELETED = re.compile(r"\.soft-deleted-([0-9]{1,17})-([0-9]{1,17})-(.+)")
+_STAGED = re.compile(r"\.staged-([0-9]{1,17})-([0-9]{1,17})-[0-9a-f]{32}")
 _EPOCH = datetime.fromtimestamp(0, UTC)
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 
@@ -156,11 +158,22 @@ def soft_deleted_folder(root: Path, deleted: int, expires: int, table_id: str) -
     return root / f".soft-deleted-{deleted}-{expires}-{checked_name(table_id, 'table id')}"
 
 
+def staging_folder(root: Path, created: int, expires: int) -> Path:
+    """Return a new hidden folder for tables to publish later; both times in microseconds."""
+    return root / f".staged-{created}-{expires}-{uuid.uuid4().hex}"
+
+
+def staged_root(folder: Path) -> Path | None:
+    """Return the directory in which the table of a folder is staged, None if it is not."""
+    holder = folder.parent
+    return holder.parent if _STAGED.fullmatch(holder.name) else None
+
+
 def soft_deleted_tables(root: Path) -> list[SoftDeletedTable]:
     """Return the soft-deleted tables of a directory, by name, the last deleted first."""
     found = [
         SoftDeletedTable(match[3], path.name, _moment(match[1]), _moment(match[2]), path)
-        for match in _soft_deleted(root)
+        for match in _hidden(root, _SOFT_DELETED)
         for path in entries_of(root / match[0])
     ]
     found.sort(key=lambda table: table.deleted, reverse=True)
@@ -168,11 +181,11 @@ def soft_deleted_tables(root: Path) -> list[SoftDeletedTable]:
 
 
 def remove_expired_tables(root: Path, now: int, file_system: FileSystem) -> None:
-    """Remove the soft-deleted tables whose reserve has passed at `now`, in microseconds.
+    """Remove soft-deleted and staged tables whose reserve has passed at `now`, in microseconds.
 
     One that cannot be removed, or is removed by another process, is left to the next call.
     """
-    for match in _soft_deleted(root):
+    for match in (*_hidden(root, _SOFT_DELETED), *_hidden(root, _STAGED)):
         if int(match[2]) <= now:
             trash = trash_folder(root)
             with suppress(StorageError):
@@ -187,8 +200,8 @@ def trash_folder(root: Path) -> Path:
     return root / f"{TRASH_PREFIX}{uuid.uuid4().hex}"
 
 
-def _soft_deleted(root: Path) -> list[re.Match[str]]:
-    matches = (_SOFT_DELETED.fullmatch(path.name) for path in entries_of(root))
+def _hidden(root: Path, name: re.Pattern[str]) -> list[re.Match[str]]:
+    matches = (name.fullmatch(path.name) for path in entries_of(root))
     return [match for match in matches if match is not None]
 
 

@@ -1,4 +1,4 @@
-"""Soft-deleted tables: no tables of the directory until they are recalled, whole, or removed."""
+"""Soft-deleted and staged tables: hidden until they are recalled, or published."""
 
 import datetime
 import shutil
@@ -264,6 +264,54 @@ def test_of_a_recall_and_a_removal_one_fails(core: CoreTables):
     assert [path.name for path in client.root.iterdir()] == []
 
 
+# -- tables that are made out of sight
+
+
+def test_a_staged_table_is_no_table_until_it_is_published(core: CoreTables):
+    """Then it has its name, its rows and its past; nothing of the staging is left."""
+    client = core.client()
+    table = filled(client.new_staging())
+    before = table.current_timestamp()
+    table.delete([{"k": 1}])
+    table_id = table.id
+    assert (client.list_tables(), names(client)) == ([], [])
+    published = client.publish_table(table)
+    assert (published.id, published.path) == (table_id, client.root / "t")
+    assert stored(published) == [(2, 20)]
+    assert published.scan(at=before).count() == 2
+    assert [path.name for path in client.root.iterdir()] == ["t"]
+    with pytest.raises(UsageError, match=r"'t' at .* is not staged"):
+        client.publish_table(published)
+
+
+def test_a_published_table_replaces_another_only_if_asked(core: CoreTables):
+    """The replaced one can be recalled; a refused one stays staged."""
+    client = core.client()
+    old_id = filled(client).id
+    staged = client.new_staging().create_table("t", SCHEMA, primary_key="k")
+    staged.insert([{"k": 7, "v": 70}])
+    with pytest.raises(TableExistsError, match="'t' is in"):
+        client.publish_table(staged)
+    assert (stored(client.table("t")), stored(staged)) == (ROWS, [(7, 70)])
+    assert stored(client.publish_table(staged, overwrite=True, reserve_seconds=60)) == [(7, 70)]
+    (replaced,) = client.list_soft_deleted_tables()
+    assert replaced.id == old_id
+    assert replaced.expires - replaced.deleted == datetime.timedelta(seconds=60)
+    assert stored(client.recall_table(old_id, "old")) == ROWS
+    with pytest.raises(UsageError, match="expected 1 to"):
+        client.new_staging(0)
+
+
+def test_a_staged_table_that_is_not_published_is_removed_after_its_reserve(core: CoreTables):
+    """By the next creation of a table, as a soft-deleted one."""
+    client = core.client()
+    filled(client.new_staging(3600))
+    client.create_table("other", SCHEMA, primary_key="k")
+    assert len(list(client.root.iterdir())) == 2
+    expire(client)
+    assert sorted(path.name for path in client.root.iterdir()) == ["new", "other"]
+
+
 # -- a process dies, or power is lost
 
 
@@ -291,10 +339,31 @@ def expire(client: Client) -> None:
     Client(client.root, same).create_table("new", SCHEMA, primary_key="k")
 
 
+def staged(client: Client) -> None:
+    """A table that is not published."""
+    filled(client.new_staging())
+
+
+def staged_beside(client: Client) -> None:
+    """A table, and another of its name with other rows that is not published."""
+    filled(client)
+    other = client.new_staging().create_table("t", SCHEMA, primary_key="k")
+    other.insert([{"k": 7, "v": 70}])
+
+
+def publish(client: Client) -> None:
+    """The staged table gets its name."""
+    (folder,) = client.root.glob(".staged-*")
+    hidden = Client(folder, client._environment)
+    client.publish_table(hidden.table("t"), overwrite=True)
+
+
 CASES: dict[str, tuple[Callable[[Client], object], Callable[[Client], object]]] = {
     "soft-delete": (filled, soft_delete),
     "recall": (prepared, recall),
     "expire": (prepared, expire),
+    "publish": (staged, publish),
+    "replace": (staged_beside, publish),
 }
 
 
@@ -303,7 +372,7 @@ def state(root: Path) -> list[list]:
     client = Client(root, environment())
     here = [[name, stored(client.table(name))] for name in client.list_tables()]
     for deleted in client.list_soft_deleted_tables():
-        table = client.recall_table(deleted.id)
+        table = client.recall_table(deleted.id, "recalled")
         table.check().raise_if_bad()
         here.append([f"soft-deleted {deleted.name}", stored(table)])
         client.delete_table(table.name)
@@ -316,6 +385,11 @@ def allowed(case: str, acknowledged: bool) -> list[list]:
     if case == "expire":
         # Removal after the new table is there may have come to any of its steps.
         return [[["new", []]]] if acknowledged else [[soft], [["new", []], soft], [["new", []]]]
+    if case == "publish":
+        return [[old]] if acknowledged else [[], [old]]
+    if case == "replace":
+        after = [["t", [(7, 70)]], soft]
+        return [after] if acknowledged else [[old], [soft], after]
     before, after = {"soft-delete": (old, soft), "recall": (soft, new)}[case]
     return [[after]] if acknowledged else [[before], [after]]
 
@@ -340,12 +414,13 @@ def test_a_process_killed_at_any_step_leaves_the_table_in_one_place(
         client.delete_table(filled(client, "again").name)
         for name in client.list_tables():
             client.delete_table(name)
-        # An empty folder of a killed deletion stays until its reserve has passed.
-        hidden = [path for path in root.iterdir() if path.name.startswith(".")]
+        # An empty folder of a killed deletion stays until its reserve has passed, and so does a
+        # table that was not published.
+        hidden = [path for path in root.glob(".*") if not path.name.startswith(".staged-")]
         assert not [path for path in hidden if any(path.iterdir())]
         shutil.rmtree(root)
         steps += 1
-    assert steps > {"soft-delete": 3, "recall": 2, "expire": 10}[case]
+    assert steps > {"soft-delete": 3, "recall": 2, "expire": 10, "publish": 3, "replace": 6}[case]
 
 
 @tiered("case", list(CASES), quick=1)
