@@ -18,17 +18,19 @@ import json
 import os
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql.types import StringType, StructField, StructType
 
 import kudulite
-from kudulite import Table, TableAlterer, open_table
+from kudulite import Partitioning, Schema, Table, TableAlterer, open_table
 from kudulite.errors import (
     KuduliteError,
     NotSupportedError,
     OptionError,
     SchemaError,
+    TableExistsError,
     TableNotFoundError,
     UsageError,
 )
@@ -38,6 +40,8 @@ from kudulite_spark.write_plan import partitioning_of
 
 NO_NAMESPACE, NAMESPACE_EXISTS, NOT_EMPTY = "NoNamespace", "NamespaceExists", "NotEmpty"
 TABLE_NOTE = "kudulite.table"
+# Kinds of a staged table; the third is createOrReplace.
+CREATE, REPLACE = "create", "replace"
 
 _BUCKET = re.compile(r"bucket\((\d+), (.+)\)")
 # Spark's own properties of a table.
@@ -118,9 +122,67 @@ def _tables(path: str, question: Question) -> Answer:
     return {"names": _namespace(path).list_tables()}
 
 
+@dataclass(frozen=True)
+class _Definition:
+    """A new table as CREATE TABLE describes it, checked."""
+
+    schema: Schema
+    partitioning: Partitioning
+    comment: str | None
+
+    def create(self, client: kudulite.Client, name: str) -> Table:
+        return client.create_table(name, self.schema, self.partitioning, comment=self.comment)
+
+    def is_of(self, table: Table) -> bool:
+        """Whether a table is as a new one of this definition would be, but for its rows."""
+        partition_schema = self.partitioning.build(self.schema)
+        is_same = table.schema == self.schema and table.partition_schema == partition_schema
+        return is_same and table.comment == (self.comment or "")
+
+
 def _create(path: str, question: Question) -> Answer:
-    folder = os.path.dirname(path)
-    _namespace(folder)
+    definition = _definition(path, question)
+    definition.create(_namespace(os.path.dirname(path)), os.path.basename(path))
+    return {}
+
+
+def _stage(path: str, question: Question) -> Answer:
+    """Prepare what `_publish` makes visible: a hidden table, or new rows of the one that is there.
+
+    A table that is defined as before keeps its history: its rows are replaced in one version."""
+    client, name, kind = _namespace(os.path.dirname(path)), os.path.basename(path), question["kind"]
+    definition = _definition(path, question)
+    is_there = client.table_exists(name)
+    if is_there and kind == CREATE:
+        raise TableExistsError(f"table {path!r} exists")
+    if not is_there and kind == REPLACE:
+        raise TableNotFoundError(f"no table at {path!r}; CREATE OR REPLACE TABLE makes one")
+    if is_there and definition.is_of(client.table(name)):
+        return {"path": path, "isOverwrite": True}
+    staged = definition.create(client.new_staging(), name)
+    return {"path": str(staged.path), "isOverwrite": False}
+
+
+def _publish(path: str, question: Question) -> Answer:
+    staged = question["staged"]
+    if staged != path:
+        client = _namespace(os.path.dirname(path))
+        client.publish_table(open_table(staged), overwrite=question["kind"] != CREATE)
+    elif not question["isWritten"]:
+        open_table(path).truncate()
+    return {}
+
+
+def _unstage(path: str, question: Question) -> Answer:
+    staged = question["staged"]
+    if staged != path:
+        client, name = catalog_of(staged)
+        client.delete_table(name)
+        os.rmdir(client.root)
+    return {}
+
+
+def _definition(path: str, question: Question) -> _Definition:
     properties = dict(question["properties"])
     if _LOCATION in properties:
         raise OptionError(
@@ -149,10 +211,7 @@ def _create(path: str, question: Question) -> Answer:
     struct = StructType.fromJson(json.loads(question["schema"]))
     options = with_layout_names(options, struct.fieldNames())
     schema = table_schema(struct, options.primary_key or (), path)
-    client, name = catalog_of(path)
-    comment = properties.get(_COMMENT)
-    client.create_table(name, schema, partitioning_of(options), comment=comment)
-    return {}
+    return _Definition(schema, partitioning_of(options), properties.get(_COMMENT))
 
 
 def _bucket_option(path: str, text: str) -> str:
@@ -330,8 +389,11 @@ _ANSWERS: dict[str, Callable[[str, Question], Answer]] = {
     "dropNamespace": _drop_namespace,
     "moment": _moment,
     "namespaces": _namespaces,
+    "publish": _publish,
     "rename": _rename,
+    "stage": _stage,
     "tables": _tables,
     "truncate": _truncate,
+    "unstage": _unstage,
     "warehouse": _warehouse,
 }

@@ -14,9 +14,10 @@ import org.apache.spark.sql.catalyst.analysis.NonEmptyNamespaceException;
 import org.apache.spark.sql.catalyst.analysis.TableAlreadyExistsException;
 import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.catalog.NamespaceChange;
+import org.apache.spark.sql.connector.catalog.StagedTable;
+import org.apache.spark.sql.connector.catalog.StagingTableCatalog;
 import org.apache.spark.sql.connector.catalog.SupportsNamespaces;
 import org.apache.spark.sql.connector.catalog.Table;
-import org.apache.spark.sql.connector.catalog.TableCatalog;
 import org.apache.spark.sql.connector.catalog.TableCatalogCapability;
 import org.apache.spark.sql.connector.catalog.TableChange;
 import org.apache.spark.sql.connector.catalog.TableInfo;
@@ -24,6 +25,10 @@ import org.apache.spark.sql.connector.catalog.constraints.Constraint;
 import org.apache.spark.sql.connector.catalog.constraints.PrimaryKey;
 import org.apache.spark.sql.connector.expressions.NamedReference;
 import org.apache.spark.sql.connector.expressions.Transform;
+import org.apache.spark.sql.connector.metric.CustomTaskMetric;
+import org.apache.spark.sql.connector.write.LogicalWriteInfo;
+import org.apache.spark.sql.connector.write.SupportsTruncate;
+import org.apache.spark.sql.connector.write.WriteBuilder;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.Metadata;
 import org.apache.spark.sql.types.MetadataBuilder;
@@ -39,7 +44,7 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
  * the answer, because Spark wraps an exception of Python in one of its own, whereas IF EXISTS and
  * the like rest on the classes of Spark. To load a table is a load(), which fixes the snapshot.
  */
-public class Catalog implements TableCatalog, SupportsNamespaces {
+public class Catalog implements StagingTableCatalog, SupportsNamespaces {
   static final String ERROR_CLASS = "PYTHON_DATA_SOURCE_ERROR";
   static final String QUESTION = "kudulitecatalog";
 
@@ -50,10 +55,10 @@ public class Catalog implements TableCatalog, SupportsNamespaces {
     this.name = name;
     warehouse = options.get("warehouse");
     if (warehouse == null || warehouse.isEmpty()) {
-      throw new IllegalArgumentException("catalog " + name + " has no directory: set"
-          + " spark.sql.catalog." + name + ".warehouse to the directory of the tables");
+      throw refuse("catalog " + name + " has no directory: set spark.sql.catalog." + name
+          + ".warehouse to the directory of the tables");
     }
-    isError(ask(warehouse, question("warehouse")));
+    checked(ask(warehouse, question("warehouse")), null, null);
   }
 
   public String name() {
@@ -79,16 +84,41 @@ public class Catalog implements TableCatalog, SupportsNamespaces {
         .schema().fields()[0].metadata();
   }
 
-  /** Whether the answer is an error of one of these kinds; any other error is thrown. */
-  static boolean isError(Metadata answer, String... kinds) {
-    if (!answer.contains("error")) {
-      return false;
+  static boolean isError(Metadata answer, String kind) {
+    return answer.contains("error") && answer.getString("error").equals(kind);
+  }
+
+  private Metadata ask(Identifier ident, MetadataBuilder question) {
+    return checked(ask(path(ident), question), ident.namespace(), ident);
+  }
+
+  private Metadata ask(String[] namespace, MetadataBuilder question) {
+    return checked(ask(path(namespace), question), namespace, null);
+  }
+
+  /** The answer, if it is none of an error; the error is raised as Spark's exception for it. */
+  static Metadata checked(Metadata answer, String[] namespace, Identifier ident) {
+    if (isError(answer, "TableNotFoundError") && ident != null) {
+      Catalog.<RuntimeException>raise(new NoSuchTableException(ident));
+    } else if (isError(answer, "TableExistsError") && ident != null) {
+      Catalog.<RuntimeException>raise(new TableAlreadyExistsException(ident));
+    } else if (isError(answer, "NoNamespace")) {
+      Catalog.<RuntimeException>raise(new NoSuchNamespaceException(namespace));
+    } else if (isError(answer, "NamespaceExists")) {
+      Catalog.<RuntimeException>raise(new NamespaceAlreadyExistsException(namespace));
+    } else if (isError(answer, "NotEmpty")) {
+      Catalog.<RuntimeException>raise(new NonEmptyNamespaceException(namespace));
+    } else if (answer.contains("error")) {
+      refuse(answer.getString("message"));
     }
-    if (!Arrays.asList(kinds).contains(answer.getString("error"))) {
-      Catalog.<RuntimeException>raise(
-          new AnalysisException(ERROR_CLASS, errorParts("use", answer.getString("message"))));
-    }
-    return true;
+    return answer;
+  }
+
+  /** Throws what Spark throws for an error of a Python source, and PySpark shows without a trace. */
+  static RuntimeException refuse(String message) {
+    Catalog.<RuntimeException>raise(
+        new AnalysisException(ERROR_CLASS, errorParts("use", message)));
+    return null;
   }
 
   /** What the text of an error of Spark's class for Python sources is made of. */
@@ -115,7 +145,7 @@ public class Catalog implements TableCatalog, SupportsNamespaces {
   private String path(String[] namespace) {
     StringBuilder path = new StringBuilder(warehouse);
     for (String part : namespace) {
-      path.append('/').append(checked(part));
+      path.append('/').append(part(part));
     }
     return path.toString();
   }
@@ -124,12 +154,12 @@ public class Catalog implements TableCatalog, SupportsNamespaces {
     if (ident.namespace().length == 0 && ident.name().startsWith("/")) {
       return ident.name();
     }
-    return path(ident.namespace()) + "/" + checked(ident.name());
+    return path(ident.namespace()) + "/" + part(ident.name());
   }
 
-  private String checked(String part) {
+  private String part(String part) {
     if (part.isEmpty() || part.startsWith(".") || part.indexOf('/') >= 0) {
-      throw new IllegalArgumentException("catalog " + name + ": '" + part + "' is the name of no"
+      throw refuse("catalog " + name + ": '" + part + "' is the name of no"
           + " table or namespace; it becomes the name of a directory: without / and not beginning"
           + " with a dot");
     }
@@ -138,109 +168,129 @@ public class Catalog implements TableCatalog, SupportsNamespaces {
 
   // Tables
 
-  public Identifier[] listTables(String[] namespace) throws NoSuchNamespaceException {
-    Metadata answer = ask(path(namespace), question("tables"));
-    if (isError(answer, "NoNamespace")) {
-      throw new NoSuchNamespaceException(namespace);
-    }
+  public Identifier[] listTables(String[] namespace) {
     List<Identifier> found = new ArrayList<>();
-    for (String table : names(answer)) {
+    for (String table : names(ask(namespace, question("tables")))) {
       found.add(Identifier.of(namespace, table));
     }
     return found.toArray(new Identifier[0]);
   }
 
-  public Table loadTable(Identifier ident) throws NoSuchTableException {
+  public Table loadTable(Identifier ident) {
     return load(ident, null);
   }
 
   /** TIMESTAMP AS OF. */
-  public Table loadTable(Identifier ident, long microseconds) throws NoSuchTableException {
+  public Table loadTable(Identifier ident, long microseconds) {
     return load(ident, Long.toString(microseconds));
   }
 
   /** VERSION AS OF a tag or a HybridTime. */
-  public Table loadTable(Identifier ident, String version) throws NoSuchTableException {
-    Metadata answer = ask(path(ident), question("moment").putString("version", version));
-    if (isError(answer, "TableNotFoundError")) {
-      throw new NoSuchTableException(ident);
-    }
+  public Table loadTable(Identifier ident, String version) {
+    Metadata answer = ask(ident, question("moment").putString("version", version));
     return load(ident, answer.getString("moment"));
   }
 
-  private Table load(Identifier ident, String snapshot) throws NoSuchTableException {
+  private CatalogTable load(Identifier ident, String snapshot) {
     Map<String, String> options = new HashMap<>();
     options.put("path", path(ident));
     if (snapshot != null) {
       options.put("snapshotTimestamp", snapshot);
     }
-    DefaultSource.Load load =
-        new DefaultSource.Load(new CaseInsensitiveStringMap(options), null, "catalog");
-    StructType schema = load.schema();
-    if (isError(load.table(), "TableNotFoundError")) {
-      throw new NoSuchTableException(ident);
-    }
-    return new CatalogTable(load, schema, name + "." + ident);
+    DefaultSource.Load load = load(options);
+    load.schema();
+    checked(load.table(), null, ident);
+    return new CatalogTable(load, name + "." + ident);
   }
 
-  public Table createTable(Identifier ident, TableInfo info)
-      throws TableAlreadyExistsException, NoSuchNamespaceException {
+  private static DefaultSource.Load load(Map<String, String> options) {
+    return new DefaultSource.Load(new CaseInsensitiveStringMap(options), null, "catalog");
+  }
+
+  public Table createTable(Identifier ident, TableInfo info) {
+    ask(ident, definition(ident, info, "create"));
+    return loadTable(ident);
+  }
+
+  private MetadataBuilder definition(Identifier ident, TableInfo info, String call) {
     List<String> key = new ArrayList<>();
     for (Constraint constraint : info.constraints()) {
       if (!(constraint instanceof PrimaryKey)) {
-        throw new IllegalArgumentException("table " + name + "." + ident + ": "
-            + constraint.toDDL() + ": kudulite has no constraint but PRIMARY KEY and NOT NULL");
+        throw refuse("table " + name + "." + ident + ": " + constraint.toDDL()
+            + ": kudulite has no constraint but PRIMARY KEY and NOT NULL");
       }
       for (NamedReference column : ((PrimaryKey) constraint).columns()) {
         key.add(column.fieldNames()[0]);
       }
     }
-    return create(ident, info.schema(), info.partitions(), info.properties(), key);
-  }
-
-  public Table createTable(
-      Identifier ident, StructType schema, Transform[] partitions, Map<String, String> properties)
-      throws TableAlreadyExistsException, NoSuchNamespaceException {
-    return create(ident, schema, partitions, properties, new ArrayList<>());
-  }
-
-  private Table create(Identifier ident, StructType schema, Transform[] partitions,
-      Map<String, String> properties, List<String> key)
-      throws TableAlreadyExistsException, NoSuchNamespaceException {
     List<String> parts = new ArrayList<>();
-    for (Transform transform : partitions) {
+    for (Transform transform : info.partitions()) {
       parts.add(transform.describe());
     }
     MetadataBuilder given = new MetadataBuilder();
-    properties.forEach(given::putString);
-    Metadata answer = ask(path(ident), question("create")
-        .putString("schema", schema.json())
+    info.properties().forEach(given::putString);
+    return question(call)
+        .putString("schema", info.schema().json())
         .putStringArray("partitions", parts.toArray(new String[0]))
         .putStringArray("key", key.toArray(new String[0]))
-        .putMetadata("properties", given.build()));
-    if (isError(answer, "NoNamespace", "TableExistsError")) {
-      if (answer.getString("error").equals("NoNamespace")) {
-        throw new NoSuchNamespaceException(ident.namespace());
-      }
-      throw new TableAlreadyExistsException(ident);
+        .putMetadata("properties", given.build());
+  }
+
+  public StagedTable stageCreate(Identifier ident, TableInfo info) {
+    return new Staged(ident, info, "create");
+  }
+
+  public StagedTable stageReplace(Identifier ident, TableInfo info) {
+    return new Staged(ident, info, "replace");
+  }
+
+  public StagedTable stageCreateOrReplace(Identifier ident, TableInfo info) {
+    return new Staged(ident, info, "createOrReplace");
+  }
+
+  /** What readers see only when it is committed: a new table, or new rows of the present one. */
+  private class Staged extends CatalogTable implements StagedTable {
+    private final Identifier ident;
+    private final MetadataBuilder publish;
+    private final boolean isOverwrite;
+
+    Staged(Identifier ident, TableInfo info, String kind) {
+      this(ident, kind, ask(ident, definition(ident, info, "stage").putString("kind", kind)));
     }
-    try {
-      return loadTable(ident);
-    } catch (NoSuchTableException gone) {
-      throw new IllegalStateException(
-          "table " + path(ident) + " was dropped by somebody else while it was made", gone);
+
+    private Staged(Identifier ident, String kind, Metadata staged) {
+      super(load(Map.of("path", staged.getString("path"))), name + "." + ident);
+      this.ident = ident;
+      isOverwrite = staged.getBoolean("isOverwrite");
+      publish = question("publish").putString("kind", kind)
+          .putString("staged", staged.getString("path")).putBoolean("isWritten", false);
+    }
+
+    public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
+      publish.putBoolean("isWritten", true);
+      WriteBuilder builder = super.newWriteBuilder(info);
+      return isOverwrite ? ((SupportsTruncate) builder).truncate() : builder;
+    }
+
+    public CustomTaskMetric[] reportDriverMetrics() {
+      return new CustomTaskMetric[0];
+    }
+
+    public void commitStagedChanges() {
+      ask(ident, publish);
+    }
+
+    public void abortStagedChanges() {
+      ask(ident, publish.putString("call", "unstage"));
     }
   }
 
-  public Table alterTable(Identifier ident, TableChange... changes) throws NoSuchTableException {
+  public Table alterTable(Identifier ident, TableChange... changes) {
     Metadata[] steps = new Metadata[changes.length];
     for (int i = 0; i < changes.length; i++) {
       steps[i] = step(changes[i]);
     }
-    Metadata answer = ask(path(ident), question("alter").putMetadataArray("steps", steps));
-    if (isError(answer, "TableNotFoundError")) {
-      throw new NoSuchTableException(ident);
-    }
+    ask(ident, question("alter").putMetadataArray("steps", steps));
     return loadTable(ident);
   }
 
@@ -276,32 +326,23 @@ public class Catalog implements TableCatalog, SupportsNamespaces {
   }
 
   public boolean dropTable(Identifier ident) {
-    return !isError(ask(path(ident), question("drop")), "TableNotFoundError");
+    Metadata answer = ask(path(ident), question("drop"));
+    return !isError(answer, "TableNotFoundError") && checked(answer, null, ident) != null;
   }
 
-  public void renameTable(Identifier ident, Identifier to)
-      throws NoSuchTableException, TableAlreadyExistsException {
+  public void renameTable(Identifier ident, Identifier to) {
     Metadata answer = ask(path(ident), question("rename").putString("to", path(to)));
-    if (isError(answer, "TableExistsError", "TableNotFoundError")) {
-      if (answer.getString("error").equals("TableExistsError")) {
-        throw new TableAlreadyExistsException(to);
-      }
-      throw new NoSuchTableException(ident);
-    }
+    checked(answer, null, isError(answer, "TableExistsError") ? to : ident);
   }
 
   // Namespaces
 
-  public String[][] listNamespaces() throws NoSuchNamespaceException {
+  public String[][] listNamespaces() {
     return listNamespaces(new String[0]);
   }
 
-  public String[][] listNamespaces(String[] namespace) throws NoSuchNamespaceException {
-    Metadata answer = ask(path(namespace), question("namespaces"));
-    if (isError(answer, "NoNamespace")) {
-      throw new NoSuchNamespaceException(namespace);
-    }
-    String[] names = names(answer);
+  public String[][] listNamespaces(String[] namespace) {
+    String[] names = names(ask(namespace, question("namespaces")));
     String[][] found = new String[names.length][];
     for (int i = 0; i < names.length; i++) {
       found[i] = Arrays.copyOf(namespace, namespace.length + 1);
@@ -314,39 +355,21 @@ public class Catalog implements TableCatalog, SupportsNamespaces {
     return !isError(ask(path(namespace), question("namespaces")), "NoNamespace");
   }
 
-  public Map<String, String> loadNamespaceMetadata(String[] namespace)
-      throws NoSuchNamespaceException {
-    if (!namespaceExists(namespace)) {
-      throw new NoSuchNamespaceException(namespace);
-    }
-    Map<String, String> found = new HashMap<>();
-    found.put(SupportsNamespaces.PROP_LOCATION, path(namespace));
-    return found;
+  public Map<String, String> loadNamespaceMetadata(String[] namespace) {
+    ask(namespace, question("namespaces"));
+    return Map.of(SupportsNamespaces.PROP_LOCATION, path(namespace));
   }
 
-  public void createNamespace(String[] namespace, Map<String, String> properties)
-      throws NamespaceAlreadyExistsException {
-    Metadata answer = ask(path(namespace), question("createNamespace"));
-    if (isError(answer, "NamespaceExists")) {
-      throw new NamespaceAlreadyExistsException(namespace);
-    }
+  public void createNamespace(String[] namespace, Map<String, String> properties) {
+    ask(namespace, question("createNamespace"));
   }
 
   public void alterNamespace(String[] namespace, NamespaceChange... changes) {
-    throw new UnsupportedOperationException(
-        "catalog " + name + ": a namespace is a directory and has no properties or comment");
+    throw refuse("catalog " + name + ": a namespace is a directory without properties or comment");
   }
 
-  public boolean dropNamespace(String[] namespace, boolean cascade)
-      throws NoSuchNamespaceException, NonEmptyNamespaceException {
-    Metadata answer =
-        ask(path(namespace), question("dropNamespace").putBoolean("cascade", cascade));
-    if (isError(answer, "NotEmpty", "NoNamespace")) {
-      if (answer.getString("error").equals("NotEmpty")) {
-        throw new NonEmptyNamespaceException(namespace);
-      }
-      throw new NoSuchNamespaceException(namespace);
-    }
+  public boolean dropNamespace(String[] namespace, boolean cascade) {
+    ask(namespace, question("dropNamespace").putBoolean("cascade", cascade));
     return true;
   }
 }

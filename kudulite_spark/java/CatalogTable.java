@@ -40,8 +40,8 @@ class CatalogTable extends DefaultSource.FrontTable
 
   private final String name;
 
-  CatalogTable(DefaultSource.Load load, StructType schema, String name) {
-    super(load, schema);
+  CatalogTable(DefaultSource.Load load, String name) {
+    super(load, load.schema());
     this.name = name;
   }
 
@@ -90,8 +90,9 @@ class CatalogTable extends DefaultSource.FrontTable
   }
 
   public boolean truncateTable() {
-    return !Catalog.isError(Catalog.ask(
-        load.options.get("path"), new MetadataBuilder().putString("call", "truncate")));
+    Catalog.checked(Catalog.ask(load.options.get("path"),
+        new MetadataBuilder().putString("call", "truncate")), null, null);
+    return true;
   }
 
   public RowLevelOperationBuilder newRowLevelOperationBuilder(RowLevelOperationInfo info) {
