@@ -263,6 +263,26 @@ def test_a_backup_goes_on_with_the_files_it_has(core: CoreTables):
     assert state_of(table) == state_of(client.table(NAME))
 
 
+def test_a_backup_without_a_file_of_a_piece_is_not_finished(core: CoreTables):
+    """Its manifest would promise rows that are not there. The next run writes the file again."""
+    client, target = core.client(), core.root / "backups"
+    table = make_table(client)
+    with begin_backup(table, target) as job:
+        job.run()
+        path = min((target / backup_id(job.moment)).glob("*.parquet"))
+        content = path.read_bytes()
+        path.write_bytes(content[:-1])
+        with pytest.raises(CorruptionError, match=rf"{path.name}: \d+ bytes on disk, expected"):
+            job.finish()
+        path.unlink()
+        with pytest.raises(StorageError, match=path.name):
+            job.finish()
+        assert kudulite.list_backups(target) == []
+        job.run()
+        job.finish()
+    assert stored(kudulite.restore(target, core.root / "root" / "r")) == stored(table)
+
+
 def test_what_cannot_go_on_is_removed(core: CoreTables):
     """Another kind, a column that is gone: a new backup, and one folder."""
     client, target = core.client(), core.root / "backups"

@@ -186,6 +186,7 @@ def flush_a_row(table: Table) -> None:
     table.flush()
 
 
+@pytest.mark.parametrize("is_stray_below", [False, True])
 @pytest.mark.parametrize(
     ("operation", "count"),
     [
@@ -195,14 +196,21 @@ def flush_a_row(table: Table) -> None:
     ],
     ids=["compaction", "flush", "bulk write"],
 )
-def test_a_removed_number_is_not_taken_again(halves, monkeypatch, operation, count):
-    """A publication that stood still while its number was created and removed hides no commit."""
+def test_a_removed_number_is_not_taken_again(halves, monkeypatch, operation, count, is_stray_below):
+    """A publication that stood still while its number was created and removed hides no commit.
+
+    Nor does it if another one that stood still has just taken the number below.
+    """
 
     commit = three_writes(halves)  # begun now, because that flushes all tablets
 
     def others() -> None:
+        before = TableStore(halves.path, environment()).newest()
         commit()
         remove_superseded(halves)
+        if is_stray_below:
+            path = halves.path / "manifest" / manifest_name(before.version)
+            path.write_bytes(manifest_with(before, commit_id="stray").encode())
 
     before_publication(monkeypatch, others)
     operation(halves)

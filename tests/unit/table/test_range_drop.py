@@ -273,6 +273,24 @@ def test_a_dropped_range_goes_when_it_is_ancient(core: CoreTables):
     table.check().raise_if_bad()
 
 
+def test_a_range_that_was_dropped_just_after_the_mark_stays(core: CoreTables):
+    """A tag holds the mark at the moment before, while an older drop is forgotten."""
+    clock = ManualClock()
+    client = core.client(clock=clock)
+    table = client.new_table_alterer(make_table(client)).set_history_retention(60).alter()
+    alter(table, ("add", 100, 150))
+    for lower in (0, 50):
+        clock.microseconds += 10**6
+        alter(table, ("drop", lower, lower + 50))
+    kept = table._store.newest().dropped[-1]
+    moment = table.tag("held", kept.timestamp - 1)
+    clock.microseconds += 100 * 10**6
+    assert ancient_history_mark(table._store, table._store.newest()) == moment
+    assert forget_dropped_ranges(table._store) == 1
+    assert table._store.newest().dropped == (kept,)
+    assert table.scan(at=moment).count() == 7
+
+
 def test_a_scan_that_was_planned_before_its_range_became_ancient_is_refused(core: CoreTables):
     """It would lack the rows of the range, and nothing would tell."""
     clock = ManualClock()

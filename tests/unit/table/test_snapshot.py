@@ -3,6 +3,7 @@
 import datetime
 import errno
 
+import pyarrow as pa
 import pytest
 
 import kudulite
@@ -10,9 +11,11 @@ from kudulite.client.table import Table
 from kudulite.errors import LockTimeoutError, StorageError, TimestampError
 from kudulite.fs import lock as lock_module
 from kudulite.fs.lock import TabletLock
+from tests.support.doubles.pausing_file_system import PausingFileSystem
 from tests.support.tables.core_tables import CoreTables, ManualClock, stored
 
 DAY = 24 * 3600 * 1_000_000
+SCHEMA = pa.schema([("k", pa.int32()), ("v", pa.int32())])
 
 
 @pytest.fixture
@@ -135,6 +138,62 @@ def test_a_reader_waits_for_a_commit_that_may_be_before_its_time(core, table):
         assert reader.get(1) == {"k": 1, "v": 1}
 
 
+def test_a_tablet_that_is_safe_up_to_just_before_a_snapshot_is_advanced(table, clock):
+    """Otherwise a write could still get the time that was read."""
+    clock.microseconds += 1
+    for entry in table._store.newest().tablets:
+        with table._store.lock(entry.id) as lock:
+            lock.advance_safe_timestamp(clock.now() - 1)
+    scan = table.scan()
+    assert scan.timestamp == clock.now()
+    assert table.upsert(rows(1)).timestamp == scan.timestamp + 1
+    assert scan.count() == 0
+
+
+def test_a_commit_is_published_before_its_time_is_safe(core, clock):
+    """A reader in between waits: it would miss the commit, and find it in the same moment later."""
+    pausing = PausingFileSystem()
+    client = core.client(file_system=pausing, clock=clock)
+    writer = client.create_table("c", SCHEMA, primary_key="k")
+    reader = core.client(clock=clock, lock_timeout_seconds=0.0).table("c")
+    clock.microseconds += 1
+
+    def read() -> None:
+        with pytest.raises(LockTimeoutError):
+            reader.scan()
+
+    write = writer.new_bulk_write("insert")
+    staged = write.stage([pa.table({"k": [1], "v": [1]}, schema=SCHEMA)])
+    pausing.pause_at("before", read)
+    timestamp = write.commit([staged]).timestamp
+    assert pausing.pause_count == 1
+    assert timestamp == reader.scan().timestamp == clock.now()
+    assert reader.scan(at=timestamp).count() == 1
+
+
+def test_the_end_of_the_log_is_noted_before_its_time_is_safe(core, clock, monkeypatch):
+    """A reader in between waits: it would read the log only up to the end before."""
+    client = core.client(clock=clock)
+    table = client.create_table("c", SCHEMA, primary_key="k")
+    reader = core.client(clock=clock, lock_timeout_seconds=0.0).table("c")
+    clock.microseconds += 1
+    note, notes = TabletLock.set_wal_end, []
+
+    def read_first(lock: TabletLock, segment: int, offset: int) -> None:
+        with pytest.raises(LockTimeoutError):
+            reader.scan()
+        notes.append(segment)
+        note(lock, segment, offset)
+
+    monkeypatch.setattr(TabletLock, "set_wal_end", read_first)
+    session = client.new_session()
+    session.apply(table.new_insert({"k": 1, "v": 1}))
+    session.flush()
+    assert notes == [1]
+    assert session.last_timestamp == reader.scan().timestamp == clock.now()
+    assert reader.scan(at=session.last_timestamp).count() == 1
+
+
 def test_where_locks_cannot_be_had_the_present_is_the_newest_commit(table, monkeypatch):
     """A read-only directory: settling fails, reading works, and stays as it was."""
     first = table.upsert(rows(1))
@@ -172,3 +231,23 @@ def test_where_locks_cannot_be_had_the_present_has_what_logs_hold(core, table, c
     scan = core.client().table("t").scan()
     assert scan.timestamp == session.last_timestamp
     assert scan.count() == 6
+
+
+def test_where_locks_cannot_be_had_a_read_still_waits_for_a_writer(core, table, monkeypatch):
+    """A shared lock needs no right to write, and a commit that is under way may be older."""
+    table.upsert(rows(1))
+    reader = core.client(lock_timeout_seconds=0.0).table("t")
+    enter = TabletLock.__enter__
+
+    def refuse(self):
+        if not self._is_shared:
+            raise StorageError(errno.EROFS, "read-only")
+        return enter(self)
+
+    for entry in table._store.newest().tablets:
+        with table._store.lock(entry.id), monkeypatch.context() as patch:
+            patch.setattr(TabletLock, "__enter__", refuse)
+            with pytest.raises(LockTimeoutError):
+                reader.scan()
+    monkeypatch.setattr(TabletLock, "__enter__", refuse)
+    assert reader.scan().count() == 6

@@ -64,10 +64,11 @@ def test_an_operation_waits_for_the_lock_of_the_tablet(core: CoreTables, name: s
         bulk_write(made)
     client = core.client(lock_timeout_seconds=0.0)
     table = client.table("t")
-    before = files_below(table.path / "tablet")
+    before, version = files_below(table.path / "tablet"), made.version
     with store_of(made).lock(entry_of(made).id), pytest.raises(LockTimeoutError):
         OPERATIONS[name](client, table)
     assert before <= files_below(table.path / "tablet")
+    assert made.version == version
     if name != "row write":
         OPERATIONS[name](client, table)
 

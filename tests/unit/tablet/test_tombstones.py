@@ -156,6 +156,20 @@ def test_a_newer_delete_takes_no_older_ones_past_the_retention(table: Table, clo
     assert apply(table, change("U", 1, 4)).inserted == 1
 
 
+@pytest.mark.parametrize("is_ancient", [False, True])
+def test_the_mark_is_the_last_moment_whose_deletes_are_forgotten(table: Table, clock, is_ancient):
+    """A tag holds the mark at the delete or at the moment before it."""
+    table.upsert([{"k": 9, "v": "x"}])
+    deleted = apply(table, change("D", 1, 5)).timestamp
+    table.tag("held", deleted if is_ancient else deleted - 1)
+    clock.microseconds += (WEEK + DAY) * 1_000_000
+    table.upsert([{"k": 9, "v": "y"}])
+    apply(table, change("D", 2, 5))
+    assert tombstone_counts(table) == [1 if is_ancient else 2]
+    table.maintain(grace_seconds=0)
+    assert apply(table, change("U", 1, 4)).inserted == is_ancient
+
+
 def test_writes_without_an_ordering_are_outside_of_it(table: Table):
     """A plain delete leaves nothing, a plain upsert revives, an overwrite forgets all deletes."""
     apply(table, change("I", 1, 5), change("I", 2, 5), change("D", 3, 5))
