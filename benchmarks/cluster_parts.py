@@ -404,12 +404,14 @@ def connect(_spark: None, name: str) -> str:
     command = [f"{os.environ['SPARK_HOME']}/bin/spark-submit", "--master", SETTINGS["spark.master"]]
     command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", *pairs]
     command += ["--conf", "spark.connect.grpc.binding.address=client", "spark-internal"]
-    with open("connect.log", "ab") as log:
+    logged = Path("connect.log")
+    with logged.open("ab") as log:
         server = subprocess.Popen(command, stdout=log, stderr=log)
     try:
         deadline = time.monotonic() + 180
         while not _is_listening("client", 15002):
-            assert server.poll() is None and time.monotonic() < deadline, "see connect.log"
+            is_waiting = server.poll() is None and time.monotonic() < deadline
+            assert is_waiting, f"the server did not start:\n{logged.read_text()[-3000:]}"
             time.sleep(0.5)
         done = subprocess.run(
             [sys.executable, "-c", CONNECT.format(name=name)], capture_output=True, text=True
@@ -417,8 +419,7 @@ def connect(_spark: None, name: str) -> str:
     finally:
         server.terminate()
         server.wait(60)
-        Path("connect.log").unlink()
-    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.returncode == 0, f"{done.stderr[-3000:]}\n{logged.read_text()[-3000:]}"
     return f"a client wrote, read and maintained {int(done.stdout.splitlines()[-1]):,} rows"
 
 

@@ -58,7 +58,8 @@ from kudulite.tablet.row_effects import (
     RowWriteResult,
 )
 from kudulite.wal.log import WalPosition, WalWriter
-from kudulite.wal.record_format import Record, RecordSizeError, encode_record
+from kudulite.wal.record_format import Record, encode_record
+from kudulite.wal.row_codec import RecordSizeError
 
 _PADDING_BYTES = 64 << 10
 

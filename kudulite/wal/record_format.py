@@ -49,7 +49,7 @@ import pyarrow.ipc
 from kudulite.errors import CorruptionError, KuduliteError, OutOfMemoryError
 from kudulite.fs.file_system import check_crc32, is_out_of_memory
 from kudulite.model.schema import Schema
-from kudulite.wal.row_codec import CHANGE_DELETE, RowChanges, RowCodec, RowList
+from kudulite.wal.row_codec import CHANGE_DELETE, RecordSizeError, RowChanges, RowCodec, RowList
 
 Record = RowChanges | RowList
 
@@ -144,10 +144,6 @@ def _frame_header_crc(checked: bytes | memoryview, *, salt: bytes, offset: int) 
 
 def _aligned(length: int) -> int:
     return length + -length % ALIGNMENT_BYTES
-
-
-class RecordSizeError(ValueError):
-    """The changes take more bytes than a record can hold."""
 
 
 def encode_record(changes: Record) -> bytes:

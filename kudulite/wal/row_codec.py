@@ -66,6 +66,7 @@ _NUMBERS: dict[str, tuple[str, type]] = {
 }
 _LENGTH, _DAYS, _MICROS = struct.Struct("<I"), struct.Struct("<i"), struct.Struct("<q")
 _DECIMAL_BYTES = 16
+CELL_BYTES_MAX = (1 << 32) - 1
 
 CHANGE_INSERT, CHANGE_UPDATE, CHANGE_DELETE = 0, 1, 2  # on disk: do not renumber
 
@@ -73,6 +74,10 @@ CHANGE_INSERT, CHANGE_UPDATE, CHANGE_DELETE = 0, 1, 2  # on disk: do not renumbe
 _OPS = tuple(bytes((op,)) for op in range(256))
 _MOMENT = datetime.datetime
 _PLANS_MAX = 256
+
+
+class RecordSizeError(ValueError):
+    """The changes take more bytes than a record can hold."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -380,10 +385,11 @@ def _text_codec(column_type: ColumnType) -> tuple[type, Pack, Unpack]:
     def pack_text(value: str) -> bytes:
         if length_max is not None and len(value) > length_max:
             raise ValueError(f"{value!r} does not fit {column_type}")
-        content = value.encode()
-        return _LENGTH.pack(len(content)) + content
+        return pack_bytes(value.encode())
 
     def pack_bytes(value: bytes) -> bytes:
+        if len(value) > CELL_BYTES_MAX:
+            raise RecordSizeError(f"a cell of {len(value):,} bytes, at most {CELL_BYTES_MAX:,}")
         return _LENGTH.pack(len(value)) + value
 
     def unpack(content: memoryview, at: int) -> tuple[Any, int]:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import astuple
 
+import pyarrow as pa
 import pytest
 
 import kudulite as kudu
@@ -24,7 +25,7 @@ from kudulite.table.environment import RowQueue
 from kudulite.table.row_write import RowWriter, TabletWrite
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.row_effects import RowOperation
-from kudulite.wal import record_format
+from kudulite.wal import record_format, row_codec
 from tests.support.doubles.killing_file_system import HalfFileSystem
 from tests.support.tables.core_tables import CoreTables, ManualClock, environment, stored
 from tests.support.tables.row_writes import (
@@ -442,6 +443,23 @@ def test_rows_that_are_too_large_for_the_log_are_refused_as_a_whole(
     assert (disk.steps, stored(table)) == ([], [(-1, 0, 7)])
     put(table, *range(count))
     assert len(stored(table)) == count + 1
+
+
+@pytest.mark.parametrize(("kind", "cell"), [("string", "é" * 51), ("binary", b"x" * 101)])
+def test_a_cell_whose_length_the_log_cannot_hold_is_refused(
+    core: CoreTables, monkeypatch: pytest.MonkeyPatch, kind: str, cell: str | bytes
+):
+    """In the log it is a number of 32 bits, here of fewer; nothing of the write is there."""
+    schema = pa.schema([("k", pa.int32()), ("c", getattr(pa, kind)())])
+    table = core.client().create_table("t", schema, primary_key="k")
+    monkeypatch.setattr(row_codec, "CELL_BYTES_MAX", 100)
+    for cells in ({"c": cell}, {"c": cell[:50]}):
+        failures = write(table, op("upsert", 1), op("upsert", 2, **cells)).failures
+        for failure in failures:
+            with pytest.raises(UsageError, match=r"a cell of 10[12] bytes, at most 100"):
+                raise failure.error
+        assert len(failures) == (2 if cells["c"] is cell else 0)
+    assert stored(table) == [(1, None), (2, cell[:50])]
 
 
 def test_writers_that_are_too_large_together_are_written_one_by_one(
