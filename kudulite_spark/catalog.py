@@ -190,6 +190,11 @@ def _definition(path: str, question: Question) -> _Definition:
             " directory in that of its namespace; leave LOCATION out, or name the table by its"
             f" path, as in `{properties[_LOCATION]}`"
         )
+    if (provider := properties.get("provider", "kudulite")) != "kudulite":
+        raise OptionError(
+            f"table {path!r}: USING {provider}: all tables of this catalog are kudulite's; leave"
+            " USING out"
+        )
     if question["key"]:
         properties["primaryKey"] = json.dumps(question["key"])
     buckets = [properties["hashPartitions"]] if "hashPartitions" in properties else []
@@ -217,10 +222,10 @@ def _definition(path: str, question: Question) -> _Definition:
 def _bucket_option(path: str, text: str) -> str:
     """Return `bucket(4, a, b)` of PARTITIONED BY as the option hashPartitions has it."""
     found = _BUCKET.fullmatch(text)
-    if found is None:
+    if found is None or int(found[1]) < 2:
         raise SchemaError(
             f"table {path!r}: PARTITIONED BY ({text}): write bucket(4, column) for 4 hash"
-            " partitions; ranges are the table property 'rangePartitions'"
+            " partitions, at least 2; ranges are the table property 'rangePartitions'"
         )
     return f"{found[2]}:{found[1]}"
 
@@ -262,8 +267,8 @@ def _alter(path: str, question: Question) -> Answer:
     for step in question["steps"]:
         if step["step"] not in _STEPS:
             raise NotSupportedError(
-                f"table {path!r}: ALTER TABLE with {step['step']} is not possible; known:"
-                f" {', '.join(_STEPS)}"
+                f"table {path!r}: ALTER TABLE with {step['step']} is not possible; possible are:"
+                f" {', '.join(_STEPS)}; Client.new_table_alterer alters ranges and encodings"
             )
         if len(step.get("column", [])) > 1:
             raise NotSupportedError(

@@ -23,6 +23,7 @@ import functools
 import importlib
 import logging
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -69,6 +70,10 @@ def register(
     problem = _install_front(spark)
     if warehouse is None:
         return
+    if not os.fspath(warehouse):
+        raise UsageError(
+            f"catalog {catalog!r}: its warehouse is an empty text; give a directory of tables"
+        )
     place = absolute_path(warehouse, start_directory(spark))
     if problem is not None:
         raise NotSupportedError(
@@ -82,6 +87,10 @@ def register(
 
 def _set_catalog(spark: SparkSession, catalog: str, place: str) -> None:
     """Make a directory a catalog of the session. Raises UsageError if the name is taken."""
+    if not re.fullmatch(r"[\w-]+", catalog):
+        raise UsageError(
+            f"catalog {catalog!r} of {place}: Spark takes a name of letters, digits, _ and -"
+        )
     name = f"spark.sql.catalog.{catalog}"
     own = {name: CATALOG_CLASS, f"{name}.warehouse": place}
     for key, value in own.items():

@@ -200,7 +200,7 @@ def table_schema(struct: StructType, primary_key: str | Sequence[str], path: str
         own = find_name(name, struct.fieldNames(), f"table {path!r}: primary key")
         if own is None:
             raise ColumnNotFoundError(
-                f"table {path!r}: primary key column {name!r} is not in the DataFrame; its columns:"
+                f"table {path!r}: primary key column {name!r} is none of the given columns:"
                 f" {', '.join(struct.fieldNames())}"
             )
         key.append(own)

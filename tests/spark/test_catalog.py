@@ -60,6 +60,12 @@ def test_a_local_session_has_the_catalog_of_a_directory_and_keeps_it(spark, tmp_
     for taken in (catalog, "spark_catalog"):
         with pytest.raises(UsageError, match=f"'{taken}' cannot be .*/b: the session has a cat"):
             kudulite_spark.register(own, warehouse=tmp_path / "b", catalog=taken)
+    for name, place, message in (
+        ("a.b", "w", "Spark takes a name of letters"),
+        ("empty", "", "is an empty text; give a directory"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            kudulite_spark.register(own, warehouse=place, catalog=name)
     assert stored(own, f"{catalog}.t") == model
     spark.conf.set("spark.kudulite.front", "false")
 
@@ -118,6 +124,22 @@ def test_rows_are_inserted_overwritten_and_read_as_of_the_past(spark, warehouse,
 
 
 REFUSED = {
+    "another format": (
+        "CREATE TABLE {c}.x (id BIGINT, PRIMARY KEY (id)) USING delta",
+        "USING delta: all tables of this catalog are kudulite's; leave USING out",
+    ),
+    "one bucket": (
+        "CREATE TABLE {c}.x (id BIGINT, PRIMARY KEY (id)) PARTITIONED BY (bucket(1, id))",
+        "PARTITIONED BY (bucket(1, id)): write bucket(4, column) for 4 hash partitions, at least 2",
+    ),
+    "an unknown key": (
+        "CREATE TABLE {c}.x (id BIGINT, PRIMARY KEY (key))",
+        "primary key column 'key' is none of the given columns: id",
+    ),
+    "a change of NOT NULL": (
+        "ALTER TABLE {c}.t ALTER COLUMN v DROP NOT NULL",
+        "Client.new_table_alterer alters ranges and encodings",
+    ),
     "no key": ("CREATE TABLE {c}.x (id BIGINT)", "has no primary key: write PRIMARY KEY"),
     "a property": (
         "CREATE TABLE {c}.x (id BIGINT, PRIMARY KEY (id)) TBLPROPERTIES ('colour'='red')",
