@@ -273,11 +273,16 @@ def delete_tag(store: TableStore, name: str) -> None:
 
     Raises NotFoundError listing the tags, LockTimeoutError, StorageError.
     """
+    is_repeated = False
 
-    def build(manifest: Manifest) -> Manifest:
+    def build(manifest: Manifest) -> Manifest | None:
+        nonlocal is_repeated
         if name not in manifest.tags:
+            if is_repeated:  # published, then superseded and removed before this looked for it
+                return None
             listed = ", ".join(sorted(manifest.tags)) or "none"
             raise NotFoundError(f"table {store.name!r} has no tag {name!r}; tags: {listed}")
+        is_repeated = True
         kept = {tag: moment for tag, moment in manifest.tags.items() if tag != name}
         origin = Origin("delete_tag", store.environment.clock.now(), message=name)
         return manifest.successor(origin, tags=kept)

@@ -72,3 +72,15 @@ def test_what_happens_in_a_gap_is_neither_lost_nor_doubled(
     error = replay(core.root / "gaps", setup, steps)
     if error is not None:
         raise error
+
+
+def test_mixed_tasks_with_immutable_cells_are_judged_at_their_commit(core: CoreTables):
+    """A row that would be refused now may be deleted before the commit, or may be there still."""
+    fixed: list[Step] = [("fix", 1, "c", False), ("rows", 1, [("upsert_ignore", 3, {})])]
+    staged: Step = ("stage", 1, 2, None, [[("upsert", 3, {"c": None})]])
+    deleted: Step = ("rows", 0, [("delete", 3, {})])
+    for between in ([], [deleted]):
+        steps = [*fixed, staged, *between, ("commit", 2), ("look", 0, "scan", None)]
+        error = replay(core.root / "staged", Setup(key_count=12, retention=10), steps)
+        if error is not None:
+            raise error

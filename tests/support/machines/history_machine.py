@@ -188,9 +188,9 @@ class WriteSteps(HistoryState):
         for named, rows in pairs:
             left, refused = rows, None
             try:
-                alone = self._not_ignored(staged, rows)
-                # A mixed write is judged at its commit, but for keys that no tablet owns.
-                left = rows if operation is None else alone
+                self.model.expect_covered(rows)
+                if operation is not None:  # a mixed write is judged at its commit
+                    left = self._not_ignored(staged, rows)
             except RowError as error:
                 refused = error
             data = self._with_operations(named) if operation is None else self._arrow(named)

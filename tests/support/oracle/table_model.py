@@ -182,9 +182,13 @@ class RowModel(ModelTable):
 
     def write(self, operations: Sequence[tuple[str, Row]], **options: Any) -> Counts:
         """Apply all rows or raise RowError and change nothing."""
+        self.expect_covered(operations)
+        return super().write(operations, **options)
+
+    def expect_covered(self, operations: Sequence[tuple[str, Row]]) -> None:
+        """Raise RowError for a key that no tablet owns."""
         if any(self.key(row) in self.uncovered for _, row in operations):
             raise RowError("a key that no tablet owns", reason=RowError.REASON_NO_PARTITION)
-        return super().write(operations, **options)
 
     def write_each(self, operations: Sequence[tuple[str, Row]]) -> tuple[Counts, dict[int, str]]:
         """Apply each row that can be; returns counts, and {position: reason} of the others."""

@@ -1,17 +1,21 @@
 """Tags: a moment with a name is readable, and all after it, until the tag is deleted."""
 
 import threading
+from contextlib import suppress
 
 import pyarrow as pa
 import pytest
 
 from kudulite.client.client import Client
 from kudulite.client.table import Table
-from kudulite.errors import NotFoundError, TimestampError, UsageError
+from kudulite.errors import LockTimeoutError, NotFoundError, TimestampError, UsageError
 from kudulite.table.alter import forget_dropped_ranges
+from kudulite.table.garbage_collection import collect_garbage
 from kudulite.table.history import ancient_history_mark
 from kudulite.table.manifest import Manifest
-from tests.support.tables.core_tables import CoreTables, ManualClock, stored
+from kudulite.table.tablet_memory import flush_tablet
+from tests.support.doubles.pausing_file_system import PausingFileSystem
+from tests.support.tables.core_tables import CoreTables, ManualClock, environment, stored
 from tests.support.tables.readings import every_reading
 
 pytestmark = pytest.mark.both  # every_reading
@@ -146,6 +150,34 @@ def test_wrong_tags_are_refused(client: Client, clock: ManualClock):
     table.delete_tag("a")
     with pytest.raises(NotFoundError, match="tags: none"):
         table.delete_tag("a")
+
+
+def test_a_deletion_whose_version_is_superseded_and_removed_at_once_succeeds(core: CoreTables):
+    """Its version cannot be looked for any more; the tag is gone, which is what was asked for."""
+    file_system = PausingFileSystem()
+    client = Client(core.root / "root", environment(file_system))
+    schema = pa.schema([("k", pa.int64())])
+    table = client.create_table("t", schema, primary_key="k", hash_partitions=[(["k"], 4)])
+    table.tag("x")
+    session = client.new_session()
+    for k in range(9):
+        session.apply(table.new_insert((k,)))
+    session.flush()
+    other = core.client(lock_timeout_seconds=0.0).table("t")._store
+
+    def overtake() -> None:
+        for entry in other.newest().tablets:
+            with suppress(LockTimeoutError):  # of the tablet that the deletion has locked
+                flush_tablet(other, entry.id)
+        with suppress(LockTimeoutError):
+            collect_garbage(other, grace_seconds=0.0)
+
+    file_system.pause_at("after", overtake)
+    table.delete_tag("x")
+    assert file_system.pause_count
+    assert table.tags == {}
+    with pytest.raises(NotFoundError, match="no tag 'x'"):
+        table.delete_tag("x")
 
 
 def test_tags_outlive_alterations_and_writes(client: Client):
