@@ -9,7 +9,8 @@ It stores the readings of weather stations. It creates a table; inserts, upserts
 deletes rows with sessions; handles the errors of single rows; scans with predicates and bounds;
 reads a snapshot of the past; sends scan tokens to other processes; and alters the table: columns,
 ranges, owner, comment and name. Then it does what Kudu's other examples for Python do: arrays,
-immutable columns, soft deletes and statistics. Each step asserts its result.
+immutable columns, keys that are not unique, soft deletes and statistics. Each step asserts its
+result.
 
     python examples/kudu_python_port.py            the tables live in a temporary folder
     python examples/kudu_python_port.py FOLDER     the tables stay in FOLDER
@@ -43,6 +44,7 @@ def main(folder: str) -> None:
     run_basic_example(client)
     write_arrays(client)
     keep_immutable_cells(client)
+    number_rows(client)
     delete_softly(client)
     print(f"all steps passed; {len(client.table(TABLE).scanner().read_all_tuples())} rows")
 
@@ -317,6 +319,57 @@ def keep_immutable_cells(client: kudu.Client) -> None:
     else:
         raise AssertionError("an update of an immutable column must fail")
     assert table.scanner().read_all_tuples() == [(1, born, "Osaka")]
+    client.delete_table(name)
+
+
+def number_rows(client: kudu.Client) -> None:
+    """Store rows whose key is not unique; find the ids of some, and update and delete these."""
+    name = "python-non-unique-key-example"
+    id_name = kudu.schema.Schema.get_auto_incrementing_column_name()
+    builder = kudu.schema_builder()
+    builder.add_column("key").type(kudu.int32).nullable(False).non_unique_primary_key()
+    builder.add_column("value", type_=kudu.int32, nullable=False)
+    schema = builder.build()
+    assert schema.names == ["key", id_name, "value"]
+    assert schema.primary_keys() == ["key", id_name]
+    if client.table_exists(name):
+        client.delete_table(name)
+    client.create_table(name, schema, kudu.client.Partitioning().add_hash_partitions(["key"], 2))
+    table = client.table(name)
+    session = client.new_session()
+    for number in range(10):
+        op = table.new_insert()  # the id is left out: the tablet gives it
+        op["key"] = number // 3 + 1
+        op["value"] = number % 3
+        session.apply(op)
+    session.flush()
+
+    def found(*predicates: kudu.client.Predicate) -> list[tuple[int, int, int]]:
+        scanner = table.scanner().set_fault_tolerant().add_predicates(list(predicates))
+        return scanner.open().read_all_tuples()
+
+    def change(rows: list[tuple[int, int, int]], value: int | None) -> None:
+        for key, row_id, _ in rows:  # an update or a delete needs the whole key
+            op = table.new_delete() if value is None else table.new_update()
+            op["key"], op[id_name] = key, row_id
+            if value is not None:
+                op["value"] = value
+            session.apply(op)
+        session.flush()
+
+    assert [(key, value) for key, _, value in found()] == [(n // 3 + 1, n % 3) for n in range(10)]
+    change(found(table["key"] == 1, table["value"] == 2), 98)
+    change(found(table["key"] == 2), 99)
+    first = found(table["key"] == 2)[0]
+    change(found(table["key"] == 2, table[id_name] == first[1]), 100)
+    change(found(table["key"] == 3, table["value"] == 1), None)
+    expected = [(1, 0), (1, 1), (1, 98), (2, 100), (2, 99), (2, 99), (3, 0), (3, 2), (4, 0)]
+    assert [(key, value) for key, _, value in found()] == expected
+    change(found(table["key"] == 2), None)
+    projected = table.scanner().set_projected_column_names(["key", id_name])
+    ids = sorted(row_id for _, row_id in projected.read_all_tuples())
+    assert len(ids) == 6
+    assert ids[0] == 1
     client.delete_table(name)
 
 

@@ -476,9 +476,9 @@ class SchemaBuilder(engine.SchemaBuilder):
                 raise KuduInvalidArgument("primary key column must be the first column")
             return
         if marked:
+            setter = "SetPrimaryKey" if self._is_unique else "SetNonUniquePrimaryKey"
             raise KuduInvalidArgument(
-                "primary key specified by both SetPrimaryKey() and on a specific column:"
-                f" {marked[0]}"
+                f"primary key specified by both {setter}() and on a specific column: {marked[0]}"
             )
         for at, name in enumerate(self._key_names):
             if name not in names:

@@ -529,3 +529,30 @@ def test_ranges_are_added_and_dropped(client: kudu.Client, table: kudu.Table):
     alterer.add_range_partition()
     table = alterer.alter()
     assert (rows(table), table.tablet_count) == ([], 1)
+
+
+# -- keys that are not unique
+
+
+def test_a_scanner_shows_the_ids_that_rows_were_given(client: kudu.Client):
+    """Unless other columns are projected; a key may have any number of rows."""
+    builder = client.schema_builder()
+    builder.add_column("key", kudu.int32).non_unique_primary_key()
+    builder.add_column("data", kudu.string)
+    partitioning = Partitioning().add_hash_partitions(["key"], 2)
+    table = client.create_table("t", builder.build(), partitioning)
+    session = client.new_session()
+    for _ in range(3):
+        session.apply(table.new_insert({"key": 1, "data": "text"}))
+    session.flush()
+    assert rows(table) == [(1, 1, "text"), (1, 2, "text"), (1, 3, "text")]
+    assert table.scanner().set_projected_column_names(["key"]).read_all_tuples() == [(1,)] * 3
+    # The second place of a record is the id, which no insert may set.
+    for record in ((1, "text"), [1, "text"]):
+        with pytest.raises(TypeError, match="an integer is required"):
+            table.new_insert(record)
+    given = table.new_insert({"key": 1, "auto_incrementing_id": 1})
+    with pytest.raises(kudu.KuduInvalidArgument, match="should not be specified for Insert"):
+        session.apply(given)
+    with pytest.raises(kudu.KuduInvalidArgument, match="should be set for UPSERT/UPSERT_IGNORE"):
+        session.apply(table.new_upsert({"key": 1}))

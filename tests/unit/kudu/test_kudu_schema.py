@@ -148,6 +148,12 @@ KEYS = [
     (lambda b: mark(b, "a", "b"), "multiple columns specified for primary key: a, b"),
     (lambda b: (mark(b, "a"), b.set_primary_keys(["a"])),
      r"primary key specified by both SetPrimaryKey\(\) and on a specific column: a"),
+    (lambda b: (mark(b, "a"), b.set_non_unique_primary_keys(["a"])),
+     r"primary key specified by both SetNonUniquePrimaryKey\(\) and on a specific column: a"),
+    (lambda b: b.set_non_unique_primary_keys(["b", "a"]),
+     "primary key columns must be listed first in the schema: b"),
+    (lambda b: (mark(b, "b"), b._specs[0].non_unique_primary_key()),
+     "multiple columns specified for primary key: a, b"),
     (lambda b: (mark(b, "a"), b.add_column("auto_incrementing_id", "int64")),
      "auto_incrementing_id is a reserved column name"),
 ]  # fmt: skip
@@ -160,6 +166,25 @@ def test_a_mistake_in_the_key_has_the_text_of_kudu(give, text):
     give(builder)
     with pytest.raises(kudu.KuduInvalidArgument, match=f"^{text}"):
         builder.build()
+
+
+ID = kudu.schema.Schema.get_auto_incrementing_column_name()
+NOT_UNIQUE = [
+    (lambda b: b._specs[0].primary_key().non_unique_primary_key(), ["a", ID]),
+    (lambda b: b._specs[0].non_unique_primary_key().primary_key(), ["a"]),
+    (lambda b: b.set_primary_keys(["a"]).set_non_unique_primary_keys(["a", "b"]), ["a", "b", ID]),
+    (lambda b: b.set_non_unique_primary_keys(["a", "b"]).set_primary_keys(["a", "b"]), ["a", "b"]),
+]
+
+
+@pytest.mark.parametrize(("give", "keys"), NOT_UNIQUE)
+def test_the_last_call_says_whether_the_key_is_unique(give, keys):
+    """If it is not, the schema has one column more, the last of the key."""
+    builder = builder_of(("a", "int64", False), ("b", "string", False))
+    give(builder)
+    schema = builder.build()
+    assert schema.primary_keys() == keys
+    assert len(schema) == 2 + (ID in keys)
 
 
 def test_what_is_for_existing_columns_only_is_not_supported():
