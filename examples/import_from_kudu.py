@@ -10,10 +10,9 @@ rows as Parquet, as of one moment, and the definition of the table as JSON, in t
 table create`. `load` runs where kudulite is installed: it creates the table by the definition and
 inserts the rows in one commit, each tablet by one task. It can be repeated: a second time, it
 inserts nothing. Without arguments the script rehearses the second step, with an export that it
-makes itself.
+makes itself. Rows of a key that is not unique keep their ids.
 
-Not copied: replicas, block sizes, quotas, and partitions by hash that a single range has of its
-own (the range gets those of the table).
+Not copied: replicas, block sizes and quotas.
 """
 
 import json
@@ -71,7 +70,31 @@ def definition_of(table: Any) -> "dict[str, Any]":
     def named(column_ids: Any) -> "list[str]":
         return [names[schema.getColumnIndex(column_id)] for column_id in column_ids]
 
+    def hash_forms(hash_schemas: Any) -> "list[dict[str, Any]]":
+        return [
+            {
+                "columns": named(each.getColumnIds()),
+                "num_buckets": each.getNumBuckets(),
+                "seed": each.getSeed(),
+            }
+            for each in hash_schemas
+        ]
+
     range_columns = named(partition.getRangeSchema().getColumnIds())
+    own = [
+        (bound_values(field(each, "lowerBound"), range_columns), field(each, "hashSchemas"))
+        for each in partition.getRangesWithHashSchemas()
+    ]
+    plain, custom = [], []
+    for bounds in range_forms(table, range_columns):
+        lower = bounds.get("lower_bound", {}).get("bound_values", [])
+        found = [hashes for values, hashes in own if lower[: len(values)] == values]
+        if len(found) > 1:
+            raise ValueError(f"{len(found)} hash schemas begin at the lower bound {lower}")
+        if found:
+            custom.append({"range_bounds": bounds, "hash_schema": hash_forms(found[0])})
+        else:
+            plain.append(bounds)
     return {
         "table_name": table.getName(),
         "schema": {
@@ -79,17 +102,11 @@ def definition_of(table: Any) -> "dict[str, Any]":
             "key_column_names": [column.getName() for column in schema.getPrimaryKeyColumns()],
         },
         "partition": {
-            "hash_partitions": [
-                {
-                    "columns": named(each.getColumnIds()),
-                    "num_buckets": each.getNumBuckets(),
-                    "seed": each.getSeed(),
-                }
-                for each in partition.getHashBucketSchemas()
-            ],
+            "hash_partitions": hash_forms(partition.getHashBucketSchemas()),
             "range_partition": {
                 "columns": range_columns,
-                "range_bounds": range_forms(table, range_columns),
+                "range_bounds": plain,
+                "custom_hash_schema_ranges": custom,
             },
         },
         "owner": table.getOwner() or None,
@@ -131,16 +148,26 @@ def range_forms(table: Any, columns: "list[str]") -> "list[dict[str, Any]]":
     for each in table.getRangePartitions(RANGE_TIMEOUT_MS):
         form = {}
         if len(each.getRangeKeyStart()):
-            row = each.getDecodedRangeKeyStart(table)
-            values = [cell_text(row, name) for name in columns]
+            values = bound_values(each.getDecodedRangeKeyStart(table), columns)
             form["lower_bound"] = {"bound_type": "INCLUSIVE", "bound_values": values}
         if len(each.getRangeKeyEnd()):
-            row = each.getDecodedRangeKeyEnd(table)
-            values = [cell_text(row, name) for name in columns]
+            values = bound_values(each.getDecodedRangeKeyEnd(table), columns)
             form["upper_bound"] = {"bound_type": "EXCLUSIVE", "bound_values": values}
         if form:
             forms.append(form)
     return forms
+
+
+def bound_values(row: Any, columns: "list[str]") -> "list[str]":
+    """Return the cells of a bound that are set; those of a bound without end are not."""
+    return [cell_text(row, name) for name in columns if row.isSet(name)]
+
+
+def field(java_object: Any, name: str) -> Any:
+    """Return the value of a public field of a Java object."""
+    from py4j.java_gateway import get_field
+
+    return get_field(java_object, name)
 
 
 def cell_text(row: Any, name: str) -> str:
@@ -176,7 +203,9 @@ def load(source: Path, target: Path) -> None:
     kudulite_spark.register(spark)
     rows = spark.read.parquet(str(source / "data"))
     routed = kudulite_spark.repartition_for(rows, str(target))
-    writer = routed.write.format("kudulite").mode("append").option("operation", "insert")
+    # An insert gives new ids; an upsert keeps those that rows of a key that is not unique have.
+    operation = "upsert" if "auto_incrementing_id" in rows.columns else "insert"
+    writer = routed.write.format("kudulite").mode("append").option("operation", operation)
     # The id makes the commit happen once, however often the job is run.
     writer.option("applicationId", f"import of {source}").option("applicationVersion", "1").save(
         str(target)

@@ -23,7 +23,7 @@ import typer
 import kudulite
 from kudulite.errors import OptionError
 from kudulite.fs.progress import Progress, byte_text
-from kudulite.model.schema import FIELD_ID_KEY, Column, Schema
+from kudulite.model.schema import AUTO_INCREMENTING_ID, FIELD_ID_KEY, Column, Schema
 from kudulite.model.types import ColumnType, parse_type
 from kudulite.model.values import value_from_json, value_to_json
 from kudulite.rowset.rowset import RowSetMeta
@@ -330,11 +330,7 @@ def read_definition(path: Path) -> tuple[Schema, dict[str, Any]]:
     """
     try:
         form = json.loads(path.read_text())
-        columns, key = form["schema"]["columns"], form["schema"]["key_column_names"]
-        builder = kudulite.schema_builder()
-        for each in columns:
-            _add_column(builder, each)
-        found = builder.set_primary_keys(key).build()
+        found = _schema_of(form["schema"])
         partition = form.get("partition", {})
         ranges = partition.get("range_partition", {})
         names = ranges.get("columns", [])
@@ -354,6 +350,19 @@ def read_definition(path: Path) -> tuple[Schema, dict[str, Any]]:
             f" {type(error).__name__} {error}"
         ) from error
     return found, options | {name: form.get(name) for name in ("owner", "comment")}
+
+
+def _schema_of(form: Mapping[str, Any]) -> Schema:
+    """Return the schema of a definition; a key that is not unique names its last column, too."""
+    builder, key = kudulite.schema_builder(), list(form["key_column_names"])
+    is_unique = AUTO_INCREMENTING_ID not in key
+    for each in form["columns"]:
+        if is_unique or each["column_name"] != AUTO_INCREMENTING_ID:
+            _add_column(builder, each)
+    if is_unique:
+        return builder.set_primary_keys(key).build()
+    key.remove(AUTO_INCREMENTING_ID)
+    return builder.set_non_unique_primary_keys(key).build()
 
 
 def _add_column(builder: kudulite.SchemaBuilder, form: Mapping[str, Any]) -> None:

@@ -65,8 +65,8 @@ def kudu_table():
     schema.getColumnIndex = lambda column_id: column_id - 10
     schema.getColumn = by_name.get
 
-    def row(micros):
-        found = getters(getSchema=schema)
+    def row(micros=None):
+        found = getters(getSchema=schema, isSet=micros is not None)
         found.getLong = {"at": micros}.get
         return found
 
@@ -76,7 +76,13 @@ def kudu_table():
         getters(getRangeKeyStart=b"x", getRangeKeyEnd=b"", getDecodedRangeKeyStart=middle),
     ]
     hashed = [getters(getColumnIds=[10], getNumBuckets=2, getSeed=3)]
-    partition = getters(getHashBucketSchemas=hashed, getRangeSchema=getters(getColumnIds=[11]))
+    own = [getters(getColumnIds=[10], getNumBuckets=4, getSeed=0)]
+    partition = getters(
+        getHashBucketSchemas=hashed, getRangeSchema=getters(getColumnIds=[11]),
+        getRangesWithHashSchemas=[
+            SimpleNamespace(lowerBound=middle, upperBound=row(), hashSchemas=own)
+        ],
+    )  # fmt: skip
     return getters(
         getName="impala::db.t", getSchema=schema, getPartitionSchema=partition,
         getRangePartitions=ranges, getOwner="ann", getComment="",
@@ -86,11 +92,16 @@ def kudu_table():
 def test_a_kudu_table_comes_over(spark, tmp_path):
     """With types, key, nullability, defaults, partitions and rows; a second load adds nothing."""
     module = job()
+    module.field = getattr  # there is no Java object
     definition = module.definition_of(kudu_table())
     assert definition["partition"]["range_partition"]["range_bounds"] == [
         {"upper_bound": {"bound_type": "EXCLUSIVE", "bound_values": [str(MICROS)]}},
-        {"lower_bound": {"bound_type": "INCLUSIVE", "bound_values": [str(MICROS)]}},
     ]
+    (custom,) = definition["partition"]["range_partition"]["custom_hash_schema_ranges"]
+    assert custom == {
+        "range_bounds": {"lower_bound": {"bound_type": "INCLUSIVE", "bound_values": [str(MICROS)]}},
+        "hash_schema": [{"columns": ["host"], "num_buckets": 4, "seed": 0}],
+    }
     source, target = tmp_path / "export", tmp_path / "warehouse" / "t"
     (source / "definition").mkdir(parents=True)
     (source / "definition" / "part-00000").write_text(json.dumps(definition, indent=2))
@@ -128,11 +139,35 @@ def test_a_kudu_table_comes_over(spark, tmp_path):
     assert table.partition_schema.describe_all() == [
         "hash(host) × 2",
         "at: [-∞, 2020-01-01 00:00:00+00:00)",
-        "at: [2020-01-01 00:00:00+00:00, +∞)",
+        "at: [2020-01-01 00:00:00+00:00, +∞) hash(host) × 4",
     ]
     assert table.partition_schema.hash_dimensions[0].seed == 3
     assert [tuple(row.values()) for row in table.scan(ordered=True)] == sorted(content)
     assert table.check().problems == ()
+
+
+def test_rows_of_a_key_that_is_not_unique_keep_their_ids(spark, tmp_path):
+    """Rows that are added later have ids above them; a second load adds nothing."""
+    source, target = tmp_path / "export", tmp_path / "warehouse" / "t"
+    columns = [
+        {"column_name": "host", "column_type": "STRING", "is_nullable": False},
+        {"column_name": "auto_incrementing_id", "column_type": "INT64", "is_nullable": False},
+        {"column_name": "n", "column_type": "INT32"},
+    ]
+    key = ["host", "auto_incrementing_id"]
+    definition = {"schema": {"columns": columns, "key_column_names": key}}
+    (source / "definition").mkdir(parents=True)
+    (source / "definition" / "part-00000").write_text(json.dumps(definition))
+    rows = spark.sql("SELECT 'h' AS host, 3 * id + 5 AS auto_incrementing_id, int(id) AS n"
+                     " FROM range(100)")  # fmt: skip
+    rows.write.parquet(str(source / "data"))
+    for _ in range(2):
+        job().main(["load", str(source), str(target)])
+    table = kudulite.open_table(target)
+    found = table.scan(key, ordered=True).to_arrow()["auto_incrementing_id"].to_pylist()
+    assert found == [3 * i + 5 for i in range(100)]
+    table.insert([{"host": "h", "n": 100}])
+    assert table.get(("h", 303))["n"] == 100
 
 
 def test_the_job_says_how_it_is_called():

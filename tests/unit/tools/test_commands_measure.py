@@ -142,6 +142,23 @@ def test_a_table_is_created_by_its_definition(table, tmp_path):
     assert "create needs --primary-key" in error("create", tmp_path / "w")
 
 
+def test_a_definition_has_a_key_that_is_not_unique(tmp_path):
+    """Its last key column is listed as any other; the table that is created has the same key."""
+    builder = kudu.schema_builder()
+    builder.add_column("host", "string").non_unique_primary_key()
+    builder.add_column("load", "double")
+    lines = kudu.connect(tmp_path / "root").create_table("lines", builder.build())
+    found = json.loads(output("schema", lines.path))
+    assert found["schema"]["key_column_names"] == ["host", "auto_incrementing_id"]
+    file = tmp_path / "t.json"
+    file.write_text(json.dumps(found))
+    output("create", tmp_path / "root" / "again", "--definition", file)
+    again = kudu.open_table(tmp_path / "root" / "again")
+    assert again.schema.equals(lines.schema)
+    again.insert([{"host": "a", "load": 0.5}])
+    assert again.get(("a", 1))["load"] == 0.5
+
+
 def test_a_copy_holds_the_rows_that_meet_a_condition(table, tmp_path):
     """It is another table, without a past; a copy with its past has all rows."""
     found = value("copy", table.path, tmp_path / "c", "--where", "load < 10")
