@@ -53,7 +53,7 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
-from kudulite import Column, ColumnType, Schema, array, decimal, varchar
+from kudulite import Column, ColumnType, Schema, array, decimal, schema_builder, varchar
 from kudulite.errors import ColumnNotFoundError, SchemaError
 from kudulite_spark.options import WriteOptions
 
@@ -193,10 +193,18 @@ def column_comment(field: StructField) -> str:
 def table_schema(struct: StructType, primary_key: str | Sequence[str], path: str) -> Schema:
     """Return the schema of a new table for rows of `struct`: key columns first and NOT NULL.
 
-    Nullability and comments of the other columns are kept. SchemaError or ColumnNotFoundError name
-    the table's path and the column."""
-    key = []
-    for name in [primary_key] if isinstance(primary_key, str) else primary_key:
+    With the name `auto_incrementing_id` at its end the key is not unique. Nullability and comments
+    of the other columns are kept. SchemaError or ColumnNotFoundError name the table's path and the
+    column."""
+    names, key = [primary_key] if isinstance(primary_key, str) else list(primary_key), []
+    number_name = Schema.get_auto_incrementing_column_name()
+    is_unique = number_name not in names
+    if not is_unique and (names.index(number_name) == 0 or names.pop() != number_name):
+        raise SchemaError(
+            f"table {path!r}: primary key ({', '.join(primary_key)}): {number_name} stands after"
+            " the columns of a key that is not unique"
+        )
+    for name in names:
         own = find_name(name, struct.fieldNames(), f"table {path!r}: primary key")
         if own is None:
             raise ColumnNotFoundError(
@@ -213,8 +221,14 @@ def table_schema(struct: StructType, primary_key: str | Sequence[str], path: str
             comment=column_comment(field),
         )
         for index, field in enumerate(struct.fields)
+        if is_unique or field.name != number_name
     ]
-    return Schema.build(columns, key)
+    if is_unique:
+        return Schema.build(columns, key)
+    builder = schema_builder()
+    for column in sorted(columns, key=lambda c: key.index(c.name) if c.name in key else len(key)):
+        builder.copy_column(column)
+    return builder.set_non_unique_primary_keys(key).build()
 
 
 def is_exactly_readable(column: ColumnType, wanted: DataType) -> bool:

@@ -90,6 +90,8 @@ from kudulite.kudu.schema import (
 )
 from kudulite.kudu.schema import double_ as double
 from kudulite.kudu.schema import string_ as string
+from kudulite.kudu.sessions import DEFAULT_LIMITS as _DEFAULT_LIMITS
+from kudulite.kudu.sessions import Limits as _Limits
 from kudulite.model.condition import Predicate
 
 # The environment variable with the directory of tables, for programs that connect to a host.
@@ -189,6 +191,10 @@ def connect(
     encryption_policy: int = ENCRYPTION_OPTIONAL,
     jwt: str | None = None,
     trusted_certificates: typing.Any = None,
+    *,
+    max_num_columns: int = _DEFAULT_LIMITS.max_num_columns,
+    max_cell_size_bytes: int = _DEFAULT_LIMITS.max_cell_size_bytes,
+    max_encoded_key_size_bytes: int = _DEFAULT_LIMITS.max_encoded_key_size_bytes,
 ) -> Client:
     """Open a directory of tables, made if it is not there.
 
@@ -198,6 +204,9 @@ def connect(
 
     `admin_timeout_ms` is how long a call waits for other writers of a tablet, 60 s if it is not
     given. Ports, `rpc_timeout_ms`, encryption and tokens have no effect: there is no network.
+
+    The limits are those of Kudu's flags of these names: the columns of a table that this client
+    creates or alters, and the cells and encoded keys of operations that its sessions apply.
     Raises ValueError for lists of hosts and ports that do not match, KuduBadStatus if there is no
     directory, and with `require_authentication`.
     """
@@ -215,7 +224,8 @@ def connect(
             " enabled: a directory has permissions only"
         )
     seconds = 60.0 if admin_timeout_ms is None else admin_timeout_ms / 1000
-    return Client(_directory_of(hosts), seconds)
+    limits = _Limits(max_num_columns, max_cell_size_bytes, max_encoded_key_size_bytes)
+    return Client(_directory_of(hosts), seconds, limits)
 
 
 def _directory_of(hosts: abc.Sequence[str | os.PathLike[str]]) -> str | os.PathLike[str]:

@@ -53,6 +53,7 @@ from kudulite.kudu.scans import (
 )
 from kudulite.kudu.schema import ColumnSpec, PartialRow, Schema, SchemaBuilder, column_spec
 from kudulite.kudu.sessions import (
+    DEFAULT_LIMITS,
     FLUSH_AUTO_BACKGROUND,
     FLUSH_AUTO_SYNC,
     FLUSH_MANUAL,
@@ -61,6 +62,7 @@ from kudulite.kudu.sessions import (
     Insert,
     InsertIgnore,
     KuduError,
+    Limits,
     Session,
     Update,
     UpdateIgnore,
@@ -70,6 +72,7 @@ from kudulite.kudu.sessions import (
 from kudulite.model.condition import Predicate
 from kudulite.model.schema import Column as EngineColumn
 from kudulite.model.schema import Schema as EngineSchema
+from kudulite.table.alter import TableDraft
 from kudulite.table.partition import PartitionSchema
 
 CLIENT_SUPPORTS_DECIMAL = True
@@ -397,7 +400,12 @@ class TableAlterer(engine_alterer.TableAlterer):
         spec = column_spec(name, type_, nullable, compression, encoding, default)
         if mutable is not None:
             spec.mutable(mutable)
-        self._steps.append(lambda draft: draft.add_column(spec.build()))
+
+        def add(draft: TableDraft) -> TableDraft:
+            self._table.parent.limits.check_columns(len(draft.schema.columns) + 1)
+            return draft.add_column(spec.build())
+
+        self._steps.append(add)
         return spec
 
     def alter_column(self, name: str, rename_to: str | None = None) -> ColumnSpec:
@@ -466,9 +474,15 @@ def _given_text(text: str) -> str:
 class Client(engine_client.Client):
     """The tables under one directory; made by `kudu.connect`."""
 
-    def __init__(self, root: str | os.PathLike[str], lock_timeout_seconds: float = 60.0) -> None:
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        lock_timeout_seconds: float = 60.0,
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> None:
         opened = engine_client.connect(root, lock_timeout_seconds=lock_timeout_seconds)
         super().__init__(opened.root, opened._environment)
+        self.limits = limits
 
     @property
     def is_multimaster(self) -> bool:
@@ -511,6 +525,7 @@ class Client(engine_client.Client):
             raise TypeError(f"expected the Schema of a schema builder, got {schema!r}")
         for problem in schema.misfits:
             raise KuduInvalidArgument(problem)
+        self.limits.check_columns(len(schema))
         if n_replicas is not None and n_replicas > 0 and n_replicas % 2 == 0:
             raise KuduInvalidArgument(
                 f"illegal replication factor {n_replicas}: replication factor must be odd"

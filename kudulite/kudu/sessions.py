@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from kudulite.client import mutation_buffer, row_operations
@@ -21,19 +22,69 @@ from kudulite.client import session as engine
 from kudulite.client.table import Table
 from kudulite.kudu.cells import cell_of
 from kudulite.kudu.errors import KuduInvalidArgument, in_kudu_terms
+from kudulite.model.encoded_key import encode_key
 from kudulite.tablet.operation import DELETED, IGNORED, INSERTED, UPDATED, Operation
 from kudulite.tablet.row_effects import RowWriteResult
 
 FLUSH_AUTO_SYNC, FLUSH_AUTO_BACKGROUND, FLUSH_MANUAL = 0, 1, 2
 
 
+@dataclass(frozen=True)
+class Limits:
+    """Limits that are flags of Kudu's servers, by their names; `kudu.connect` takes other values.
+
+    They are limits of a client, not of the engine: other writers of the same tables have none.
+    """
+
+    max_num_columns: int = 300
+    max_cell_size_bytes: int = 64 << 10
+    max_encoded_key_size_bytes: int = 16 << 10
+
+    def check_columns(self, count: int) -> None:
+        """Refuse a table of too many columns."""
+        if count > self.max_num_columns:
+            raise KuduInvalidArgument(
+                f"number of columns {count} is greater than the permitted maximum"
+                f" {self.max_num_columns}; kudu.connect(…, max_num_columns=…) raises it"
+            )
+
+    def check_row(self, row: row_operations.WriteOperation) -> None:
+        """Refuse a cell that is too large, and a key that is too large for a new row."""
+        schema, values = row.target.layout.schema, row.values
+        for column in schema.columns:
+            value = values.get(column.name)
+            if value is None or not column.type.is_bytes:
+                continue
+            size = len(value.encode() if isinstance(value, str) else value)
+            if size > self.max_cell_size_bytes:
+                raise KuduInvalidArgument(
+                    f"value too large for column '{column.name}' ({size} bytes, maximum is"
+                    f" {self.max_cell_size_bytes} bytes); kudu.connect(…, max_cell_size_bytes=…)"
+                    " raises it"
+                )
+        if row.operation >= Operation.UPDATE:
+            return
+        key = [values.get(name, 0) for name in schema.key_names]  # an insert has no id yet
+        size = len(encode_key(key, schema.key_types))
+        if size > self.max_encoded_key_size_bytes:
+            raise KuduInvalidArgument(
+                f"encoded key too large ({size} bytes, maximum is"
+                f" {self.max_encoded_key_size_bytes} bytes); kudu.connect(…,"
+                " max_encoded_key_size_bytes=…) raises it"
+            )
+
+
+DEFAULT_LIMITS = Limits()
+
+
 class _Operation(row_operations.WriteOperation):
     """A write operation whose cells are given as in kudu-python."""
 
-    __slots__ = ()
+    __slots__ = ("_limits",)
 
     def __init__(self, table: Table, record: Any = None) -> None:
         super().__init__(table._row_target)
+        self._limits: Limits = table.parent.limits  # type: ignore[attr-defined]
         if record:
             for key, value in _cells(record):
                 self[key] = value
@@ -47,6 +98,14 @@ class _Operation(row_operations.WriteOperation):
         if key in layout.columns:
             value = cell_of(layout.schema.column(layout.columns[key][0]), value)
         super().__setitem__(key, value)
+
+    def complete(self) -> int:
+        """Check it as a whole; return its size in a buffer. Raises KuduInvalidArgument."""
+        size, limits = super().complete(), self._limits
+        # An encoded key has at most two bytes for each byte of its cells.
+        if 2 * size > min(limits.max_cell_size_bytes, limits.max_encoded_key_size_bytes):
+            limits.check_row(self)
+        return size
 
 
 def _cells(record: Any) -> Iterable[tuple[Any, Any]]:

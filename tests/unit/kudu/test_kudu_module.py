@@ -100,3 +100,60 @@ def test_the_example_for_kudu_python_runs(core: CoreTables):
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[-1] == "all steps passed; 72 rows"
+
+
+# -- limits
+
+
+def wide_schema(client: kudu.Client, count: int) -> kudu.Schema:
+    """A schema of so many columns: a key of two texts, and numbers."""
+    builder = client.schema_builder()
+    for name in ("a", "b"):
+        builder.add_column(name, kudu.string, nullable=False)
+    for number in range(count - 2):
+        builder.add_column(f"n{number}", kudu.binary)
+    builder.set_primary_keys(["a", "b"])
+    return builder.build()
+
+
+def test_limits_are_those_of_kudu_unless_the_client_raises_them(core: CoreTables):
+    """Of columns, cells and encoded keys; the errors name the options."""
+    root = core.root / "root"
+    client, free = kudu.connect(root), kudu.connect(root, max_num_columns=301)
+    with pytest.raises(kudu.KuduInvalidArgument, match=r"columns 301 is greater .* 300; .*max_num"):
+        client.create_table("t", wide_schema(client, 301), Partitioning())
+    table = client.create_table("t", wide_schema(client, 300), Partitioning())
+    alterer = client.new_table_alterer(table)
+    alterer.add_column("one_more", "int32")
+    with pytest.raises(kudu.KuduInvalidArgument, match="number of columns 301"):
+        alterer.alter()
+    alterer = free.new_table_alterer(free.table("t"))
+    alterer.add_column("one_more", "int32")
+    assert len(alterer.alter().schema) == 301
+    client.new_table_alterer(client.table("t")).drop_column("n0").alter()
+
+    big = kudu.connect(root, max_cell_size_bytes=1 << 20, max_encoded_key_size_bytes=1 << 17)
+    cell, key = b"x" * (1 << 16), "é" * (1 << 13)
+    for given, text in (
+        ({"a": "", "b": "", "n1": cell + b"x"},
+         r"value too large for column 'n1' \(65537 bytes, maximum is 65536 bytes\); .*max_cell"),
+        ({"a": "", "b": key}, r"key too large \(16386 bytes, maximum is 16384 .*max_encoded_key_s"),
+        ({"a": "\0" * 8200, "b": ""}, "encoded key too large"),
+    ):  # fmt: skip
+        for name in ("new_insert", "new_upsert"):
+            operation = getattr(client.table("t"), name)(given)
+            with pytest.raises(kudu.KuduInvalidArgument, match=text):
+                client.new_session().apply(operation)
+        session = big.new_session()
+        session.apply(big.table("t").new_upsert(given))
+        session.flush()
+    # What is at the limit is taken, and a row with a larger key may be deleted.
+    table, session = client.table("t"), client.new_session()
+    session.apply(table.new_insert({"a": "", "b": key[:-1], "n1": cell}))
+    session.apply(table.new_delete({"a": "", "b": key}))
+    session.flush()
+    found = table.scanner().set_fault_tolerant().read_all_tuples()
+    assert [len(b) for _, b, *_ in found] == [0, len(key) - 1, 0]
+    # The engine itself has no such limits.
+    table.upsert([{"a": "", "b": "", "n1": 2 * cell}])
+    assert len(table.get(("", ""))["n1"]) == 1 << 17
