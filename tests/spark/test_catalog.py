@@ -25,6 +25,25 @@ def warehouse(spark: SparkSession, tmp_path: Path) -> Iterator[str]:
     spark.conf.set("spark.kudulite.front", "false")
 
 
+def test_a_key_that_is_not_unique_is_a_property(spark: SparkSession, warehouse: str):
+    """UPDATE, DELETE and SELECT work. New rows are written by path: SQL asks for all columns."""
+    table = f"{warehouse}.lines"
+    spark.sql(
+        f"CREATE TABLE {table} (k INT, v BIGINT)"
+        " TBLPROPERTIES ('primaryKey' = 'k, auto_incrementing_id')"
+    )
+    described = dict(row[:2] for row in rows(spark, f"DESCRIBE TABLE EXTENDED {table}"))
+    assert described["auto_incrementing_id"] == "bigint"
+    frame = spark.range(4).selectExpr("1 AS k", "id AS v")
+    writer = frame.write.format("kudulite").mode("append").option("operation", "insert")
+    writer.save(described["Location"])
+    with pytest.raises(AnalysisException, match="auto_incrementing_id"):
+        spark.sql(f"INSERT INTO {table} (k, v) VALUES (1, 2)")
+    spark.sql(f"UPDATE {table} SET v = 9 WHERE v = 3")
+    spark.sql(f"DELETE FROM {table} WHERE v < 2")
+    assert sorted(v for _, _, v in rows(spark, f"SELECT * FROM {table}")) == [2, 9]
+
+
 @pytest.mark.quick
 def test_namespaces_and_tables_are_directories(spark, warehouse, tmp_path):
     """SQL, `connect` and `load` see the same tables."""

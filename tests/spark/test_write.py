@@ -105,6 +105,25 @@ def test_rows_of_a_key_that_is_not_unique_are_numbered(spark, tmp_path):
     assert all(i > max(j for t, j in seen if t == numbers[k]) for k, i, _ in stored(place))
 
 
+def test_a_write_makes_a_table_whose_key_is_not_unique(spark, tmp_path):
+    """The last name of `primaryKey` says so; a DataFrame that has the column keeps its ids."""
+    place, copy, key = str(tmp_path / "t"), str(tmp_path / "copy"), "k, auto_incrementing_id"
+    frame = spark.range(60).selectExpr("id AS v", "CAST(id % 3 AS int) AS k")
+    for _ in range(2):
+        save(frame, place, primaryKey=key, hashPartitions="k:2", operation="insert")
+    assert kudulite.open_table(place).schema.names == ["k", "auto_incrementing_id", "v"]
+    assert len(stored(place)) == 120
+    save(load(spark, place), copy, primaryKey=key)
+    assert stored(copy) == stored(place)
+    made = kudulite_spark.create_table(spark, str(tmp_path / "u"), "v LONG, k INT", key.split(", "))
+    assert made.schema.key_names == ["k", "auto_incrementing_id"]
+    for wrong in ("auto_incrementing_id", "auto_incrementing_id, k"):
+        with pytest.raises(Exception, match="stands after the columns of a key that is not unique"):
+            save(frame, tmp_path / "w", primaryKey=wrong, operation="insert")
+    with pytest.raises(Exception, match="option 'primaryKey' says"):
+        save(frame, place, primaryKey="k", operation="insert")
+
+
 def test_immutable_cells_are_left_by_upsert_ignore_only(spark, path):
     """The default, upsert, is refused for rows that are there; an overwrite replaces rows."""
     alterer = kudulite.connect(os.path.dirname(path)).new_table_alterer(kudulite.open_table(path))
