@@ -246,7 +246,7 @@ class _Plan:
             chosen = sf.when(test, number).otherwise(chosen)
         rows = joined.select("*", chosen.alias(_CLAUSE))
         if self._may_match_once():
-            rows = self._checked(rows, tests[_MATCHED], key)
+            rows = self._checked(rows, tests[_MATCHED], key, is_by_key=on is None)
         rows = rows.filter(sf.col(_CLAUSE).isNotNull())
         cells = self._cells(rows)
         if self.operation is None:
@@ -278,13 +278,19 @@ class _Plan:
         is_delete = len(own) == 1 and own[0].action == "delete" and own[0].condition is None
         return bool(own) and not is_delete
 
-    def _checked(self, rows: DataFrame, is_matched: Column, key: Sequence[Column]) -> DataFrame:
+    def _checked(
+        self, rows: DataFrame, is_matched: Column, key: Sequence[Column], is_by_key: bool
+    ) -> DataFrame:
         """Return the rows with a clause that is an error where two of the source match."""
         rows = rows.filter(is_matched | sf.col(_CLAUSE).isNotNull())
-        rows = rows.select("*", sf.monotonically_increasing_id().alias(_NUMBER))
-        # A row without a target has no key: by its number it is alone in its group.
-        alone = sf.when(~is_matched, sf.col(_NUMBER))
-        count = sf.count("*").over(Window.partitionBy(*key, alone))
+        if is_by_key and self._kind_of_join() in ("inner", "right_outer"):
+            # Each row has a source, and the join has sorted by its key: there is no other shuffle.
+            group = [self._source_column(name) for name in self._schema.key_names]
+        else:
+            rows = rows.select("*", sf.monotonically_increasing_id().alias(_NUMBER))
+            # A row without a target has no key: by its number it is alone in its group.
+            group = [*key, sf.when(~is_matched, sf.col(_NUMBER))]
+        count = sf.count("*").over(Window.partitionBy(*group))
         rows = rows.select("*", count.alias(_COUNT))
         text = sf.concat(
             sf.lit(f"{self._where}: more than one source row matches the row with the key ("),
