@@ -55,6 +55,19 @@ class Place:
         """One tablet, for keys below 100."""
         self.client.create_table("t", SCHEMA, primary_key="k", range_partitions=BOUNDS)
 
+    def create_numbered(self) -> None:
+        """A table whose key is not unique."""
+        builder = kudulite.schema_builder()
+        builder.add_column("k", kudulite.int32).non_unique_primary_key()
+        self.client.create_table("n", builder.build())
+
+    def flush_numbered(self) -> None:
+        """Rows of a session are numbered in the log, and flushed."""
+        table, session = self.client.table("n"), self.client.new_session()
+        session.apply(table.new_insert({"k": 1}))
+        session.flush()
+        table.flush()
+
     def session(self, value: int, keys: Sequence[int] = (3, 30)) -> None:
         """Upsert keys through a session."""
         session = self.client.new_session()
@@ -136,7 +149,12 @@ OPERATIONS: dict[str, Callable[[Place], object]] = {
     "restore a backup": lambda p: kudulite.restore(p.set, p.root / "db" / "again"),
     "copy": lambda p: p.table.copy_to(p.root / "db" / "copy"),
     "rename": lambda p: p.client.rename_table("copy", "copied"),
+    "soft deletion": lambda p: p.client.soft_delete_table("copied", 3600),
+    "recall": lambda p: p.client.recall_table(p.client.list_soft_deleted_tables()[0].id),
     "delete a table": lambda p: p.client.delete_table("copied"),
+    "create a table with a key that is not unique": Place.create_numbered,
+    "insert of numbered rows": lambda p: p.client.table("n").insert([{"k": 1}, {"k": 1}]),
+    "flush of numbered rows": Place.flush_numbered,
 }
 
 
