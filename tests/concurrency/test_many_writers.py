@@ -63,8 +63,8 @@ class Reader(threading.Thread):
             raise
 
 
-def run_writers(table: Table, operation: str, keys: str) -> tuple[list[dict], Reader]:
-    """Run four processes beside a reader; returns their results and the reader, stopped."""
+def waiting_writers(table: Table, operation: str, keys: str) -> list[subprocess.Popen]:
+    """Start four processes, which wait for a word to begin."""
     commands = [
         [sys.executable, "-m", WRITER, str(table.path), str(writer), operation, keys]
         for writer in range(PROCESSES)
@@ -78,17 +78,30 @@ def run_writers(table: Table, operation: str, keys: str) -> tuple[list[dict], Re
     for process in processes:
         assert process.stdout is not None
         process.stdout.readline()
-    reader = Reader(table.path, is_uniform=operation == "upsert" and keys == "same")
-    reader.start()
+    return processes
+
+
+def results_of(processes: list[subprocess.Popen]) -> list[dict]:
+    """Let them all begin, wait for their end, and return what they print."""
     for process in processes:
         assert process.stdin is not None
         process.stdin.write("go\n")
         process.stdin.flush()
     outputs = [process.communicate(timeout=120) for process in processes]
-    reader.stop.set()
-    reader.join()
     assert [error for _, error in outputs] == [""] * PROCESSES
-    return [result for out, _ in outputs for result in json.loads(out)], reader
+    return [result for out, _ in outputs for result in json.loads(out)]
+
+
+def run_writers(table: Table, operation: str, keys: str) -> tuple[list[dict], Reader]:
+    """Run four processes beside a reader; returns their results and the reader, stopped."""
+    processes = waiting_writers(table, operation, keys)
+    reader = Reader(table.path, is_uniform=operation == "upsert" and keys == "same")
+    reader.start()
+    try:
+        return results_of(processes), reader
+    finally:
+        reader.stop.set()
+        reader.join()
 
 
 def expect_readers_unhurt(table: Table, reader: Reader) -> None:
@@ -137,6 +150,28 @@ def test_of_inserts_of_the_same_keys_one_is_accepted(table: Table):
     values = {k: r["value"] for r in accepted for k in range(*_keys(r["value"] % 1000))}
     assert stored(table) == sorted(values.items())
     expect_readers_unhurt(table, reader)
+
+
+@pytest.mark.both
+def test_of_rows_that_processes_number_no_two_have_one_id(core: CoreTables):
+    """By batches through the logs and by bulk writes at once; ids rise with the commits."""
+    builder = kudulite.schema_builder()
+    builder.add_column("k", kudulite.int32).non_unique_primary_key()
+    builder.add_column("v", kudulite.int32)
+    table = core.client().create_table("n", builder.build(), hash_partitions=[(["k"], 2)])
+    results = results_of(waiting_writers(table, "insert", "repeated"))
+    assert sum(r["inserted"] for r in results) == PROCESSES * WRITES * ROWS
+    found = table.scan(["k", "auto_incrementing_id", "v"]).to_arrow().to_pylist()
+    assert len(found) == PROCESSES * WRITES * ROWS
+    tablets = table.tablet_index([{"k": k} for k in range(4)]).to_pylist()
+    ids = {(tablets[row["k"]], row["auto_incrementing_id"]) for row in found}
+    assert len(ids) == len(found)
+    assert {tablet for tablet, number in ids if number == 1} == set(tablets)
+    # A row that is inserted now is above all of them.
+    for k in range(4):
+        table.insert([{"k": k, "v": -1}])
+        (new,) = table.scan(["auto_incrementing_id"], where=f"k = {k} AND v = -1").to_arrow()[0]
+        assert new.as_py() > max(number for tablet, number in ids if tablet == tablets[k])
 
 
 def _keys(write: int) -> tuple[int, int]:

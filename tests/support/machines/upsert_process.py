@@ -2,13 +2,14 @@
 
     python -m tests.support.machines.upsert_process TABLE_FOLDER WRITER_NUMBER OPERATION KEYS
 
-KEYS is `same` or `disjoint`.
+KEYS is `same` or `disjoint`, or `repeated` for a table whose key is not unique.
 
 It waits for a line on its input, so that all processes of a test begin together.
 """
 
 import json
 import sys
+from collections.abc import Sequence
 
 import kudulite
 from kudulite.errors import RowError
@@ -17,8 +18,13 @@ WRITES = 10
 ROWS = 10
 
 
-def keys_of(writer: int, write: int, keys: str, operation: str) -> range:
-    """The ten keys of one write: those of all writers, or some that nobody else writes."""
+def keys_of(writer: int, write: int, keys: str, operation: str) -> Sequence[int]:
+    """The ten keys of one write: those of all writers, or some that nobody else writes.
+
+    Of repeated ones, every other write has one key, so that its rows go through a tablet's log.
+    """
+    if keys == "repeated":
+        return [write % 4] * ROWS if write % 2 else [k % 4 for k in range(ROWS)]
     if keys == "disjoint":
         start = (writer * WRITES + write) * ROWS
         return range(start, start + ROWS)
