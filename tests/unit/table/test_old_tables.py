@@ -3,6 +3,9 @@
 The archives in golden/tables were written by the software of their time and never change. They have
 base data, REDO, UNDO after a compaction, deletes and, by version, a log, a tag and tombstones. A
 new format version needs a new archive, written before the version is raised.
+
+Manifests have format 5 only where older software must refuse the table, because it does not know an
+option that the table uses.
 """
 
 import tarfile
@@ -12,11 +15,15 @@ import pytest
 
 import kudulite
 from kudulite.client.client import Client
-from kudulite.table.manifest import FORMAT_VERSION_WITHOUT_OPTIONS
+from kudulite.errors import FormatVersionError, RowError
+from kudulite.table import manifest
+from kudulite.table.manifest import FORMAT_VERSION, FORMAT_VERSION_WITHOUT_OPTIONS
 from tests.support.tables.core_tables import CoreTables, environment, stored
 
 FOLDER = Path(__file__).parent / "golden" / "tables"
 NAMES = sorted(path.name.removesuffix(".tar.xz") for path in FOLDER.iterdir())
+NUMBERED = FOLDER.parent / "table-numbered-5.tar.xz"
+WITH_OPTIONS = "manifest-5-superblock-3"  # an owner, a comment, hash partitions of a range
 WITHOUT_LOG = "manifest-1-superblock-1"
 WITHOUT_TAGS = (WITHOUT_LOG, "manifest-1-superblock-2")
 
@@ -47,7 +54,12 @@ def name(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def table(core: CoreTables, name: str) -> kudulite.Table:
     """The table, by a client that has seen nothing."""
-    with tarfile.open(FOLDER / f"{name}.tar.xz") as archive:
+    return unpacked(core, FOLDER / f"{name}.tar.xz")
+
+
+def unpacked(core: CoreTables, path: Path) -> kudulite.Table:
+    """The table of an archive."""
+    with tarfile.open(path) as archive:
         archive.extractall(core.root / "db" / "t", filter="data")
     return Client(core.root / "db", environment()).table("t")
 
@@ -79,4 +91,44 @@ def test_a_table_of_an_older_format_is_written_and_compacted(name: str, table: k
         assert stored(again, before) == tuples_of(rows)
         again.check().raise_if_bad()
     newest = max((table.path / "manifest").glob("*.json"))
-    assert f'"format_version":{FORMAT_VERSION_WITHOUT_OPTIONS}' in newest.read_text()
+    version = FORMAT_VERSION if name == WITH_OPTIONS else FORMAT_VERSION_WITHOUT_OPTIONS
+    assert f'"format_version":{version}' in newest.read_text()
+
+
+def test_options_of_an_older_table_are_kept(core: CoreTables):
+    """Also by what is written to it now."""
+    table = unpacked(core, FOLDER / f"{WITH_OPTIONS}.tar.xz")
+    table.upsert([{"k": 1, "v": 5, "s": "new"}])
+    table = Client(table.path.parent, environment()).table("t")
+    assert (table.owner, table.comment) == ("ann", "rows of then")
+    assert table.partition_schema.describe_all() == [
+        "hash(k) × 2",
+        "k: [-∞, 100)",
+        "k: [100, 200) hash(k) × 3",
+    ]
+
+
+def test_an_older_table_with_numbered_rows_and_an_immutable_column_goes_on(core: CoreTables):
+    """No id is given again, also none whose row was deleted; some ids are in the log only."""
+    table, names = unpacked(core, NUMBERED), ["k", "auto_incrementing_id", "born"]
+    rows = table.scan(names, ordered=True).to_arrow().to_pylist()
+    found = [tuple(row.values()) for row in rows]
+    first = [(0, 1, 0), (0, 3, 3), (0, 5, 6), (0, 9, 100), (1, 2, 1), (1, 4, 4), (1, 6, 7)]
+    assert found == [*first, (1, 10, 100), (2, 1, 2), (2, 2, 5), (2, 3, 8), (2, 5, 100)]
+    with pytest.raises(RowError, match="immutable"):
+        table.update([{**rows[0], "born": 5}])
+    table.insert([{"k": 0, "born": 1}, {"k": 2, "born": 1}])
+    new = table.scan(names, where="born = 1", ordered=True).to_arrow().to_pylist()
+    assert [(row["k"], row["auto_incrementing_id"]) for row in new] == [(0, 11), (1, 2), (2, 6)]
+    table.check().raise_if_bad()
+
+
+@pytest.mark.parametrize("path", [NUMBERED, FOLDER / f"{WITH_OPTIONS}.tar.xz"])
+def test_software_that_does_not_know_a_table_refuses_it(core: CoreTables, monkeypatch, path: Path):
+    """It names the file, both versions, and the way out, before it reads anything else."""
+    monkeypatch.setattr(manifest, "FORMAT_VERSION", FORMAT_VERSION_WITHOUT_OPTIONS)
+    text = r"json: table of format version 5, known: 1 to 4; upgrade kudulite to open it"
+    table = unpacked(core, path)
+    with pytest.raises(FormatVersionError, match=text):
+        table.scan()
+    monkeypatch.undo()
