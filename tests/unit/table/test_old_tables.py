@@ -18,7 +18,7 @@ from kudulite.client.client import Client
 from kudulite.errors import FormatVersionError, RowError
 from kudulite.table import manifest
 from kudulite.table.manifest import FORMAT_VERSION, FORMAT_VERSION_WITHOUT_OPTIONS
-from tests.support.tables.core_tables import CoreTables, environment, stored
+from tests.support.tables.core_tables import CoreTables, ManualClock, environment, stored
 
 FOLDER = Path(__file__).parent / "golden" / "tables"
 NAMES = sorted(path.name.removesuffix(".tar.xz") for path in FOLDER.iterdir())
@@ -61,7 +61,12 @@ def unpacked(core: CoreTables, path: Path) -> kudulite.Table:
     """The table of an archive."""
     with tarfile.open(path) as archive:
         archive.extractall(core.root / "db" / "t", filter="data")
-    return Client(core.root / "db", environment()).table("t")
+    return client_of(core.root / "db").table("t")
+
+
+def client_of(root: Path) -> Client:
+    """A client that has seen nothing, of a time when the retention of the tables had not passed."""
+    return Client(root, environment(clock=ManualClock(1_795_600_000_000_000)))
 
 
 def test_a_table_of_an_older_format_is_read(name: str, table: kudulite.Table):
@@ -79,14 +84,14 @@ def test_a_table_of_an_older_format_is_written_and_compacted(name: str, table: k
     """By batches and sessions; it has the newest format then, and keeps its past."""
     rows, before = rows_of(name), table.current_timestamp()
     table.upsert([{"k": 1, "v": 5, "s": "new"}, {"k": 150, "v": 5, "s": "new"}])
-    session = Client(table.path.parent, environment()).new_session()
+    session = client_of(table.path.parent).new_session()
     session.apply(table.new_delete({"k": 2}))
     session.flush()
     expected = tuples_of(rows | {1: (5, "new"), 150: (5, "new")})
     expected = [row for row in expected if row[0] != 2]
     for act in (table.flush, table.compact, lambda: table.maintain(0, 0)):
         act()
-        again = Client(table.path.parent, environment()).table("t")
+        again = client_of(table.path.parent).table("t")
         assert stored(again) == expected
         assert stored(again, before) == tuples_of(rows)
         again.check().raise_if_bad()
@@ -99,7 +104,7 @@ def test_options_of_an_older_table_are_kept(core: CoreTables):
     """Also by what is written to it now."""
     table = unpacked(core, FOLDER / f"{WITH_OPTIONS}.tar.xz")
     table.upsert([{"k": 1, "v": 5, "s": "new"}])
-    table = Client(table.path.parent, environment()).table("t")
+    table = client_of(table.path.parent).table("t")
     assert (table.owner, table.comment) == ("ann", "rows of then")
     assert table.partition_schema.describe_all() == [
         "hash(k) × 2",
