@@ -119,6 +119,17 @@ class BulkWrite:
         spec = replace(self._state.spec, immutable_columns=(), brings_back=True)
         return BulkWrite(self._store, replace(self._state, spec=spec))
 
+    def merging(self) -> BulkWrite:
+        """Return the mixed write, which has a `read_at`, as that of a MERGE.
+
+        Its rows insert, update, update_ignore or delete_ignore, and have no order. Tasks resolve
+        them, and no longer the commit. An insert of a key that was there at `read_at` is a
+        RowError, even if the write deletes it, and so is a key that is inserted twice.
+        """
+        spec = self._state.spec
+        assert spec.operation is None and spec.read_at is not None
+        return BulkWrite(self._store, replace(self._state, spec=replace(spec, is_merge=True)))
+
     @property
     def is_committed(self) -> bool:
         """Whether the write's application version, or a later one, is in the table by now."""

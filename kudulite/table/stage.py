@@ -36,7 +36,6 @@ import pyarrow as pa
 from kudulite.errors import (
     ConflictError,
     KuduliteError,
-    OptionError,
     RowError,
     SchemaError,
     StorageError,
@@ -50,7 +49,7 @@ from kudulite.table.history import ancient_history_mark
 from kudulite.table.manifest import Manifest
 from kudulite.table.table_store import TableStore
 from kudulite.table.tablet_memory import numbered
-from kudulite.tablet.operation import Operation, WriteSpec, parse_change_operation, raise_row_error
+from kudulite.tablet.operation import Operation, WriteSpec, operation_codes, raise_row_error
 from kudulite.tablet.resolve import OperationBatch, Resolver, RowGather, StagedTablet
 
 STAGE_BYTES_MAX = 160 << 20
@@ -175,12 +174,8 @@ class Stager:
                 reason=RowError.REASON_NULL,
                 row_count=encoded.indices.null_count,
             )
-        try:
-            codes = [int(parse_change_operation(text)) for text in encoded.dictionary.to_pylist()]
-        except OptionError as error:
-            raise OptionError(
-                f"table {self.store.name!r}: operation column {name!r}: {error}, I, U, D"
-            ) from error
+        what = f"table {self.store.name!r}: operation column {name!r}"
+        codes = operation_codes(encoded.dictionary.to_pylist(), what, self.state.spec.is_merge)
         operations: np.ndarray = np.array(codes, np.uint8)[encoded.indices.to_numpy()]
         return operations
 
@@ -411,13 +406,15 @@ class WriteState:
     def is_resolved_at_commit(self) -> bool:
         """Whether operations are resolved at commit; tasks then only split rows by tablet.
 
-        Needed when a staged row cannot be undone from its result: mixed and ordered writes, nulls
-        that may become defaults, and immutable cells that an UPSERT_IGNORE leaves.
+        Needed when a staged row cannot be undone from its result: mixed writes but that of a MERGE,
+        ordered writes, nulls that may become defaults, and immutable cells that an UPSERT_IGNORE
+        leaves.
         """
         spec = self.spec
         leaves_cells = spec.operation is Operation.UPSERT_IGNORE and bool(spec.immutable_columns)
         is_ordered = spec.ordering_column is not None
-        return spec.operation is None or is_ordered or spec.hides_nulls or leaves_cells
+        is_mixed = spec.operation is None and not spec.is_merge
+        return is_mixed or is_ordered or spec.hides_nulls or leaves_cells
 
 
 @dataclass(frozen=True)

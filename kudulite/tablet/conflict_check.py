@@ -47,6 +47,7 @@ from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.model.key_array import KeyArray
 from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.rowset import RowSetMeta
+from kudulite.tablet.operation import Operation
 from kudulite.tablet.resolve import (
     OperationBatch,
     Resolver,
@@ -92,15 +93,13 @@ class ConflictCheck:
         conflicts = self._conflicts(parts, before, now)
         if not conflicts:
             return list(parts)
-        tables = [self._recover(parts[c.part], c, before) for c in conflicts]
+        recovered = [self._recover(parts[c.part], c, before) for c in conflicts]
         rebased = list(parts)
         for conflict in conflicts:
             rebased[conflict.part] = self._without(rebased[conflict.part], conflict)
-        rows = pa.concat_tables(tables).combine_chunks()
-        spec = self.resolver.spec
-        assert spec.operation is not None
-        operations = np.full(rows.num_rows, int(spec.operation), dtype=np.uint8)
-        batch = OperationBatch.of(rows, operations, self.resolver.schema, spec)
+        rows = pa.concat_tables([rows for rows, _ in recovered]).combine_chunks()
+        operations = np.concatenate([operations for _, operations in recovered])
+        batch = OperationBatch.of(rows, operations, self.resolver.schema, self.resolver.spec)
         rebased.append(self.resolver.resolve(batch, now, new_folder()))
         return rebased
 
@@ -191,15 +190,22 @@ class ConflictCheck:
 
     # -- removing rows and resolving them again
 
-    def _recover(self, part: StagedTablet, conflict: Conflict, before: Tablet) -> pa.Table:
-        """Return the rows of a conflict as the write provided them: key and value columns."""
+    def _recover(
+        self, part: StagedTablet, conflict: Conflict, before: Tablet
+    ) -> tuple[pa.Table, np.ndarray]:
+        """Return the rows of a conflict as the write provided them, and their operations uint8[n].
+
+        The rows have key and value columns. An update of a MERGE becomes an update_ignore: its row
+        was there when the write read it.
+        """
         schema = self.resolver.schema
         names = [*schema.key_names, *self.resolver.spec.value_columns]
         if conflict.rowset is not None:
             columns = [schema.column(name) for name in names]
             rowset = self._staged_rowset(part, conflict.rowset)
             arrays = rowset.read_rows(conflict.at, columns, TIMESTAMP_MAX)
-            return pa.Table.from_arrays(arrays, names=names)
+            inserts = self._operations(np.full(len(conflict.at), Operation.INSERT, dtype=np.uint8))
+            return pa.Table.from_arrays(arrays, names=names), inserts
         assert conflict.delta is not None
         base = before.rowset(conflict.delta.rowset_id)
         assert base is not None
@@ -212,7 +218,17 @@ class ConflictCheck:
             if self.resolver.spec.leaves_equal_cells:
                 unset = base.read_rows(rowids, [column], TIMESTAMP_MAX)[0]
             arrays.append(take_rows_out(rows, column, conflict.at, unset))
-        return pa.Table.from_arrays(arrays, names=names)
+        is_delete = rows.ops[conflict.at] == OP_DELETE
+        changes = np.where(is_delete, Operation.DELETE_IGNORE, Operation.UPDATE_IGNORE)
+        return pa.Table.from_arrays(arrays, names=names), self._operations(changes)
+
+    def _operations(self, of_merge: np.ndarray) -> np.ndarray:
+        """Return the operations of recovered rows: `of_merge` in a MERGE, else the write's own."""
+        operation = self.resolver.spec.operation
+        if operation is None:
+            assert self.resolver.spec.is_merge
+            return of_merge.astype(np.uint8)
+        return np.full(len(of_merge), int(operation), dtype=np.uint8)
 
     def _without(self, part: StagedTablet, conflict: Conflict) -> StagedTablet:
         """Return the part without the rows of a conflict, both in its files and in its counts."""

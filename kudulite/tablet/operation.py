@@ -81,6 +81,14 @@ class Operation(IntEnum):
         return Operation.UPDATE <= self < Operation.DELETE
 
 
+# The operations of a MERGE: its rows are known to be there or not, and two may delete one row.
+MERGE_OPERATIONS = (
+    Operation.INSERT,
+    Operation.UPDATE,
+    Operation.UPDATE_IGNORE,
+    Operation.DELETE_IGNORE,
+)
+
 # The outcomes that a write counts, in the order of WriteCounts' fields.
 INSERTED, UPDATED, DELETED, IGNORED = range(4)
 # One of the four above, or the RowError reason of a refusal.
@@ -118,6 +126,24 @@ def parse_change_operation(text: str) -> Operation:
     return letter if letter is not None else parse_operation(text)
 
 
+def operation_codes(texts: Sequence[str], what: str, is_merge: bool) -> list[int]:
+    """Return the numbers of the operations that an operation column, `what`, has.
+
+    Raises OptionError for an unknown one, and for one that a MERGE does not have.
+    """
+    try:
+        codes = [parse_change_operation(text) for text in texts]
+    except OptionError as error:
+        raise OptionError(f"{what}: {error}, I, U, D") from error
+    known = ", ".join(operation.label for operation in MERGE_OPERATIONS)
+    for operation in codes:
+        if is_merge and operation not in MERGE_OPERATIONS:
+            raise OptionError(
+                f"{what}: a MERGE has no operation {operation.label!r}; known: {known}"
+            )
+    return list(map(int, codes))
+
+
 @dataclass(frozen=True)
 class WriteSpec:
     """The operation and options of one write, the same for all its rows and tasks; picklable.
@@ -129,7 +155,8 @@ class WriteSpec:
     `immutable_columns` are those of `value_columns` that no row that exists may change. A write
     that `brings_back` rows takes them as they were: it sets immutable cells and ids of new rows.
     `read_at` is the HybridTime of the rows that the write was computed from: no key of the write
-    may have changed since. None allows any change.
+    may have changed since. None allows any change. A write that `is_merge` is computed, and has
+    only `MERGE_OPERATIONS`: it inserts no key that was there when its rows were read.
     """
 
     operation: Operation | None
@@ -141,6 +168,7 @@ class WriteSpec:
     read_at: int | None = None
     immutable_columns: tuple[str, ...] = ()
     brings_back: bool = False
+    is_merge: bool = False
 
     @property
     def leaves_equal_cells(self) -> bool:

@@ -245,6 +245,8 @@ class Resolver:
         )
         if repeats.any():
             keys = keys.take(np.flatnonzero(~repeats))
+            if self.spec.is_merge:
+                keyed = _inserts_first(keyed)
         self.check_unchanged(keys, tablet)
         locations = self._locate(keys, tablet)
         row_count = len(keyed.rows)
@@ -469,6 +471,16 @@ class Resolver:
                 what, numbers = f"{self._what()}, column {column.name!r}", resolved.firsts[missing]
                 reason = RowError.REASON_MISSING
                 raise_row_error(self.table, what, reason, resolved.rows.rows, self.schema, numbers)
+
+
+def _inserts_first(keyed: KeyedOperations) -> KeyedOperations:
+    """Return the operations with the inserts of each key before its others.
+
+    The rows of a MERGE have no order. An insert of a key that is there is refused in whichever
+    task it is, also where the write deletes the row.
+    """
+    order = np.lexsort((keyed.operations != Operation.INSERT, keyed.group))
+    return replace(keyed, rows=keyed.rows[order], operations=keyed.operations[order])
 
 
 def _first_rows(keyed: KeyedOperations, key_count: int) -> np.ndarray:

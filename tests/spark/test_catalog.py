@@ -189,6 +189,21 @@ REFUSED = {
     "a fixed property": ("ALTER TABLE {c}.t SET TBLPROPERTIES ('x'='y')", "cannot be changed"),
     "another namespace": ("ALTER TABLE {c}.t RENAME TO other.t", "another namespace"),
     "a changed key": ("UPDATE {c}.t SET id = 77 WHERE id = 1", "part of the primary key"),
+    "one key twice": (
+        "MERGE INTO {c}.t t USING (SELECT explode(array(77L, 77L)) AS id) s ON t.id = s.id"
+        " WHEN MATCHED THEN DELETE WHEN NOT MATCHED THEN INSERT (id, v) VALUES (s.id, 1D)",
+        "key already present",
+    ),
+    "one key twice, and no other clause": (
+        "MERGE INTO {c}.t t USING (SELECT explode(array(77L, 77L)) AS id) s ON t.id = s.id"
+        " WHEN NOT MATCHED THEN INSERT (id, v) VALUES (s.id, 1D)",
+        "key already present",
+    ),
+    "one key of many": (
+        "MERGE INTO {c}.t t USING (SELECT * FROM range(100, 140)) s ON t.id = s.id"
+        " WHEN MATCHED THEN DELETE WHEN NOT MATCHED THEN INSERT (id) VALUES (100 + s.id % 39)",
+        "key already present",
+    ),
     "two source rows": (
         "MERGE INTO {c}.t t USING (SELECT * FROM VALUES (1), (1) AS s(id)) s ON t.id = s.id"
         " WHEN MATCHED THEN UPDATE SET v = 0D",

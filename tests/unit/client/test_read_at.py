@@ -460,3 +460,72 @@ def test_repeated_keys_of_a_computed_write_apply_in_order(core, seed):
         model = after
         assert stored(table) == [(key, *model[key]) for key in sorted(model)], seed
         choose.choice([table.compact, table.flush, lambda: None])()
+
+
+def merged(table: kudulite.Table, *tasks: list[tuple[str, int, int]]) -> kudulite.WriteResult:
+    """The result of a MERGE with the operations, keys and values of each task."""
+    fields = [*SCHEMA, pa.field("op", pa.string())]
+    write = table.new_bulk_write(
+        columns=SCHEMA.names, operation_column="op", read_at=table.current_timestamp()
+    ).merging()
+    staged = []
+    for number, found in enumerate(tasks):
+        cells = [(key, value, 2, operation) for operation, key, value in found]
+        columns = [list(column) for column in zip(*cells, strict=True)]
+        batch = pa.table(columns, schema=pa.schema(fields))
+        staged.append(write.stage([batch], number))
+        assert not staged[-1].operations, "the task has resolved them"
+    return write.commit(staged)
+
+
+@tiered("seed", range(30))
+def test_a_merge_is_resolved_by_its_tasks(core, seed):
+    """Random operations of keys that are each in one task; deletes may be in two."""
+    choose = random.Random(seed)
+    table = open_shop(core).table
+    model = {key: 10 * key for key in range(10)}
+    for _ in range(6):
+        tasks: list[list[tuple[str, int, int]]] = [[] for _ in range(3)]
+        for key in choose.sample(range(16), 8):
+            value = choose.choice([10 * key, 7])
+            if key not in model:
+                operation = "insert"
+                model[key] = value
+            elif choose.random() < 0.5:
+                operation = choose.choice(["update", "update_ignore"])
+                model[key] = value
+            else:
+                operation = "delete_ignore"
+                del model[key]
+            count = choose.randint(1, 2) if operation == "delete_ignore" else 1
+            for task in choose.choices(tasks, k=count):
+                task.append((operation, key, value))
+        merged(table, *filter(None, tasks))
+        assert [(k, v) for k, v, _ in stored(table)] == sorted(model.items()), seed
+        choose.choice([table.compact, table.flush, lambda: None])()
+
+
+@pytest.mark.parametrize(
+    "tasks",
+    [
+        [[("insert", 20, 1), ("insert", 20, 2)]],
+        [[("insert", 20, 1), ("insert", 21, 1)], [("insert", 20, 1)]],
+        [[("insert", 3, 1)]],
+        [[("delete_ignore", 3, 0), ("insert", 3, 1)]],
+        [[("insert", 3, 1)], [("delete_ignore", 3, 0)]],
+        [[("delete_ignore", 3, 0)], [("update", 4, 1), ("insert", 3, 1)]],
+    ],
+)
+def test_a_merge_that_inserts_a_key_that_is_there_writes_nothing(shop, tasks):
+    """Or a key twice, in one task or in two, in any order."""
+    before = stored(shop.table)
+    with pytest.raises(RowError, match="key already present"):
+        merged(shop.table, *tasks)
+    assert stored(shop.table) == before
+
+
+def test_a_merge_has_operations_of_its_own(shop):
+    """What depends on whether the key is there is refused."""
+    for operation in ("upsert", "insert_ignore", "delete", "D"):
+        with pytest.raises(OptionError, match="a MERGE has no operation .*; known: insert, update"):
+            merged(shop.table, [(operation, 3, 1)])
