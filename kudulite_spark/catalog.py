@@ -35,7 +35,16 @@ from kudulite.errors import (
     UsageError,
 )
 from kudulite_spark.options import WriteOptions, absolute_path, catalog_of
-from kudulite_spark.types import column_comment, column_type, table_schema, with_layout_names
+from kudulite_spark.types import (
+    CURRENT_DEFAULT,
+    column_comment,
+    column_type,
+    default_value,
+    find_column,
+    table_schema,
+    with_default_notes,
+    with_layout_names,
+)
 from kudulite_spark.write_plan import partitioning_of
 
 NO_NAMESPACE, NAMESPACE_EXISTS, NOT_EMPTY = "NoNamespace", "NamespaceExists", "NotEmpty"
@@ -75,7 +84,7 @@ def load_failed(error: KuduliteError) -> StructType:
 
 
 def with_table_note(struct: StructType, table: Table, snapshot: int) -> StructType:
-    """Return the schema with a note on the table at its first column."""
+    """Return the schema with its defaults, and a note on the table at its first column."""
     properties = _properties(table)
     note = {
         "primaryKey": table.schema.key_names,
@@ -83,7 +92,7 @@ def with_table_note(struct: StructType, table: Table, snapshot: int) -> StructTy
         "properties": properties,
         "propertyNames": list(properties),
     }
-    first, *rest = struct.fields
+    first, *rest = with_default_notes(struct, table.schema).fields
     noted = {**first.metadata, TABLE_NOTE: note}
     return StructType([StructField(first.name, first.dataType, first.nullable, noted), *rest])
 
@@ -215,7 +224,12 @@ def _definition(path: str, question: Question) -> _Definition:
         )
     struct = StructType.fromJson(json.loads(question["schema"]))
     options = with_layout_names(options, struct.fieldNames())
-    schema = table_schema(struct, options.primary_key or (), path)
+    defaults = {
+        field.name: default_value(field.name, column_type(field), field.metadata[CURRENT_DEFAULT])
+        for field in struct.fields
+        if CURRENT_DEFAULT in field.metadata
+    }
+    schema = table_schema(struct, options.primary_key or (), path, defaults)
     return _Definition(schema, partitioning_of(options), properties.get(_COMMENT))
 
 
@@ -263,7 +277,8 @@ def _moment(path: str, question: Question) -> Answer:
 
 def _alter(path: str, question: Question) -> Answer:
     client, name = _existing(path)
-    alterer = client.new_table_alterer(client.table(name))
+    table = client.table(name)
+    alterer = client.new_table_alterer(table)
     for step in question["steps"]:
         if step["step"] not in _STEPS:
             raise NotSupportedError(
@@ -278,16 +293,29 @@ def _alter(path: str, question: Question) -> Answer:
             raise NotSupportedError(
                 f"table {path!r}: ADD COLUMN … {step['position']}: a new column is the last one"
             )
-        _STEPS[step["step"]](alterer, step)
+        _STEPS[step["step"]](alterer, {**step, "schema": table.schema})
     alterer.alter()
     return {}
 
 
 def _add_column(alterer: TableAlterer, step: Question) -> None:
     given = _field(step)
-    spec = alterer.add_column(step["column"][0], column_type(given), nullable=given.nullable)
+    name, new_type = step["column"][0], column_type(given)
+    default = default_value(name, new_type, step["default"]) if "default" in step else None
+    spec = alterer.add_column(name, new_type, nullable=given.nullable, default=default)
     if comment := step["comment"] or column_comment(given):
         spec.comment(comment)
+
+
+def _set_default(alterer: TableAlterer, step: Question) -> None:
+    schema = step["schema"]
+    column = schema.column(find_column(step["column"][0], schema.names, "ALTER COLUMN"))
+    value = default_value(column.name, column.type, step["default"] or "NULL")
+    spec = alterer.alter_column(column.name)
+    if value is None:
+        spec.remove_default()
+    else:
+        spec.default(value)
 
 
 def _set_property(alterer: TableAlterer, step: Question) -> None:
@@ -310,6 +338,7 @@ _STEPS: dict[str, Callable[[TableAlterer, Question], object]] = {
     "RenameColumn": lambda alterer, step: alterer.alter_column(
         step["column"][0], rename_to=step["to"]
     ),
+    "UpdateColumnDefaultValue": _set_default,
     "UpdateColumnType": lambda alterer, step: alterer.alter_column(step["column"][0]).type(
         column_type(_field(step))
     ),

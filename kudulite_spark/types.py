@@ -25,8 +25,9 @@ there is one rule for both values.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -53,12 +54,24 @@ from pyspark.sql.types import (
     VarcharType,
 )
 
-from kudulite import Column, ColumnType, Schema, array, decimal, schema_builder, varchar
-from kudulite.errors import ColumnNotFoundError, SchemaError
+from kudulite import (
+    Column,
+    ColumnType,
+    Predicate,
+    Schema,
+    array,
+    decimal,
+    parse_where,
+    schema_builder,
+    varchar,
+)
+from kudulite.errors import ColumnNotFoundError, OptionError, SchemaError
 from kudulite_spark.options import WriteOptions
 
 # Spark keeps the declared type of a CHAR or VARCHAR column under this key of a field's metadata.
 CHAR_VARCHAR_KEY = "__CHAR_VARCHAR_TYPE_STRING"
+# Spark keeps a column's DEFAULT, as text of SQL, under these.
+CURRENT_DEFAULT, EXISTS_DEFAULT = "CURRENT_DEFAULT", "EXISTS_DEFAULT"
 # The front removes them; see java/DefaultSource.java.
 ROW_COUNT_KEY, COUNTED_AT_KEY = "kudulite.rowCount", "kudulite.countedAt"
 _CHAR_VARCHAR = re.compile(r"(?:var)?char\((\d+)\)")
@@ -190,12 +203,17 @@ def column_comment(field: StructField) -> str:
     return str((field.metadata or {}).get("comment", ""))
 
 
-def table_schema(struct: StructType, primary_key: str | Sequence[str], path: str) -> Schema:
+def table_schema(
+    struct: StructType,
+    primary_key: str | Sequence[str],
+    path: str,
+    defaults: Mapping[str, Any] = MappingProxyType({}),
+) -> Schema:
     """Return the schema of a new table for rows of `struct`: key columns first and NOT NULL.
 
     With the name `auto_incrementing_id` at its end the key is not unique. Nullability and comments
-    of the other columns are kept. SchemaError or ColumnNotFoundError name the table's path and the
-    column."""
+    of the other columns are kept; `defaults` are by name. SchemaError or ColumnNotFoundError name
+    the table's path and the column."""
     names, key = [primary_key] if isinstance(primary_key, str) else list(primary_key), []
     number_name = Schema.get_auto_incrementing_column_name()
     is_unique = number_name not in names
@@ -219,6 +237,8 @@ def table_schema(struct: StructType, primary_key: str | Sequence[str], path: str
             type=column_type(field),
             nullable=field.nullable and field.name not in key,
             comment=column_comment(field),
+            read_default=defaults.get(field.name),
+            write_default=defaults.get(field.name),
         )
         for index, field in enumerate(struct.fields)
         if is_unique or field.name != number_name
@@ -229,6 +249,57 @@ def table_schema(struct: StructType, primary_key: str | Sequence[str], path: str
     for column in sorted(columns, key=lambda c: key.index(c.name) if c.name in key else len(key)):
         builder.copy_column(column)
     return builder.set_non_unique_primary_keys(key).build()
+
+
+def default_value(name: str, column_type: ColumnType, text: str) -> Any:
+    """Return the value of a column's DEFAULT, a literal of SQL; None for NULL.
+
+    Raises SchemaError for other expressions and values of another type."""
+    if text.strip().upper() == "NULL":
+        return None
+    # A literal is read as in a condition on the column.
+    key = Column(id=0, name="key", type=ColumnType("int8"), nullable=False)
+    probe = Schema.build([key, Column(id=1, name="value", type=column_type)], ["key"])
+    try:
+        found = parse_where(f"value = {text}", probe)
+    except (OptionError, SchemaError) as error:
+        raise _no_default(name, column_type, text) from error
+    if len(found) != 1 or not isinstance(found[0], Predicate) or found[0].column != "value":
+        raise _no_default(name, column_type, text)
+    return found[0].value
+
+
+def _no_default(name: str, column_type: ColumnType, text: str) -> SchemaError:
+    return SchemaError(
+        f"column {name!r} is {column_type}: DEFAULT {text} is no literal of this type; a default"
+        " is stored as a value, as in DEFAULT 1, DEFAULT 'text' or DEFAULT DATE '2026-01-31'"
+    )
+
+
+def with_default_notes(struct: StructType, schema: Schema) -> StructType:
+    """Return the Spark schema with the defaults of its columns, as Spark notes them."""
+    fields = []
+    for field in struct.fields:
+        column = schema.column(field.name)
+        notes = dict(field.metadata)
+        if column.write_default is not None:
+            notes[CURRENT_DEFAULT] = _default_text(column.write_default, column.type)
+            # Spark requires it, for files without the column.
+            notes[EXISTS_DEFAULT] = notes[CURRENT_DEFAULT]
+        fields.append(StructField(field.name, field.dataType, field.nullable, notes))
+    return StructType(fields)
+
+
+def _default_text(value: Any, column_type: ColumnType) -> str:
+    """Return a value as a literal of Spark SQL."""
+    if isinstance(value, bytes):
+        return f"X'{value.hex()}'"
+    if isinstance(value, bool | int) and column_type.name not in ("unixtime_micros", "date"):
+        return str(value).lower()
+    escaped = str(value).replace("\\", "\\\\").replace("'", "\\'")
+    if column_type.name in ("string", "varchar"):
+        return f"'{escaped}'"
+    return f"CAST('{escaped}' AS {spark_type(column_type).simpleString()})"
 
 
 def is_exactly_readable(column: ColumnType, wanted: DataType) -> bool:

@@ -66,7 +66,8 @@ public class Catalog implements StagingTableCatalog, SupportsNamespaces {
   }
 
   public Set<TableCatalogCapability> capabilities() {
-    return Set.of(TableCatalogCapability.SUPPORT_TABLE_CONSTRAINT);
+    return Set.of(TableCatalogCapability.SUPPORT_TABLE_CONSTRAINT,
+        TableCatalogCapability.SUPPORT_COLUMN_DEFAULT_VALUE);
   }
 
   // Questions and answers
@@ -303,6 +304,9 @@ public class Catalog implements StagingTableCatalog, SupportsNamespaces {
       TableChange.AddColumn add = (TableChange.AddColumn) change;
       step.putString("type", typeOf(add.dataType(), add.isNullable()));
       step.putString("comment", add.comment() == null ? "" : add.comment());
+      if (add.defaultValue() != null) {
+        step.putString("default", add.defaultValue().getSql());
+      }
       if (add.position() != null) {
         step.putString("position", add.position().toString());
       }
@@ -312,6 +316,8 @@ public class Catalog implements StagingTableCatalog, SupportsNamespaces {
       step.putString("type", typeOf(((TableChange.UpdateColumnType) change).newDataType(), true));
     } else if (change instanceof TableChange.UpdateColumnComment) {
       step.putString("comment", ((TableChange.UpdateColumnComment) change).newComment());
+    } else if (change instanceof TableChange.UpdateColumnDefaultValue) {
+      step.putString("default", ((TableChange.UpdateColumnDefaultValue) change).newDefaultValue());
     } else if (change instanceof TableChange.SetProperty) {
       step.putString("property", ((TableChange.SetProperty) change).property());
       step.putString("value", ((TableChange.SetProperty) change).value());

@@ -122,3 +122,55 @@ def test_a_dataframe_is_written_to_a_table_by_its_name(spark, warehouse):
     ):
         with pytest.raises(AnalysisException, match="UNSUPPORTED_FEATURE"):
             refused()
+
+
+LITERALS = {
+    "BIGINT": "-5",
+    "DOUBLE": "0.1D",
+    "DECIMAL(12,2)": "12.50",
+    "BOOLEAN": "true",
+    "STRING": r"'it\'s a \\ b'",
+    "VARCHAR(5)": "'abc'",
+    "DATE": "DATE '2026-01-31'",
+    "TIMESTAMP": "TIMESTAMP '2026-01-31 10:00:00.25 UTC'",
+    "TIMESTAMP_NTZ": "TIMESTAMP_NTZ '2026-01-31 10:00:00'",
+    "BINARY": "X'00FF'",
+}
+
+
+def test_a_column_that_an_insert_leaves_out_has_its_default(spark, warehouse, tmp_path):
+    """Of every type, in SQL and in Python, and for the rows from before in a new column."""
+    t = f"{warehouse}.t"
+    columns = ", ".join(f"c{n} {kind} DEFAULT {v}" for n, (kind, v) in enumerate(LITERALS.items()))
+    spark.sql(f"CREATE TABLE {t} (id BIGINT, {columns}, PRIMARY KEY (id))")
+    spark.sql(f"INSERT INTO {t} (id) VALUES (1)")
+    table = client_of(tmp_path).table("t")
+    table.insert([{"id": 2}])
+    wanted = rows(spark, f"SELECT {', '.join(LITERALS.values())}")[0]
+    assert [row[1:] for row in rows(spark, f"SELECT * FROM {t}")] == [wanted, wanted]
+    spark.sql(f"INSERT INTO {t} (id, c0) VALUES (3, NULL), (4, DEFAULT)")
+    assert rows(spark, f"SELECT id, c0 FROM {t} WHERE id > 2 ORDER BY id") == [(3, None), (4, -5)]
+    spark.sql(f"ALTER TABLE {t} ADD COLUMN n INT DEFAULT 7")
+    assert rows(spark, f"SELECT DISTINCT n FROM {t}") == [(7,)]
+    spark.sql(f"ALTER TABLE {t} ALTER COLUMN n SET DEFAULT 8")
+    spark.sql(f"ALTER TABLE {t} ALTER COLUMN c0 DROP DEFAULT")
+    spark.sql(f"INSERT INTO {t} (id) VALUES (5)")
+    spark.sql(f"UPDATE {t} SET c1 = 2D, n = DEFAULT WHERE id = 4")
+    found = rows(spark, f"SELECT id, c0, n FROM {t} WHERE id IN (1, 4, 5) ORDER BY id")
+    assert found == [(1, -5, 7), (4, -5, 8), (5, None, 8)]
+
+
+def test_a_default_that_is_no_literal_is_refused(spark, warehouse, tmp_path):
+    """Nothing is made or changed."""
+    made(spark, f"{warehouse}.t")
+    for text in (
+        "CREATE TABLE {c}.x (id BIGINT, d DATE DEFAULT current_date(), PRIMARY KEY (id))",
+        "CREATE TABLE {c}.x (id BIGINT, n INT DEFAULT 1 + 1, PRIMARY KEY (id))",
+        "ALTER TABLE {c}.t ADD COLUMN d TIMESTAMP DEFAULT now()",
+        "ALTER TABLE {c}.t ALTER COLUMN v SET DEFAULT 1D + 1D",
+    ):
+        with pytest.raises(AnalysisException, match=r"DEFAULT .* is no literal of this type"):
+            spark.sql(text.format(c=warehouse))
+    table = client_of(tmp_path).table("t")
+    assert (table.version, table.schema.names) == (2, ["id", "host", "v"])
+    assert client_of(tmp_path).list_tables() == ["t"]
