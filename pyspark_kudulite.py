@@ -8,10 +8,14 @@ modules whose names begin with `pyspark`; without a daemon, the front plans as s
 """
 
 import importlib
+import os
 from collections.abc import MutableMapping
 from typing import IO, Any
 
 from pyspark.sql.datasource import DataSource
+
+# With it, PySpark reports the error of a worker without its trace.
+_HIDE_TRACE = "SPARK_HIDE_TRACEBACK"
 
 
 class DefaultSource(DataSource):
@@ -38,5 +42,12 @@ def main(infile: IO[bytes], outfile: IO[bytes]) -> None:
 def _run_step(infile: IO[bytes], outfile: IO[bytes]) -> None:
     from pyspark.worker_util import utf8_deserializer
 
+    os.environ.pop(_HIDE_TRACE, None)
     module = importlib.import_module(utf8_deserializer.loads(infile))
-    module._main(infile, outfile)
+    try:
+        module._main(infile, outfile)
+    except Exception as error:
+        # The message of our own errors says what to do, and Spark shows the user all that it gets.
+        if type(error).__module__ == "kudulite.errors":
+            os.environ[_HIDE_TRACE] = "true"
+        raise

@@ -21,10 +21,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import kudulite
-from kudulite import Partitioning, Schema, Table, TableAlterer, open_table
+from kudulite import Partitioning, Schema, Table, TableAlterer, open_table, parse_timestamp
 from kudulite.errors import (
     KuduliteError,
     NotSupportedError,
@@ -32,6 +32,7 @@ from kudulite.errors import (
     SchemaError,
     TableExistsError,
     TableNotFoundError,
+    TimestampError,
     UsageError,
 )
 from kudulite_spark.options import WriteOptions, absolute_path, catalog_of
@@ -59,6 +60,9 @@ _SPARK_PROPERTIES = (_COMMENT, _OWNER, "provider", "external", "is_managed_locat
 
 Question = dict[str, Any]
 Answer = dict[str, Any]
+# Of a procedure: the arguments that are not NULL, and the one row that it returns.
+Arguments = dict[str, str]
+Result = dict[str, int | str]
 
 
 class _Refused(Exception):
@@ -92,7 +96,24 @@ def with_table_note(struct: StructType, table: Table, snapshot: int) -> StructTy
         "properties": properties,
         "propertyNames": list(properties),
     }
-    first, *rest = with_default_notes(struct, table.schema).fields
+    return _with_note(with_default_notes(struct, table.schema), note)
+
+
+def with_metadata_note(struct: StructType) -> StructType:
+    """Return the schema of a metadata table with a note on it, as of a table, at its first column.
+
+    Its first column takes the place of a key; writes are refused when they are planned."""
+    note = {
+        "primaryKey": struct.names[:1],
+        "snapshot": "0",
+        "properties": {"provider": "kudulite"},
+        "propertyNames": ["provider"],
+    }
+    return _with_note(struct, note)
+
+
+def _with_note(struct: StructType, note: Answer) -> StructType:
+    first, *rest = struct.fields
     noted = {**first.metadata, TABLE_NOTE: note}
     return StructType([StructField(first.name, first.dataType, first.nullable, noted), *rest])
 
@@ -117,11 +138,20 @@ def _properties(table: Table) -> dict[str, str]:
         "hashPartitions": "; ".join(
             f"{', '.join(part.columns)}:{part.bucket_count}" for part in partition.hash_dimensions
         ),
-        "ranges": ", ".join(partition.describe_range(n) for n in range(len(partition.ranges)))
-        if partition.range_columns
-        else "",
+        "rangePartitions": _range_option(partition) if partition.range_columns else "",
+        # So SHOW CREATE TABLE leaves out LOCATION, which CREATE TABLE refuses.
+        "is_managed_location": "true",
     }
     return {name: value for name, value in found.items() if value}
+
+
+def _range_option(partition: Any) -> str:
+    """Return the ranges as the option rangePartitions has them."""
+    bounds = []
+    for bound in partition.ranges:
+        own = [[list(d.columns), d.bucket_count] for d in bound.hash_dimensions or ()]
+        bounds.append([bound.lower, bound.upper, *([own] if own else [])])
+    return json.dumps({"columns": partition.range_columns, "bounds": bounds}, default=str)
 
 
 # -- Answers about tables
@@ -268,11 +298,20 @@ def _truncate(path: str, question: Question) -> Answer:
 
 
 def _moment(path: str, question: Question) -> Answer:
-    """Return the moment of a tag, or what names a moment itself."""
+    """Return the HybridTime of a tag or a text, or the number that names a moment itself."""
     table = open_table(path)
     version = question["version"]
     found = table.tags.get(version)
-    return {"moment": version if found is None else str(int(found))}
+    if found is None and version.isdigit():
+        return {"moment": version}
+    try:
+        return {"moment": str(parse_timestamp(version) if found is None else int(found))}
+    except TimestampError as error:
+        tags = ", ".join(table.tags) or "none"
+        raise TimestampError(
+            f"table {path!r}, VERSION AS OF {version!r}: it has no tag of this name, its tags:"
+            f" {tags}; and {error}"
+        ) from error
 
 
 def _alter(path: str, question: Question) -> Answer:
@@ -360,6 +399,122 @@ def _existing(path: str) -> tuple[kudulite.Client, str]:
     return client, name
 
 
+# -- Procedures
+
+
+def _maintain(place: str, given: Arguments) -> Result:
+    done = open_table(place).maintain()
+    return {
+        "flushed_tablet_count": done.flushed_tablet_count,
+        "operation_count": len(done.operations),
+        "busy_tablet_count": len(done.busy_tablet_ids),
+    }
+
+
+def _compact(place: str, given: Arguments) -> Result:
+    return {"operation_count": len(open_table(place).compact().operations)}
+
+
+def _backup(place: str, given: Arguments) -> Result:
+    full = {"true": True, "false": False}.get(given.get("full", ""))
+    made = kudulite.backup(place, given["target"], full=full)
+    return {"backup_id": made.id, "byte_count": made.byte_count}
+
+
+def _restore(place: str, given: Arguments) -> Result:
+    is_overwrite = given.get("overwrite") == "true"
+    table = kudulite.restore(given["target"], place, at=given.get("at"), overwrite=is_overwrite)
+    return {"path": str(table.path), "live_row_count": table.live_row_count}
+
+
+def _tag(place: str, given: Arguments) -> Result:
+    table = open_table(place)
+    return {"hybrid_time": int(table.tag(given["name"], given.get("at")))}
+
+
+def _delete_tag(place: str, given: Arguments) -> Result:
+    table = open_table(place)
+    table.delete_tag(given["name"])
+    return {"tag_count": len(table.tags)}
+
+
+def _add_range(place: str, given: Arguments) -> Result:
+    return _altered_ranges(place, TableAlterer.add_range_partition, given)
+
+
+def _drop_range(place: str, given: Arguments) -> Result:
+    return _altered_ranges(place, TableAlterer.drop_range_partition, given)
+
+
+def _altered_ranges(place: str, alter: Callable[..., TableAlterer], given: Arguments) -> Result:
+    client, name = _existing(place)
+    table = client.table(name)
+    bounds = [_bound(table, given.get(which)) for which in ("lower", "upper")]
+    altered = alter(client.new_table_alterer(table), *bounds).alter()
+    return {"range_count": len(altered.partition_schema.ranges)}
+
+
+def _bound(table: Table, text: str | None) -> Any:
+    """Return a bound of a range from its text; one of several columns is a JSON list."""
+    if text is None:
+        return None
+    types = [table.schema.column(name).type for name in table.partition_schema.range_columns]
+    try:
+        values = json.loads(text) if text.startswith("[") else [text]
+        pairs = zip(values, types, strict=False)
+        return tuple(int(v) if kind.name.startswith("int") else v for v, kind in pairs)
+    except ValueError as error:
+        raise SchemaError(
+            f"table {table.name!r}: {text!r} is no bound of a range: expected a value of"
+            f" {', '.join(map(str, types))}, or a JSON list of several ({error})"
+        ) from error
+
+
+# Each has its parameters beside the table, those with ? may be left out, and what it does.
+_PROCEDURES: dict[str, tuple[str, Callable[[str, Arguments], Result]]] = {
+    "add_range_partition": ("lower? upper?", _add_range),
+    "backup": ("target full?", _backup),
+    "compact": ("", _compact),
+    "delete_tag": ("name", _delete_tag),
+    "drop_range_partition": ("lower? upper?", _drop_range),
+    "maintain": ("", _maintain),
+    "restore": ("target at? overwrite?", _restore),
+    "tag": ("name at?", _tag),
+}
+
+
+def _procedures(path: str, question: Question) -> Answer:
+    return {"names": list(_PROCEDURES)}
+
+
+def _procedure(path: str, question: Question) -> Answer:
+    """Return the parameters of a procedure, all of them texts."""
+    name = question["name"]
+    if name not in _PROCEDURES:
+        raise NotSupportedError(
+            f"there is no procedure {name!r}; there are: {', '.join(_PROCEDURES)}"
+        )
+    return {"names": ["table", *_PROCEDURES[name][0].split()]}
+
+
+def _call_procedure(path: str, question: Question) -> Answer:
+    given = question["arguments"]
+    if "table" not in given:
+        raise UsageError(f"procedure {question['name']!r}: table is NULL, expected a name")
+    place = given["table"]
+    if not place.startswith("/"):
+        names = [part.strip("`") for part in place.split(".")]
+        if names[0] == question["catalog"] and len(names) > 1:
+            del names[0]
+        place = os.path.join(path, *names)
+    result = _PROCEDURES[question["name"]][1](place, given)
+    fields = [
+        StructField(name, LongType() if isinstance(value, int) else StringType())
+        for name, value in result.items()
+    ]
+    return {"schema": StructType(fields).json(), "values": [str(v) for v in result.values()]}
+
+
 # -- Answers about namespaces
 
 
@@ -417,12 +572,15 @@ def _inner(path: str, client: kudulite.Client) -> list[str]:
 
 _ANSWERS: dict[str, Callable[[str, Question], Answer]] = {
     "alter": _alter,
+    "callProcedure": _call_procedure,
     "create": _create,
     "createNamespace": _create_namespace,
     "drop": _drop,
     "dropNamespace": _drop_namespace,
     "moment": _moment,
     "namespaces": _namespaces,
+    "procedure": _procedure,
+    "procedures": _procedures,
     "publish": _publish,
     "rename": _rename,
     "stage": _stage,

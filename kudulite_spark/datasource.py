@@ -24,24 +24,39 @@ reader. The front (`session`) makes a plan for every scan and asks for filters i
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import MutableMapping
 from dataclasses import replace
 from types import FrameType
 
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.types import StructType
 
 from kudulite import Condition, ReadRequest, Schema, Table, open_table, parse_where
 from kudulite.errors import (
     KuduliteError,
+    NotSupportedError,
     OptionError,
     SchemaError,
     TableNotFoundError,
     TimestampError,
     UsageError,
 )
-from kudulite_spark.catalog import answered, load_failed, with_table_note
+from kudulite_spark.catalog import (
+    answered,
+    load_failed,
+    with_metadata_note,
+    with_table_note,
+)
+from kudulite_spark.metadata_tables import (
+    CHANGES,
+    ChangelogReader,
+    MetadataReader,
+    images_schema,
+    metadata_name,
+    metadata_schema,
+)
 from kudulite_spark.options import (
     CATALOG,
     CHECKPOINT,
@@ -111,12 +126,50 @@ class KuduliteDataSource(DataSource):
 
     def _noted_schema(self) -> StructType:
         try:
+            if (name := self._metadata_name()) is not None:
+                return self._metadata_schema(name)
             struct = self._schema()
         except KuduliteError as error:
             return load_failed(error)
         table, _ = self._table_and_options()
         assert self._moments is not None
         return with_table_note(struct, table, self._moments[0])
+
+    def _metadata_name(self) -> str | None:
+        """Return the name of the metadata table that a load() of the catalog is of, if it is."""
+        if self.options.get(FRONT) != CATALOG_LOAD:
+            return None
+        return metadata_name(absolute_path(self.options["path"]))
+
+    def _metadata_schema(self, name: str) -> StructType:
+        """Return the columns of a metadata table, and fix the window of changes that is given."""
+        table, read = self._table_of_metadata()
+        if read.snapshot_timestamp is not None or (read.is_of_changes and name != CHANGES):
+            raise OptionError(
+                f"metadata table {name!r} of {str(table.path)!r} shows the newest version; a moment"
+                " in the past is for rows"
+            )
+        if read.is_of_changes:
+            self._moments = chosen_moments(table, read)
+        return with_metadata_note(metadata_schema(name, table.schema))
+
+    def _metadata_reader(self, name: str, schema: StructType) -> DataSourceReader:
+        table, read = self._table_of_metadata()
+        if name != CHANGES:
+            return MetadataReader(str(table.path), name, schema)
+        if self._moments is None:
+            raise OptionError(
+                f"the changes of {str(table.path)!r} need a start: SELECT … FROM"
+                f" {table.name}.changes WITH (startTimestamp = 'a moment or HybridTime')"
+            )
+        images, names = images_schema(schema, table.schema)
+        plan = scan_plan(images, table, replace(read, columns=names), is_of_changes=True)
+        return ChangelogReader(plan.at(*self._moments), schema)
+
+    def _table_of_metadata(self) -> tuple[Table, ReadOptions]:
+        read = ReadOptions.parse(self.options)
+        table = open_table(os.path.dirname(absolute_path(read.path)))
+        return table, replace(read, change_images="both")
 
     def _schema(self) -> StructType:
         table, read = self._table_and_options()
@@ -144,8 +197,10 @@ class KuduliteDataSource(DataSource):
             counted_at = str(self._moments[0])
         return table.live_row_count, counted_at
 
-    def reader(self, schema: StructType) -> TabletReader:
+    def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of the columns in `schema`, at the snapshot fixed by load()."""
+        if (name := self._metadata_name()) is not None:
+            return self._metadata_reader(name, schema)
         table, read = self._table_and_options()
         refuse_stream_options(read)
         plan = scan_plan(schema, table, read, read.is_of_changes)
@@ -161,6 +216,9 @@ class KuduliteDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> TableWriter:
         """Check the write, make the table if the options ask for it, and return the writer."""
+        path = absolute_path(self.options.get("path", ""))
+        if metadata_name(path) is not None:
+            raise NotSupportedError(f"{path!r} is a metadata table, which cannot be written to")
         planned = plan_write(WriteOptions.parse(self.options), schema, overwrite)
         end_work()
         return TableWriter(planned)

@@ -1,28 +1,12 @@
 package kudulite;
 
-import java.util.ArrayList;
-import java.util.Arrays;
-import java.util.HashMap;
-import java.util.List;
-import java.util.Map;
-import java.util.Set;
+import java.util.*;
 import org.apache.spark.sql.AnalysisException;
-import org.apache.spark.sql.catalyst.analysis.NamespaceAlreadyExistsException;
-import org.apache.spark.sql.catalyst.analysis.NoSuchNamespaceException;
-import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
-import org.apache.spark.sql.catalyst.analysis.NonEmptyNamespaceException;
-import org.apache.spark.sql.catalyst.analysis.TableAlreadyExistsException;
-import org.apache.spark.sql.connector.catalog.Identifier;
-import org.apache.spark.sql.connector.catalog.NamespaceChange;
-import org.apache.spark.sql.connector.catalog.StagedTable;
-import org.apache.spark.sql.connector.catalog.StagingTableCatalog;
-import org.apache.spark.sql.connector.catalog.SupportsNamespaces;
-import org.apache.spark.sql.connector.catalog.Table;
-import org.apache.spark.sql.connector.catalog.TableCatalogCapability;
-import org.apache.spark.sql.connector.catalog.TableChange;
-import org.apache.spark.sql.connector.catalog.TableInfo;
+import org.apache.spark.sql.catalyst.analysis.*;
+import org.apache.spark.sql.connector.catalog.*;
 import org.apache.spark.sql.connector.catalog.constraints.Constraint;
 import org.apache.spark.sql.connector.catalog.constraints.PrimaryKey;
+import org.apache.spark.sql.connector.catalog.procedures.UnboundProcedure;
 import org.apache.spark.sql.connector.expressions.NamedReference;
 import org.apache.spark.sql.connector.expressions.Transform;
 import org.apache.spark.sql.connector.metric.CustomTaskMetric;
@@ -44,7 +28,7 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
  * the answer, because Spark wraps an exception of Python in one of its own, whereas IF EXISTS and
  * the like rest on the classes of Spark. To load a table is a load(), which fixes the snapshot.
  */
-public class Catalog implements StagingTableCatalog, SupportsNamespaces {
+public class Catalog implements StagingTableCatalog, SupportsNamespaces, ProcedureCatalog {
   static final String ERROR_CLASS = "PYTHON_DATA_SOURCE_ERROR";
   static final String QUESTION = "kudulitecatalog";
 
@@ -144,9 +128,11 @@ public class Catalog implements StagingTableCatalog, SupportsNamespaces {
   }
 
   private String path(String[] namespace) {
-    StringBuilder path = new StringBuilder(warehouse);
-    for (String part : namespace) {
-      path.append('/').append(part(part));
+    // kudulite.`/data/t`.versions: the table at a path takes the place of a namespace.
+    boolean isPath = namespace.length > 0 && namespace[0].startsWith("/");
+    StringBuilder path = new StringBuilder(isPath ? namespace[0] : warehouse);
+    for (int i = isPath ? 1 : 0; i < namespace.length; i++) {
+      path.append('/').append(part(namespace[i]));
     }
     return path.toString();
   }
@@ -170,38 +156,46 @@ public class Catalog implements StagingTableCatalog, SupportsNamespaces {
   // Tables
 
   public Identifier[] listTables(String[] namespace) {
-    List<Identifier> found = new ArrayList<>();
-    for (String table : names(ask(namespace, question("tables")))) {
-      found.add(Identifier.of(namespace, table));
-    }
-    return found.toArray(new Identifier[0]);
+    return identifiers(namespace, ask(namespace, question("tables")));
+  }
+
+  private static Identifier[] identifiers(String[] namespace, Metadata answer) {
+    return Arrays.stream(names(answer))
+        .map(name -> Identifier.of(namespace, name)).toArray(Identifier[]::new);
   }
 
   public Table loadTable(Identifier ident) {
-    return load(ident, null);
+    return load(ident, path(ident), Map.of());
   }
 
   /** TIMESTAMP AS OF. */
   public Table loadTable(Identifier ident, long microseconds) {
-    return load(ident, Long.toString(microseconds));
+    return load(ident, path(ident), Map.of("snapshotTimestamp", Long.toString(microseconds)));
   }
 
   /** VERSION AS OF a tag or a HybridTime. */
   public Table loadTable(Identifier ident, String version) {
-    Metadata answer = ask(ident, question("moment").putString("version", version));
-    return load(ident, answer.getString("moment"));
+    return load(ident, path(ident), Map.of("snapshotTimestamp", moment(ident, version)));
   }
 
-  private CatalogTable load(Identifier ident, String snapshot) {
-    Map<String, String> options = new HashMap<>();
-    options.put("path", path(ident));
-    if (snapshot != null) {
-      options.put("snapshotTimestamp", snapshot);
-    }
+  String moment(Identifier ident, String version) {
+    return ask(ident, question("moment").putString("version", version)).getString("moment");
+  }
+
+  private CatalogTable load(Identifier ident, String path, Map<String, String> more) {
+    Map<String, String> options = new HashMap<>(more);
+    options.put("path", path);
     DefaultSource.Load load = load(options);
     load.schema();
     checked(load.table(), null, ident);
     return new CatalogTable(load, name + "." + ident);
+  }
+
+  /** CHANGES FROM … TO …: the metadata table of the changes. Spark 4.1 has no such clause. */
+  public Changelog loadChangelog(
+      Identifier ident, ChangelogContext context, CaseInsensitiveStringMap options) {
+    Map<String, String> range = Changes.range(context, version -> moment(ident, version));
+    return new Changes(load(ident, path(ident) + "/changes", range));
   }
 
   private static DefaultSource.Load load(Map<String, String> options) {
@@ -339,6 +333,23 @@ public class Catalog implements StagingTableCatalog, SupportsNamespaces {
   public void renameTable(Identifier ident, Identifier to) {
     Metadata answer = ask(path(ident), question("rename").putString("to", path(to)));
     checked(answer, null, isError(answer, "TableExistsError") ? to : ident);
+  }
+
+  // Procedures
+
+  public UnboundProcedure loadProcedure(Identifier ident) {
+    MetadataBuilder question = question("procedure").putString("name", ident.name());
+    return new Procedure(
+        this, ident.name(), names(checked(ask(warehouse, question), null, null)));
+  }
+
+  public Identifier[] listProcedures(String[] namespace) {
+    return identifiers(namespace, ask(warehouse, question("procedures")));
+  }
+
+  Metadata call(String procedure, Metadata arguments) {
+    return checked(ask(warehouse, question("callProcedure").putString("name", procedure)
+        .putString("catalog", name).putMetadata("arguments", arguments)), null, null);
   }
 
   // Namespaces

@@ -1,9 +1,7 @@
 package kudulite;
 
-import java.util.HashMap;
-import java.util.Map;
-import org.apache.spark.sql.connector.catalog.SupportsRowLevelOperations;
-import org.apache.spark.sql.connector.catalog.TruncatableTable;
+import java.util.*;
+import org.apache.spark.sql.connector.catalog.*;
 import org.apache.spark.sql.connector.expressions.Expressions;
 import org.apache.spark.sql.connector.expressions.NamedReference;
 import org.apache.spark.sql.connector.read.ScanBuilder;
@@ -56,6 +54,12 @@ class CatalogTable extends DefaultSource.FrontTable
       found.put(property, given.getString(property));
     }
     return found;
+  }
+
+  public Set<TableCapability> capabilities() {
+    Set<TableCapability> all = new HashSet<>(super.capabilities());
+    all.add(TableCapability.AUTOMATIC_SCHEMA_EVOLUTION);
+    return all;
   }
 
   private String[] key() {

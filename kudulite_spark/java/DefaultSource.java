@@ -417,24 +417,31 @@ public class DefaultSource implements TableProvider {
     }
 
     public Scan build() {
-      return isCount ? new CountScan(load.counted()) : new FrontScan(load, schema, options, filters);
+      return isCount ? count(load.counted()) : new FrontScan(load, schema, options, filters);
+    }
+
+    static Scan count(long rows) {
+      return new RowScan(new StructType().add("count(*)", DataTypes.LongType, false),
+          new Object[] {Long.valueOf(rows)});
     }
   }
 
-  /** The number of all rows. */
-  static class CountScan implements LocalScan {
-    private final long rows;
+  /** One row that is known when a query is planned. */
+  static class RowScan implements LocalScan {
+    private final StructType schema;
+    private final Object[] row;
 
-    CountScan(long rows) {
-      this.rows = rows;
+    RowScan(StructType schema, Object[] row) {
+      this.schema = schema;
+      this.row = row;
     }
 
     public StructType readSchema() {
-      return new StructType().add("count(*)", DataTypes.LongType, false);
+      return schema;
     }
 
     public InternalRow[] rows() {
-      return new InternalRow[] {new GenericInternalRow(new Object[] {Long.valueOf(rows)})};
+      return new InternalRow[] {new GenericInternalRow(row)};
     }
   }
 
@@ -603,9 +610,13 @@ public class DefaultSource implements TableProvider {
     StructType schema = new StructType();
     new PythonScanBuilder(new ScanSource(load), NAME, schema, load.options).build();
     new FrontTable(load, schema).capabilities();
-    new CountScan(0).rows();
+    ((LocalScan) FrontScanBuilder.count(0)).rows();
     Planner.class.getDeclaredMethods();
     Step.class.getDeclaredMethods();
+    new Catalog().capabilities();
+    CatalogTable.class.getDeclaredMethods();
+    ChangeWriter.class.getDeclaredMethods();
+    Procedure.class.getDeclaredMethods();
     return NAME;
   }
 }

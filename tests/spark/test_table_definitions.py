@@ -174,3 +174,42 @@ def test_a_default_that_is_no_literal_is_refused(spark, warehouse, tmp_path):
     table = client_of(tmp_path).table("t")
     assert (table.version, table.schema.names) == (2, ["id", "host", "v"])
     assert client_of(tmp_path).list_tables() == ["t"]
+
+
+def test_a_table_is_made_again_of_what_spark_shows(spark, warehouse, tmp_path):
+    """SHOW CREATE TABLE has columns, defaults, comments, key and partitions."""
+    bounds = '["2026-01-01", "2026-02-01", [["id", 3]]], [null, "2026-01-01"]'
+    bounds = f'{{"columns": ["day"], "bounds": [{bounds}]}}'
+    spark.sql(
+        f"CREATE TABLE {warehouse}.t (id BIGINT, day DATE, v DOUBLE DEFAULT 1.5D COMMENT 'it''s',"
+        " s STRING NOT NULL DEFAULT 'x', n VARCHAR(5), PRIMARY KEY (id, day))"
+        " PARTITIONED BY (bucket(2, id)) COMMENT 'a table'"
+        f" TBLPROPERTIES ('rangePartitions'='{bounds}')"
+    )
+    ((text,),) = rows(spark, f"SHOW CREATE TABLE {warehouse}.t")
+    spark.sql(text.replace(f"{warehouse}.t ", f"{warehouse}.u "))
+    one, other = (client_of(tmp_path).table(name) for name in "tu")
+    assert (one.schema, one.comment) == (other.schema, other.comment)
+    assert one.partition_schema == other.partition_schema
+    extended = {row[0]: row[1] for row in rows(spark, f"DESCRIBE EXTENDED {warehouse}.u")}
+    assert (extended["Comment"], extended["Provider"]) == ("a table", "kudulite")
+    assert extended["Statistics"] == "0 bytes, 0 rows"
+    assert "hashPartitions=id:2,primaryKey=id, day,rangePartitions=" in extended["Table Properties"]
+
+
+def test_columns_are_added_by_an_insert_and_a_merge(spark, warehouse):
+    """WITH SCHEMA EVOLUTION adds them, and widens types."""
+    if spark.version < "4.2":
+        pytest.skip("Spark 4.1 has no INSERT WITH SCHEMA EVOLUTION")
+    t = f"{warehouse}.t"
+    spark.sql(f"CREATE TABLE {t} (id BIGINT, n INT, PRIMARY KEY (id))")
+    spark.sql(f"INSERT INTO {t} VALUES (1, 1)")
+    spark.sql(f"INSERT WITH SCHEMA EVOLUTION INTO {t} SELECT 2L AS id, 2 AS n, 'x' AS w")
+    spark.sql(
+        f"MERGE WITH SCHEMA EVOLUTION INTO {t} t USING (SELECT 1L AS id, 9 AS m) s ON t.id = s.id"
+        " WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+    )
+    assert rows(spark, f"SELECT id, n, w, m FROM {t} ORDER BY id") == [
+        (1, 1, None, 9),
+        (2, 2, "x", None),
+    ]

@@ -1,0 +1,265 @@
+"""Tables about a table in Spark SQL: `kudulite.db.t.versions` and the like, and its changes.
+
+    versions   the newest versions, as `Table.versions`        tags      `Table.tags`
+    tablets    each tablet, its place and its figures          rowsets   each with its figures
+    changes    the changes of a window; see `ChangelogReader`
+
+A name of these after the name of a table is such a table, unless there is a directory of that name.
+They are computed when they are read, and show the newest version. Only the catalog of Spark SQL has
+them (`java/Catalog.java`), because they have names and no options of their own.
+
+**Changes** have Spark's columns for its clause CHANGES, which some versions lack:
+
+    the table's columns
+    _change_type        STRING      insert, delete, update_preimage or update_postimage
+    _commit_version     BIGINT      a HybridTime
+    _commit_timestamp   TIMESTAMP   the same, to the microsecond
+
+An update is two rows, as it was and as it is. The window is that of a read of changes: the options
+startTimestamp, exclusive, and endTimestamp, inclusive.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import (
+    BooleanType,
+    DataType,
+    DoubleType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from kudulite import Schema, Table, open_table
+from kudulite.errors import TableNotFoundError
+from kudulite_spark.reader import ScanPlan, TabletReader, fitted_batches
+from kudulite_spark.types import (
+    BEFORE,
+    CHANGE_TYPE,
+    COMMIT_TIMESTAMP,
+    arrow_schema,
+    spark_schema,
+)
+
+CHANGES = "changes"
+COMMIT_VERSION = "_commit_version"
+# The lower bits of a HybridTime count events within a microsecond.
+_LOGICAL_BITS = 12
+
+_KINDS: dict[str, DataType] = {
+    "BIGINT": LongType(),
+    "BOOLEAN": BooleanType(),
+    "DOUBLE": DoubleType(),
+    "STRING": StringType(),
+    "TIMESTAMP": TimestampType(),
+}
+
+Rows = list[dict[str, Any]]
+
+
+def _versions(table: Table) -> Rows:
+    return [
+        {
+            **{name: getattr(found, name) for name in _VERSION_FIELDS},
+            "hybrid_time": int(found.timestamp),
+            "timestamp": found.timestamp.to_datetime(),
+        }
+        for found in table.versions()
+    ]
+
+
+_VERSION_FIELDS = (
+    "version",
+    "operation",
+    "inserted",
+    "updated",
+    "deleted",
+    "ignored",
+    "writer",
+    "message",
+)
+
+
+def _tags(table: Table) -> Rows:
+    return [
+        {"name": name, "hybrid_time": int(at), "timestamp": at.to_datetime()}
+        for name, at in table.tags.items()
+    ]
+
+
+def _tablets(table: Table) -> Rows:
+    partition = table.partition_schema
+    places = dict(zip(table.tablet_ids, partition.tablets(), strict=True))
+    return [
+        {
+            "tablet_id": tablet.tablet_id,
+            "partition": partition.describe(places[tablet.tablet_id]),
+            "live_row_count": sum(bar.live_row_count for bar in tablet.rowsets),
+            "unflushed_row_count": tablet.memory_row_count,
+            "rowset_count": sum(not bar.is_ended for bar in tablet.rowsets),
+            "rowset_height": tablet.height,
+            "bytes_on_disk": sum(bar.byte_count for bar in tablet.rowsets),
+        }
+        for tablet in table.plot_layout().tablets
+    ]
+
+
+def _rowsets(table: Table) -> Rows:
+    return [
+        {
+            "tablet_id": tablet.tablet_id,
+            "rowset_id": bar.id,
+            "key_min": bar.key_min,
+            "key_max": bar.key_max,
+            "row_count": bar.row_count,
+            "live_row_count": bar.live_row_count,
+            "bytes_on_disk": bar.byte_count,
+            "redo_file_count": bar.redo_file_count,
+            "undo_file_count": bar.undo_file_count,
+            "is_only_for_the_past": bar.is_ended,
+        }
+        for tablet in table.plot_layout().tablets
+        for bar in tablet.rowsets
+    ]
+
+
+_TABLES: dict[str, tuple[str, Callable[[Table], Rows]]] = {
+    "versions": (
+        "version BIGINT NOT NULL, timestamp TIMESTAMP NOT NULL, operation STRING, inserted BIGINT,"
+        " updated BIGINT, deleted BIGINT, ignored BIGINT, writer STRING, message STRING,"
+        " hybrid_time BIGINT NOT NULL",
+        _versions,
+    ),
+    "tags": (
+        "name STRING NOT NULL, timestamp TIMESTAMP NOT NULL, hybrid_time BIGINT NOT NULL",
+        _tags,
+    ),
+    "tablets": (
+        "tablet_id STRING NOT NULL, partition STRING, live_row_count BIGINT,"
+        " unflushed_row_count BIGINT, rowset_count BIGINT, rowset_height DOUBLE,"
+        " bytes_on_disk BIGINT",
+        _tablets,
+    ),
+    "rowsets": (
+        "tablet_id STRING NOT NULL, rowset_id STRING NOT NULL, key_min STRING, key_max STRING,"
+        " row_count BIGINT, live_row_count BIGINT, bytes_on_disk BIGINT, redo_file_count BIGINT,"
+        " undo_file_count BIGINT, is_only_for_the_past BOOLEAN",
+        _rowsets,
+    ),
+}
+
+
+def metadata_name(path: str) -> str | None:
+    """Return the name of the metadata table that a path ends with; None for any other path."""
+    parent, name = os.path.split(path)
+    if name not in (*_TABLES, CHANGES) or os.path.isdir(path):
+        return None
+    try:
+        open_table(parent)
+    except TableNotFoundError:
+        return None
+    return name
+
+
+def metadata_schema(name: str, schema: Schema) -> StructType:
+    """Return the columns of a metadata table, of a table of this schema."""
+    if name == CHANGES:
+        return changelog_schema(schema)
+    # PySpark's own parser of this text needs a running session.
+    fields = []
+    for part in _TABLES[name][0].split(", "):
+        column, kind, *not_null = part.split(" ", 2)
+        fields.append(StructField(column, _KINDS[kind], not not_null))
+    return StructType(fields)
+
+
+class MetadataReader(DataSourceReader):
+    """Reads a metadata table, in one task."""
+
+    def __init__(self, path: str, name: str, asked: StructType) -> None:
+        self._path = path
+        self._name = name
+        self._asked = arrow_schema(asked)
+
+    def partitions(self) -> list[InputPartition]:
+        """Return the one partition."""
+        return [InputPartition(None)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows."""
+        table = open_table(self._path)
+        schema = arrow_schema(metadata_schema(self._name, table.schema))
+        rows = _TABLES[self._name][1](table)
+        batch = pa.RecordBatch.from_pylist(rows, schema=schema)
+        yield from fitted_batches(iter([batch]), self._asked)
+
+
+def changelog_schema(schema: Schema) -> StructType:
+    """Return the columns of changes as Spark's clause CHANGES has them."""
+    return StructType(
+        [
+            *spark_schema(schema),
+            StructField(CHANGE_TYPE, StringType(), False),
+            StructField(COMMIT_VERSION, LongType(), False),
+            StructField(COMMIT_TIMESTAMP, TimestampType(), False),
+        ]
+    )
+
+
+def images_schema(asked: StructType, schema: Schema) -> tuple[StructType, tuple[str, ...]]:
+    """Return the columns of a read of changes that these columns of a changelog are made of.
+
+    Also those of them that are columns of the table, at least one, so that each row has an image.
+    """
+    added = (CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP)
+    own = [field for field in asked if field.name not in added]
+    own = own or spark_schema(schema, schema.key_names[:1]).fields
+    before = StructType([StructField(f.name, f.dataType, True, f.metadata) for f in own])
+    images = StructType(
+        [
+            *own,
+            StructField(CHANGE_TYPE, StringType(), False),
+            StructField(COMMIT_TIMESTAMP, LongType(), False),
+            StructField(BEFORE, before, True),
+        ]
+    )
+    return images, tuple(before.names)
+
+
+class ChangelogReader(TabletReader):
+    """Reads the changes of a window in Spark's columns; `plan` is of `images_schema(asked)`."""
+
+    def __init__(self, plan: ScanPlan, asked: StructType) -> None:
+        super().__init__(plan)
+        self._asked = arrow_schema(asked)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the changes of a partition."""
+        yield from fitted_batches(self._images(super().read(partition)), self._asked)
+
+    def _images(self, changes: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in changes:
+            is_update = pc.equal(batch[CHANGE_TYPE], "update")
+            kinds = pc.if_else(is_update, "update_postimage", batch[CHANGE_TYPE])
+            own = batch.schema.field(BEFORE).type.names
+            yield _image(batch, {name: batch[name] for name in own}, kinds)
+            updates = batch.filter(is_update)
+            old = {name: updates[BEFORE].field(name) for name in own}
+            yield _image(updates, old, pa.repeat("update_preimage", updates.num_rows))
+
+
+def _image(batch: pa.RecordBatch, own: dict[str, pa.Array], kinds: pa.Array) -> pa.RecordBatch:
+    version = batch[COMMIT_TIMESTAMP]
+    moments = pc.shift_right(version, _LOGICAL_BITS).cast(pa.timestamp("us", tz="UTC"))
+    return pa.record_batch(
+        {**own, CHANGE_TYPE: kinds, COMMIT_VERSION: version, COMMIT_TIMESTAMP: moments}
+    )
