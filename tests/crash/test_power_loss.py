@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 import kudulite
 from kudulite.client.client import Client
@@ -145,6 +146,48 @@ def new_folder_case(root: Path) -> PowerCase:
         bulk_cases.expect_whole_and_writable(lost / "new" / "db")
 
     return PowerCase(lambda _: create_in_new_folder(Client(root, environment())), expectation)
+
+
+def kept_case(recall: bool, root: Path) -> PowerCase:
+    """A table that is soft-deleted or recalled has its name, or can be recalled, with all rows."""
+    place = root / "db"
+    client = Client(place, environment())
+    bulk_cases.filled(client)
+    expected = bulk_cases.state(place)
+    if recall:
+        client.soft_delete_table("t", 3600)
+
+    def work(disk: ForgetfulDisk) -> None:
+        working = Client(place, environment())
+        if recall:
+            working.recall_table(working.list_soft_deleted_tables()[0].id)
+        else:
+            working.soft_delete_table("t", 3600)
+
+    def expect(lost: Path, state: DiskState) -> None:
+        left = Client(lost / "db", environment())
+        is_there, listed = left.table_exists("t"), left.list_soft_deleted_tables()
+        assert len(listed) + is_there == 1
+        assert not state.acknowledged or is_there == recall
+        if not is_there:
+            left.recall_table(listed[0].id)
+        assert bulk_cases.state(lost / "db") == expected
+        bulk_cases.expect_whole_and_writable(lost / "db")
+
+    return PowerCase(work, lambda: expect)
+
+
+def export_case(root: Path) -> PowerCase:
+    """A Parquet file is the old one or the new one."""
+    client, path = Client(root / "db", environment()), root / "rows.parquet"
+    bulk_cases.filled(client)
+    client.table("t").scan(where="k < 3").to_parquet(path)
+    rows = [pq.read_table(path), client.table("t").scan().to_arrow()]
+
+    def expect(lost: Path, state: DiskState) -> None:
+        assert pq.read_table(lost / "rows.parquet") in rows[state.acknowledged :]
+
+    return PowerCase(lambda _: client.table("t").scan().to_parquet(path), lambda: expect)
 
 
 # -- rows through the log
@@ -352,6 +395,9 @@ def copy_case(with_past: bool, root: Path) -> PowerCase:
 CASES: dict[str, Callable[[Path], PowerCase]] = {
     **{name: partial(bulk_case, name) for name in BULK_CASES},
     "create in a new directory": new_folder_case,
+    "soft delete": partial(kept_case, False),
+    "recall": partial(kept_case, True),
+    "export": export_case,
     **{name: partial(row_case, name) for name in ROW_CASES},
     **{name: partial(upkeep_case, name) for name in UPKEEP_CASES},
     "full backup": partial(backup_case, True),

@@ -1,8 +1,9 @@
 """Faults put into a copy of the sources, one at a time, each with the tests that must find it.
 
 Every fsync that can be left out, locks, checksums, marks that are off by one, and durable steps in
-the wrong order are in mutations.txt. `python benchmarks/reliability.py --mutations` prints by which
-test each is caught. Where one survives, a test is missing, or the code is not needed.
+the wrong order are in mutations.txt. `python benchmarks/reliability.py --mutations` notes in
+mutations_caught.txt by which test each is caught. Where one survives, a test is missing, or the
+code is not needed.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 FAULTS = Path(__file__).with_suffix(".txt")
+CAUGHT = Path(__file__).with_name("mutations_caught.txt")
 COPIED = (
     *("kudulite", "kudulite_spark", "tests"),
     *("conftest.py", "pyproject.toml", "pyspark_kudulite.py"),
@@ -88,6 +90,20 @@ def listed_mutations(only: str = "") -> list[Mutation]:
     return [mutation for mutation in map(Mutation.of, lines) if only in mutation.name]
 
 
+def known_catchers() -> dict[str, str]:
+    """By the name of each listed fault the test that has caught it in its last run, if any."""
+    lines = CAUGHT.read_text().splitlines() if CAUGHT.exists() else []
+    return dict(line.rsplit(" ¦ ", 1) for line in lines)
+
+
+def note(verdict: Verdict) -> None:
+    """Note what has caught a fault, or that nothing has; the list is in the order of the faults."""
+    known = known_catchers()
+    known[verdict.mutation.name] = verdict.caught_by
+    names = [mutation.name for mutation in listed_mutations() if known.get(mutation.name)]
+    CAUGHT.write_text("".join(f"{name} ¦ {known[name]}\n" for name in names))
+
+
 def run_mutations(mutations: list[Mutation]) -> Iterator[Verdict]:
     """Run the faults; first their tests without a fault, which must pass."""
     with tempfile.TemporaryDirectory(prefix="kudulite-mutations-") as folder:
@@ -133,6 +149,8 @@ def caught_by(copy: Path, tests: tuple[str, ...]) -> str:
         return f"a test that does not end within {SECONDS_MAX} s"
     if run.returncode == 0:
         return ""
+    if run.returncode < 0:
+        return f"the end of the process by signal {-run.returncode}"
     found = _FAILED.search(run.stdout)
     if found is None:
         raise RuntimeError(f"the tests did not run:\n{run.stdout[-3000:]}{run.stderr[-3000:]}")

@@ -9,16 +9,13 @@ written to `mutation.txt` beside the table: after a crash of the process the fil
 
     outcomes = FileMutations(folder).run(1000, seed=7, is_sealed=True)     # Counter by kind of file
 
-`mutate_apart` does the same in processes of their own, where a crash or a hang is an error.
+tests/support/trials.py does this in processes of their own, where a crash or a hang is an error.
 """
 
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
 import random
-import shutil
 import struct
 import zlib
 from collections import Counter
@@ -112,10 +109,6 @@ def make_table(client: Client) -> Table:
         session.apply(table.new_insert({"k": -5, "a": [1, None]}))
     return table
 
-
-# A part of this many mutations takes some seconds; on a loaded machine a minute.
-PART_COUNT = 500
-PART_SECONDS_MAX = 900
 
 READINGS: dict[str, Callable[[Table], Any]] = {
     "scan": lambda table: in_order(tuples(table.scan().to_arrow())),
@@ -241,39 +234,6 @@ class FileMutations:
         body = json.loads(self.manifest.read_bytes().partition(b"\n")[0])
         body["tablets"][0]["superblock"].update(length=len(content), crc32=zlib.crc32(content))
         return {self.superblock: content, self.manifest: encode_checked_json(body)}
-
-
-def mutate_apart(folder: Path, seed: int, count: int, *, is_sealed: bool) -> int:
-    """Try mutations in parts, each in a process with a table of its own; returns how many.
-
-    AssertionError, with the mutation, for wrong rows, an error that is not ours, a crash, a hang.
-    """
-    spawning = multiprocessing.get_context("spawn")
-    for first in range(0, count, PART_COUNT * (os.cpu_count() or 1)):
-        running = []
-        for part in range(
-            first, min(count, first + PART_COUNT * (os.cpu_count() or 1)), PART_COUNT
-        ):
-            place = folder / str(part)
-            place.mkdir(parents=True)
-            numbers = min(PART_COUNT, count - part)
-            given = (place, numbers, f"{seed}/{part}", is_sealed)
-            running.append((place, spawning.Process(target=_mutate_part, args=given)))
-            running[-1][1].start()
-        for place, process in running:
-            process.join(PART_SECONDS_MAX)
-            if process.exitcode != 0:
-                for _, other in running:
-                    other.kill()
-                    other.join()
-                mutation = (place / "mutation.txt").read_text()
-                raise AssertionError(f"ended with {process.exitcode}, None is a hang: {mutation}")
-            shutil.rmtree(place)
-    return count
-
-
-def _mutate_part(folder: Path, count: int, seed: str, is_sealed: bool) -> None:
-    FileMutations(folder).run(count, seed=seed, is_sealed=is_sealed)
 
 
 def file_refs(value: Any) -> Iterator[dict[str, Any]]:
