@@ -405,8 +405,10 @@ def connect(_spark: None, name: str) -> str:
     command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", *pairs]
     command += ["--conf", "spark.connect.grpc.binding.address=client", "spark-internal"]
     logged = Path("connect.log")
+    # The server counts as a daemon, whose memory is not spark.driver.memory.
+    variables = {**os.environ, "SPARK_DAEMON_MEMORY": SETTINGS["spark.driver.memory"]}
     with logged.open("ab") as log:
-        server = subprocess.Popen(command, stdout=log, stderr=log)
+        server = subprocess.Popen(command, stdout=log, stderr=log, env=variables)
     try:
         deadline = time.monotonic() + 180
         while not _is_listening("client", 15002):
