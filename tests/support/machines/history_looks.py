@@ -200,6 +200,16 @@ class LookSteps(HistoryState):
         self.same(table.live_row_count, len(self.model.rows), "live rows")
         self.same(table.statistics.live_row_count, len(self.model.rows), "live rows")
 
+    def _recall(self, client: int) -> None:
+        """Delete the table softly and recall it; whoever has it open or writes to it goes on."""
+        store, other = self.tables[client]._store, self.clients[client - 1]
+        table_id = store.newest().table_id
+        self.clients[client].soft_delete_table("t", 3600)
+        self.same(other.table_exists("t"), False, "a soft-deleted table is there")
+        self.same([table.id for table in other.list_soft_deleted_tables()], [table_id], "deleted")
+        other.recall_table(table_id)
+        self.same(other.list_soft_deleted_tables(), [], "deleted after the recall")
+
     def _copy(self) -> None:
         """A copy of the directory with new file times answers every read as the table does."""
         folder = self.folder.with_name(f"{self.folder.name}-copy")

@@ -17,7 +17,7 @@
     ("rename", client, name, name), ("widen", client, name, choice), ("fix", client, name, mutable)
     ("default", client, name, value), ("retain", client, seconds), ("drop", client, name)
     ("drop_range", client, place), ("add_range", client, place), ("forget", client)
-    ("tag", client, name, at), ("untag", client, name), ("bad_tag", client)
+    ("tag", client, name, at), ("untag", client, name), ("bad_tag", client), ("recall", client)
     ("paused", client, step, gap, [number, …])     a step whose publications stand still
 
 Keys are numbers of the setup's keys, values small integers (history_setup.py); `at` is None or

@@ -76,6 +76,7 @@ WEIGHTS: dict[str, float] = {
     "purge": 0.5,
     "maintain": 1,
     "paused": 15,
+    "recall": 0.5,
 }
 HOOKED = 0.2  # of the operations have steps in their gaps
 INSIDE = ("rows", "batch", "mixed", "commit", "look", "past", "flush", "add", "drop", "overwrite")
@@ -242,6 +243,9 @@ class Steps:
 
     def _copy(self) -> Step:
         return ("copy",)
+
+    def _recall(self) -> Step:
+        return "recall", self._client()
 
     def _advance(self) -> Step:
         return "advance", self.random.choice([1, 100, 500, 1000, 3000, 8000])
