@@ -241,7 +241,7 @@ TRIALS = {
 class Run:
     """The seeds of one trial that have ended, in this run and in those before.
 
-    `seconds` are those of processors: of the seeds, and of the processes that they started.
+    `seconds` are those of processors: of the seeds, and of processes that they have waited for.
     """
 
     trial: str

@@ -68,3 +68,16 @@ def test_a_key_that_is_none_is_refused(core):
         table.history((1, 2))
     with pytest.raises(SchemaError, match="table 't'"):
         table.history("x")
+
+
+def test_a_version_at_the_mark_is_the_oldest(core: CoreTables):
+    """A tag holds the mark at the moment of a version."""
+    clock = ManualClock()
+    table = core.client(clock=clock).create_table("t", SCHEMA, primary_key="k")
+    for value in "abc":
+        stamp = table.upsert([{"k": 1, "v": value}]).timestamp
+        if value == "b":
+            table.tag("held", stamp)
+    clock.microseconds += 8 * MICROSECONDS_A_DAY
+    table.upsert([{"k": 9, "v": ""}])  # the mark is never after the newest commit
+    assert [row["v"] for row in table.history(1).to_pylist()] == ["b", "c"]

@@ -445,6 +445,24 @@ def test_rows_that_are_too_large_for_the_log_are_refused_as_a_whole(
     assert len(stored(table)) == count + 1
 
 
+def test_a_record_is_durable_before_the_end_of_the_log_is_noted(
+    core: CoreTables, monkeypatch: pytest.MonkeyPatch
+):
+    """Otherwise a reader would find rows that a power failure can take back."""
+    disk, note = NotingFileSystem(), TabletLock.set_wal_end
+    table = new_table(core.client(file_system=disk))
+    put(table, 1)
+
+    def noted(lock: TabletLock, segment: int, offset: int) -> None:
+        disk.steps.append(("note", "lock"))
+        note(lock, segment, offset)
+
+    monkeypatch.setattr(TabletLock, "set_wal_end", noted)
+    disk.steps.clear()
+    put(table, 2)
+    assert [step for step, _ in disk.steps] == ["append", "fsync", "note"]
+
+
 @pytest.mark.parametrize(("kind", "cell"), [("string", "é" * 51), ("binary", b"x" * 101)])
 def test_a_cell_whose_length_the_log_cannot_hold_is_refused(
     core: CoreTables, monkeypatch: pytest.MonkeyPatch, kind: str, cell: str | bytes
