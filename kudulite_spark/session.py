@@ -106,7 +106,7 @@ def _set_catalog(spark: SparkSession, catalog: str, place: str) -> None:
         spark.conf.set(key, own[key])
     # Spark looks for the class with the class loader of the thread that names the catalog first,
     # and only this thread's is sure to have the jar.
-    spark.sql(f"SHOW NAMESPACES IN {catalog}")
+    spark.sql(f"SHOW NAMESPACES IN `{catalog}`")
 
 
 class TimestampConverter:
