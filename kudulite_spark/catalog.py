@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -254,6 +254,7 @@ def _definition(path: str, question: Question) -> _Definition:
         )
     struct = StructType.fromJson(json.loads(question["schema"]))
     options = with_layout_names(options, struct.fieldNames())
+    _check_order(path, struct.fieldNames(), options.primary_key or ())
     defaults = {
         field.name: default_value(field.name, column_type(field), field.metadata[CURRENT_DEFAULT])
         for field in struct.fields
@@ -261,6 +262,14 @@ def _definition(path: str, question: Question) -> _Definition:
     }
     schema = table_schema(struct, options.primary_key or (), path, defaults)
     return _Definition(schema, partitioning_of(options), properties.get(_COMMENT))
+
+
+def _check_order(path: str, names: list[str], primary_key: Sequence[str]) -> None:
+    """Refuse columns in another order than the table's: INSERT without names is by position."""
+    key = [name for name in primary_key if name in names]
+    order = ", ".join(key + [name for name in names if name not in key])
+    if names[: len(key)] != key:
+        raise SchemaError(f"table {path!r}: the key columns must be the first, as in {order}")
 
 
 def _bucket_option(path: str, text: str) -> str:

@@ -41,13 +41,17 @@ def made(core) -> Table:
 
 
 class Interrupt:
-    """Sends SIGINT at the n-th call of a method of one of the engine's file objects."""
+    """Sends SIGINT at the n-th call of a method of one of the engine's file objects.
+
+    A process that a shell starts in the background ignores SIGINT, so the handler is set here.
+    """
 
     def __init__(self, number: int) -> None:
         self._number = number
         self.count = 0
 
     def __enter__(self) -> "Interrupt":
+        self._handler = signal.signal(signal.SIGINT, signal.default_int_handler)
         sys.setprofile(self._see)
         return self
 
@@ -60,6 +64,7 @@ class Interrupt:
 
     def __exit__(self, *_error: object) -> None:
         sys.setprofile(None)
+        signal.signal(signal.SIGINT, self._handler)
 
 
 def changes() -> pa.Table:
