@@ -16,7 +16,7 @@ KEY = "TBLPROPERTIES ('primaryKey'='id')"
 
 
 def hidden(root: Path) -> list[str]:
-    """What a directory of tables holds beside tables."""
+    """Return the entries of a directory of tables that are no tables."""
     return sorted(path.name.split("-")[0] for path in root.glob(".*"))
 
 

@@ -214,7 +214,7 @@ def mutate(is_sealed: bool, folder: Path, seed: int) -> int:
 
 @dataclass(frozen=True)
 class Trial:
-    """What one seed does in an empty folder, and the counts of a quick and of a full run."""
+    """The work of one seed in an empty folder, and the counts of a quick and of a full run."""
 
     run: Callable[[Path, int], int]
     quick_count: int

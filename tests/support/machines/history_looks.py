@@ -201,7 +201,7 @@ class LookSteps(HistoryState):
         self.same(table.statistics.live_row_count, len(self.model.rows), "live rows")
 
     def _recall(self, client: int) -> None:
-        """Delete the table softly and recall it; whoever has it open or writes to it goes on."""
+        """Soft-delete the table and recall it; processes that have it open can continue."""
         store, other = self.tables[client]._store, self.clients[client - 1]
         table_id = store.newest().table_id
         self.clients[client].soft_delete_table("t", 3600)

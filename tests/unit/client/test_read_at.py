@@ -525,7 +525,7 @@ def test_a_merge_that_inserts_a_key_that_is_there_writes_nothing(shop, tasks):
 
 
 def test_a_merge_has_operations_of_its_own(shop):
-    """What depends on whether the key is there is refused."""
+    """Operations that SQL's MERGE does not have are refused."""
     for operation in ("upsert", "insert_ignore", "delete", "D"):
         with pytest.raises(OptionError, match="a MERGE has no operation .*; known: insert, update"):
             merged(shop.table, [(operation, 3, 1)])

@@ -147,7 +147,7 @@ def test_limits_are_those_of_kudu_unless_the_client_raises_them(core: CoreTables
         session = big.new_session()
         session.apply(big.table("t").new_upsert(given))
         session.flush()
-    # What is at the limit is taken, and a row with a larger key may be deleted.
+    # Cells and keys at the limit are accepted, and a row with a larger key may be deleted.
     table, session = client.table("t"), client.new_session()
     session.apply(table.new_insert({"a": "", "b": key[:-1], "n1": cell}))
     session.apply(table.new_delete({"a": "", "b": key}))
