@@ -119,7 +119,7 @@ READINGS: dict[str, Callable[[Table], Any]] = {
     "get": lambda table: [table.get(key) for key in (-5, -1, 3, 7, 150)],
     "changes": lambda table: in_order(tuples(table.changes(0).to_arrow())),
     "history": lambda table: tuples(table.history(-1)),
-    "past": lambda table: in_order(tuples(table.scan(at=table.tags["begin"]).to_arrow())),
+    "past": lambda table: in_order(tuples(table.scan(at=table.tags.get("begin", 0)).to_arrow())),
     "check": lambda table: table.check().problems and None,
     "versions": lambda table: [version.version for version in table.versions()],
     "ordered": lambda table: tuples(table.scan(ordered=True, columns=["a", "k"]).to_arrow()),
