@@ -5,9 +5,9 @@
     python benchmarks/reliability.py --mutations [TEXT]
 
 Ends with an error at the first acknowledged row that is lost, at the first wrong row, and at the
-first error that is not the engine's own. The full run takes hours. With `--json` each seed that has
-ended is a line of that file, and the next run with that file continues behind it; `--minutes` ends
-a run early. `--mutations` puts faults into a copy of the sources and notes the tests that find them
+first error that is not the engine's own. The full run takes hours. With `--json` a file records
+the seeds that have ended, and the next run with that file continues behind them; `--minutes` ends a
+run early. `--mutations` puts faults into a copy of the sources and notes the tests that find them
 (tests/support/mutations.txt).
 """
 

@@ -3,12 +3,12 @@
     state = run_trials("fault points", 5_000, first_seed=1, processes=2, folder=…, record=file)
 
 A process that ends by a signal, does not end in time, or finds anything wrong is an AssertionError
-that names trial and seed. With a record, each seed that has ended is a line of that file:
+that names trial and seed. A record is a file with the seeds that have ended, by trial:
 
-    {"trial": "fault points", "seed": 7, "count": 113, "seconds": 9.4}
+    {"fault points": {"count": 113, "seconds": 9.4, "seeds": "1-6, 8"}}
 
 Seeds of the record are not run again, and their counts count. So a long run can be stopped at any
-time and continued later.
+time and continued later, by one run at a time.
 
 **Invariant**: this process starts no thread before its children are forked.
 """
@@ -259,14 +259,49 @@ class Run:
         self.seconds += seconds
 
 
-def recorded(trial: str, record: Path | None) -> Run:
-    """The seeds of a trial that a record has."""
-    run = Run(trial)
-    if record is not None and record.exists():
-        for line in map(json.loads, record.read_text().splitlines()):
-            if line["trial"] == trial and line["seed"] not in run.seeds:
-                run.add(line["seed"], line["count"], line["seconds"])
-    return run
+def recorded(record: Path | None) -> dict[str, Run]:
+    """The runs of a record, by trial."""
+    if record is None or not record.exists():
+        return {}
+    runs = json.loads(record.read_text())
+    return {
+        trial: Run(trial, run["count"], run["seconds"], _parsed_seeds(run["seeds"]))
+        for trial, run in runs.items()
+    }
+
+
+def note(run: Run, record: Path) -> None:
+    """Replace a run in a record."""
+    runs = recorded(record) | {run.trial: run}
+    fields = {
+        trial: {
+            "count": each.count,
+            "seconds": round(each.seconds),
+            "seeds": _written_seeds(each.seeds),
+        }
+        for trial, each in runs.items()
+    }
+    new = record.with_suffix(".new")
+    new.write_text(json.dumps(fields, indent=2) + "\n")
+    new.replace(record)
+
+
+def _written_seeds(seeds: set[int]) -> str:
+    """Write seeds as ranges, `1-6, 8`."""
+    firsts = sorted(seed for seed in seeds if seed - 1 not in seeds)
+    lasts = sorted(seed for seed in seeds if seed + 1 not in seeds)
+    return ", ".join(
+        f"{first}-{last}" if last > first else f"{first}"
+        for first, last in zip(firsts, lasts, strict=True)
+    )
+
+
+def _parsed_seeds(text: str) -> set[int]:
+    seeds: set[int] = set()
+    for part in filter(None, text.split(", ")):
+        first, _, last = part.partition("-")
+        seeds.update(range(int(first), int(last or first) + 1))
+    return seeds
 
 
 @dataclass
@@ -288,7 +323,7 @@ def run_trials(
     deadline: float = float("inf"),
 ) -> Run:
     """Run seeds from `first_seed` on until `count` is reached, or `time.monotonic` the deadline."""
-    run = recorded(trial, record)
+    run = recorded(record).get(trial, Run(trial))
     seeds = (seed for seed in itertools.count(first_seed) if seed not in run.seeds)
     running: list[_Child] = []
     for module in IMPORTED_LATE:
@@ -327,7 +362,7 @@ def _run_seed(trial: str, seed: int, place: Path) -> None:
     faulthandler.enable()
     try:
         count = TRIALS[trial].run(place / "files", seed)
-        result = {"count": count, "seconds": round(sum(os.times()[:4]), 2)}
+        result: dict[str, float | str] = {"count": count, "seconds": round(sum(os.times()[:4]), 2)}
     except BaseException:
         result = {"error": traceback.format_exc()}
     (place / "result.json").write_text(json.dumps(result))
@@ -354,9 +389,7 @@ def _take(child: _Child, run: Run, record: Path | None) -> None:
     run.add(child.seed, result["count"], result["seconds"])
     shutil.rmtree(child.place)
     if record is not None:
-        line = {"trial": run.trial, "seed": child.seed, **result}
-        with record.open("a") as file:
-            file.write(json.dumps(line) + "\n")
+        note(run, record)
 
 
 def _last(child: _Child) -> str:
