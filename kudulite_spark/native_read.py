@@ -199,7 +199,7 @@ def _frame(spark: SparkSession, table: Table, plan: NativePlan) -> DataFrame:
     source = spark.read.format("kudulite").option("snapshotTimestamp", str(plan.timestamp))
     columns = [backquoted(column.name) for column in plan.columns]
     if plan.tokens and not plan.files and not plan.conditions:
-        # The source can count them without a job, and is not bound to files.
+        # The source can count them without reading them, and is not bound to files.
         return source.load(str(table.path)).select(*columns)
     parts = scans(spark, plan.files)
     if not plan.columns:

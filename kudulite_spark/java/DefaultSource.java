@@ -18,16 +18,14 @@ import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.catalog.TableCapability;
 import org.apache.spark.sql.connector.catalog.TableProvider;
 import org.apache.spark.sql.connector.expressions.Transform;
-import org.apache.spark.sql.connector.expressions.aggregate.Aggregation;
-import org.apache.spark.sql.connector.expressions.aggregate.CountStar;
 import org.apache.spark.sql.connector.read.Batch;
 import org.apache.spark.sql.connector.read.InputPartition;
+import org.apache.spark.sql.connector.read.PartitionReader;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.connector.read.LocalScan;
 import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.ScanBuilder;
 import org.apache.spark.sql.connector.read.Statistics;
-import org.apache.spark.sql.connector.read.SupportsPushDownAggregates;
 import org.apache.spark.sql.connector.read.SupportsPushDownFilters;
 import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
 import org.apache.spark.sql.connector.read.SupportsReportStatistics;
@@ -52,12 +50,13 @@ import org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDat
 import org.apache.spark.sql.execution.python.PythonPlannerRunner;
 import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.sources.Filter;
-import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.Metadata;
 import org.apache.spark.sql.types.MetadataBuilder;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+import org.apache.spark.sql.vectorized.ColumnVector;
+import org.apache.spark.sql.vectorized.ColumnarBatch;
 
 /**
  * The front: stands before the Python source so that Spark prunes columns, pushes filters and knows
@@ -369,12 +368,11 @@ public class DefaultSource implements TableProvider {
   }
 
   static class FrontScanBuilder implements SupportsPushDownFilters,
-      SupportsPushDownRequiredColumns, SupportsPushDownAggregates {
+      SupportsPushDownRequiredColumns {
     private final Load load;
     private final CaseInsensitiveStringMap options;
     private StructType schema;
     private Filter[] filters = new Filter[0];
-    private boolean isCount;
 
     FrontScanBuilder(Load load, StructType schema, CaseInsensitiveStringMap options) {
       // SELECT … WITH (…) gives a scan options of its own; the load's then do not hold for it.
@@ -404,25 +402,8 @@ public class DefaultSource implements TableProvider {
       schema = required;
     }
 
-    /** Takes count(*) of all rows; with a filter, Spark does not ask. */
-    public boolean pushAggregation(Aggregation aggregation) {
-      isCount = supportCompletePushDown(aggregation);
-      return isCount;
-    }
-
-    public boolean supportCompletePushDown(Aggregation aggregation) {
-      return load.canCount() && aggregation.groupByExpressions().length == 0
-          && aggregation.aggregateExpressions().length == 1
-          && aggregation.aggregateExpressions()[0] instanceof CountStar;
-    }
-
     public Scan build() {
-      return isCount ? count(load.counted()) : new FrontScan(load, schema, options, filters);
-    }
-
-    static Scan count(long rows) {
-      return new RowScan(new StructType().add("count(*)", DataTypes.LongType, false),
-          new Object[] {Long.valueOf(rows)});
+      return new FrontScan(load, schema, options, filters);
     }
   }
 
@@ -540,7 +521,13 @@ public class DefaultSource implements TableProvider {
     }
 
     public Scan.ColumnarSupportMode columnarSupportMode() {
-      return Scan.ColumnarSupportMode.UNSUPPORTED;
+      return isCount() ? Scan.ColumnarSupportMode.SUPPORTED
+          : Scan.ColumnarSupportMode.UNSUPPORTED;
+    }
+
+    /** Whether the rows need not be read, as for count(*): no column is asked for. */
+    boolean isCount() {
+      return schema.isEmpty() && filters.length == 0 && load.canCount();
     }
 
     public Statistics estimateStatistics() {
@@ -570,11 +557,12 @@ public class DefaultSource implements TableProvider {
     }
 
     public InputPartition[] planInputPartitions() {
-      return python().planInputPartitions();
+      return scan.isCount() ? EmptyRows.split(scan.load.counted())
+          : python().planInputPartitions();
     }
 
     public PartitionReaderFactory createReaderFactory() {
-      return python().createReaderFactory();
+      return scan.isCount() ? new EmptyRowsFactory() : python().createReaderFactory();
     }
 
     public boolean equals(Object other) {
@@ -583,6 +571,51 @@ public class DefaultSource implements TableProvider {
 
     public int hashCode() {
       return scan.schema.hashCode();
+    }
+  }
+
+  /** So many rows without columns: one batch, and nothing is read. */
+  static class EmptyRows implements InputPartition, PartitionReader {
+    static final int ROWS_MAX = 1 << 24;
+    private final int rows;
+    private boolean isDone;
+
+    EmptyRows(int rows) {
+      this.rows = rows;
+    }
+
+    static InputPartition[] split(long rows) {
+      InputPartition[] parts = new InputPartition[(int) ((rows + ROWS_MAX - 1) / ROWS_MAX)];
+      for (int i = 0; i < parts.length; i++) {
+        parts[i] = new EmptyRows((int) Math.min(ROWS_MAX, rows - (long) i * ROWS_MAX));
+      }
+      return parts;
+    }
+
+    public boolean next() {
+      boolean isFirst = !isDone;
+      isDone = true;
+      return isFirst;
+    }
+
+    public Object get() {
+      return new ColumnarBatch(new ColumnVector[0], rows);
+    }
+
+    public void close() {}
+  }
+
+  static class EmptyRowsFactory implements PartitionReaderFactory {
+    public boolean supportColumnarReads(InputPartition part) {
+      return true;
+    }
+
+    public PartitionReader createColumnarReader(InputPartition part) {
+      return new EmptyRows(((EmptyRows) part).rows);
+    }
+
+    public PartitionReader createReader(InputPartition part) {
+      throw new UnsupportedOperationException("rows without columns come as batches");
     }
   }
 
@@ -610,7 +643,7 @@ public class DefaultSource implements TableProvider {
     StructType schema = new StructType();
     new PythonScanBuilder(new ScanSource(load), NAME, schema, load.options).build();
     new FrontTable(load, schema).capabilities();
-    ((LocalScan) FrontScanBuilder.count(0)).rows();
+    new EmptyRowsFactory().createColumnarReader(EmptyRows.split(1)[0]);
     Planner.class.getDeclaredMethods();
     Step.class.getDeclaredMethods();
     new Catalog().capabilities();

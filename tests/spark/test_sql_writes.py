@@ -154,3 +154,15 @@ def test_a_statement_by_key_reads_only_the_tablets_of_the_key(spark, warehouse, 
         "merge": before | {25: 7},
     }
     assert dict(rows_of(path)) == after[case]
+
+
+def test_a_count_is_written_to_a_column_that_is_not_nullable(spark, warehouse):
+    """The count that the front knows is as little nullable as one that Spark counts."""
+    sql = spark.sql
+    sql(f"CREATE TABLE {warehouse}.t TBLPROPERTIES (primaryKey='id') AS SELECT id FROM range(7)")
+    counted = f"SELECT count(*) AS n FROM {warehouse}.t"
+    sql(f"CREATE TABLE {warehouse}.u TBLPROPERTIES (primaryKey='n') AS {counted}")
+    sql(f"INSERT INTO {warehouse}.u SELECT n + 1 FROM ({counted})")
+    sql(f"DELETE FROM {warehouse}.t WHERE id > 2")
+    sql(f"INSERT INTO {warehouse}.u {counted}")
+    assert sorted(row.n for row in spark.table(f"{warehouse}.u").collect()) == [3, 7, 8]
