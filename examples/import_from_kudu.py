@@ -47,8 +47,9 @@ def export(master: str, table_name: str, target: str) -> None:
     from pyspark.sql import SparkSession
 
     spark = SparkSession.builder.appName(f"export of {table_name}").getOrCreate()
-    # Spark 3 writes times as INT96 by default, with other rules for years before 1900.
+    # Spark 3 writes times as INT96 by default, and refuses those before 1900 and days before 1582.
     spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    spark.conf.set("spark.sql.parquet.datetimeRebaseModeInWrite", "CORRECTED")
     options = {
         "kudu.master": master,
         "kudu.table": table_name,

@@ -195,6 +195,7 @@ def connect(
     max_num_columns: int = _DEFAULT_LIMITS.max_num_columns,
     max_cell_size_bytes: int = _DEFAULT_LIMITS.max_cell_size_bytes,
     max_encoded_key_size_bytes: int = _DEFAULT_LIMITS.max_encoded_key_size_bytes,
+    array_cell_max_elem_num: int = _DEFAULT_LIMITS.array_cell_max_elem_num,
 ) -> Client:
     """Open a directory of tables, made if it is not there.
 
@@ -206,7 +207,8 @@ def connect(
     given. Ports, `rpc_timeout_ms`, encryption and tokens have no effect: there is no network.
 
     The limits are those of Kudu's flags of these names: the columns of a table that this client
-    creates or alters, and the cells and encoded keys of operations that its sessions apply.
+    creates or alters, and the cells, encoded keys and array elements of operations that its
+    sessions apply.
     Raises ValueError for lists of hosts and ports that do not match, KuduBadStatus if there is no
     directory, and with `require_authentication`.
     """
@@ -224,7 +226,9 @@ def connect(
             " enabled: a directory has permissions only"
         )
     seconds = 60.0 if admin_timeout_ms is None else admin_timeout_ms / 1000
-    limits = _Limits(max_num_columns, max_cell_size_bytes, max_encoded_key_size_bytes)
+    limits = _Limits(
+        max_num_columns, max_cell_size_bytes, max_encoded_key_size_bytes, array_cell_max_elem_num
+    )
     return Client(_directory_of(hosts), seconds, limits)
 
 

@@ -39,6 +39,7 @@ class Limits:
     max_num_columns: int = 300
     max_cell_size_bytes: int = 64 << 10
     max_encoded_key_size_bytes: int = 16 << 10
+    array_cell_max_elem_num: int = 1024
 
     def check_columns(self, count: int) -> None:
         """Refuse a table of too many columns."""
@@ -53,7 +54,15 @@ class Limits:
         schema, values = row.target.layout.schema, row.values
         for column in schema.columns:
             value = values.get(column.name)
-            if value is None or not column.type.is_bytes:
+            if value is None:
+                continue
+            if column.type.is_array and len(value) > self.array_cell_max_elem_num:
+                raise KuduInvalidArgument(
+                    f"array too large for column '{column.name}' ({len(value)} elements, maximum is"
+                    f" {self.array_cell_max_elem_num} elements); kudu.connect(…,"
+                    " array_cell_max_elem_num=…) raises it"
+                )
+            if not column.type.is_bytes:
                 continue
             size = len(value.encode() if isinstance(value, str) else value)
             if size > self.max_cell_size_bytes:
@@ -102,8 +111,10 @@ class _Operation(row_operations.WriteOperation):
     def complete(self) -> int:
         """Check it as a whole; return its size in a buffer. Raises KuduInvalidArgument."""
         size, limits = super().complete(), self._limits
-        # An encoded key has at most two bytes for each byte of its cells.
-        if 2 * size > min(limits.max_cell_size_bytes, limits.max_encoded_key_size_bytes):
+        # An encoded key has at most two bytes for each byte of its cells, and each element of an
+        # array takes 16 bytes.
+        bytes_max = min(limits.max_cell_size_bytes, limits.max_encoded_key_size_bytes) // 2
+        if size > min(bytes_max, 16 * limits.array_cell_max_elem_num):
             limits.check_row(self)
         return size
 

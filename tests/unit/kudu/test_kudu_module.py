@@ -157,3 +157,29 @@ def test_limits_are_those_of_kudu_unless_the_client_raises_them(core: CoreTables
     # The engine itself has no such limits.
     table.upsert([{"a": "", "b": "", "n1": 2 * cell}])
     assert len(table.get(("", ""))["n1"]) == 1 << 17
+
+
+def test_an_array_has_as_many_elements_as_the_client_permits(core: CoreTables):
+    """1024 unless `array_cell_max_elem_num` is raised; nulls count, and the engine has no limit."""
+    root = core.root / "root"
+    client, free = kudu.connect(root), kudu.connect(root, array_cell_max_elem_num=1025)
+    builder = client.schema_builder()
+    builder.add_column("k", kudu.int32, nullable=False).primary_key()
+    builder.add_column("flags").nested_type(kudu.array_type(kudu.bool))
+    table = client.create_table("t", builder.build(), Partitioning())
+    for number, name in enumerate(("new_insert", "new_upsert", "new_update")):
+        most, one_more = ([None] * 1023 + [True] * more for more in (1, 2))
+        session = client.new_session()
+        if name == "new_update":
+            session.apply(table.new_insert({"k": number}))
+        session.apply(getattr(table, name)({"k": number, "flags": most}))
+        refusal = r"'flags' \(1025 elements, maximum is 1024 elements\); .*array_cell_max_elem_num"
+        with pytest.raises(kudu.KuduInvalidArgument, match=refusal):
+            session.apply(getattr(table, name)({"k": number, "flags": one_more}))
+        session.flush()
+        session = free.new_session()
+        session.apply(free.table("t").new_upsert({"k": number + 10, "flags": one_more}))
+        session.flush()
+    table.upsert([{"k": 20, "flags": [False] * 5000}])
+    found = table.scan(ordered=True).to_arrow().to_pydict()
+    assert list(map(len, found["flags"])) == [1024] * 3 + [1025] * 3 + [5000]
