@@ -47,20 +47,26 @@ def export(master: str, table_name: str, target: str) -> None:
     from pyspark.sql import SparkSession
 
     spark = SparkSession.builder.appName(f"export of {table_name}").getOrCreate()
-    # Spark 3 writes times as INT96 by default, and refuses those before 1900 and days before 1582.
-    spark.conf.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-    spark.conf.set("spark.sql.parquet.datetimeRebaseModeInWrite", "CORRECTED")
     options = {
         "kudu.master": master,
         "kudu.table": table_name,
         "kudu.snapshotTimestampMs": str(int(time.time() * 1000)),
     }
     rows = spark.read.format("kudu").options(**options).load()
-    rows.write.mode("overwrite").parquet(f"{target}/data")
+    write_rows(rows, target)
     client = spark._jvm.org.apache.kudu.client.KuduClient.KuduClientBuilder(master).build()
     text = json.dumps(definition_of(client.openTable(table_name)), indent=2)
     # As a file of Spark, because the target may be a store that only Spark knows.
     spark.sparkContext.parallelize([text], 1).saveAsTextFile(f"{target}/definition")
+
+
+def write_rows(rows: Any, target: str) -> None:
+    """Write a Spark DataFrame to `target`/data, with its times and days as they are."""
+    # Spark 3 writes times as INT96 by default, and refuses those before 1900 and days before 1582.
+    settings = rows.sparkSession.conf
+    settings.set("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    settings.set("spark.sql.parquet.datetimeRebaseModeInWrite", "CORRECTED")
+    rows.write.mode("overwrite").parquet(f"{target}/data")
 
 
 def definition_of(table: Any) -> "dict[str, Any]":
