@@ -12,8 +12,10 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,12 +23,13 @@ import pyarrow.parquet as pq
 import typer
 
 import kudulite
-from kudulite.errors import OptionError
+from kudulite.errors import OptionError, UsageError
 from kudulite.fs.progress import Progress, byte_text
 from kudulite.model.schema import AUTO_INCREMENTING_ID, FIELD_ID_KEY, Column, Schema
 from kudulite.model.types import ColumnType, parse_type
-from kudulite.model.values import value_from_json, value_to_json
+from kudulite.model.values import date_from_days, to_days, value_from_json, value_to_json
 from kudulite.rowset.rowset import RowSetMeta
+from kudulite.table.manifest import HISTORY_SECONDS_DEFAULT
 from kudulite.table.partition import Bound, HashDimension, RangeWithHashSchema
 from kudulite.table.table_store import TableStore
 from kudulite.tools.output import (
@@ -58,6 +61,7 @@ COMPRESSIONS = {
     "gzip": "ZLIB",
     "zstd": "ZSTD",
 }
+_HISTORY = "kudu.table.history_max_age_sec"
 
 
 # -- sizes
@@ -267,6 +271,9 @@ def definition_of(table: kudulite.Table) -> dict[str, Any]:
         },
         "num_replicas": 1,
     }
+    history_seconds = open_store(str(table.path)).newest().history_seconds
+    if history_seconds != HISTORY_SECONDS_DEFAULT:
+        definition["extra_configs"] = {"configs": {_HISTORY: str(history_seconds)}}
     texts = {"owner": table.owner, "comment": table.comment}
     return definition | {name: text for name, text in texts.items() if text}
 
@@ -294,10 +301,6 @@ def _hash_form(given: HashDimension) -> dict[str, Any]:
     return {"columns": list(given.columns), "num_buckets": given.bucket_count, "seed": given.seed}
 
 
-def _hash_entry(form: Mapping[str, Any]) -> tuple[list[str], int, int]:
-    return form["columns"], form["num_buckets"], form.get("seed", 0)
-
-
 def _bounds_form(given: RangeWithHashSchema, columns: Mapping[str, Column]) -> dict[str, Any]:
     """Return the bounds of a range; a side without an end has none."""
     ends = (("lower_bound", "INCLUSIVE", given.lower), ("upper_bound", "EXCLUSIVE", given.upper))
@@ -314,42 +317,76 @@ def _texts(bound: Bound, columns: Mapping[str, Column]) -> list[str]:
 
 
 def _text_of(value: Any, column_type: ColumnType) -> str:
-    """Return a value as text: moments are microseconds, bytes are hexadecimal."""
-    stored = value_to_json(value, column_type)
+    """Return a value as text: moments are microseconds, dates days, bytes are hexadecimal."""
+    stored = to_days(value) if column_type.name == "date" else value_to_json(value, column_type)
     return str(stored).lower() if isinstance(stored, bool) else str(stored)
 
 
 def _value_of(text: str, column_type: ColumnType, column: str) -> Any:
-    is_truth = column_type.name == "bool" and text in ("true", "false")
-    return value_from_json(text == "true" if is_truth else text, column_type, column)
+    """Return the value of a text; a date may be ISO 8601, too. Raises OptionError, SchemaError."""
+    given: Any = text
+    if column_type.name == "bool" and text in ("true", "false"):
+        given = text == "true"
+    try:
+        if column_type.name == "date" and re.fullmatch(r"-?\d+", text):
+            given = date_from_days(int(text))
+        return value_from_json(given, column_type, column)
+    except UsageError:
+        raise
+    except (ValueError, ArithmeticError) as error:  # of int, float, Decimal, fromhex
+        raise OptionError(f"column {column!r}: {text!r} is no {column_type}") from error
 
 
-def read_definition(path: Path) -> tuple[Schema, dict[str, Any]]:
-    """Return the schema of a file with a definition, and the partitions as `create_table` takes
-    them. Raises OptionError for a file that is none, SchemaError.
-    """
+@dataclass(frozen=True)
+class Definition:
+    """A table to create: its schema, options of `create_table`, and its retention if given."""
+
+    schema: Schema
+    options: dict[str, Any]
+    history_seconds: int | None
+
+
+def read_definition(path: Path) -> Definition:
+    """Return the definition in a file. Raises OptionError for a file that is none, SchemaError."""
     try:
         form = json.loads(path.read_text())
         found = _schema_of(form["schema"])
-        partition = form.get("partition", {})
-        ranges = partition.get("range_partition", {})
-        names = ranges.get("columns", [])
-        keyed = [found.column(name) for name in names]
-        bounds = [_bounds_of(each, keyed) for each in ranges.get("range_bounds", [])]
-        for each in ranges.get("custom_hash_schema_ranges", []):
-            own = list(map(_hash_entry, each["hash_schema"]))
-            bounds.append([*_bounds_of(each["range_bounds"], keyed), own])
-        options: dict[str, Any] = {
-            "hash_partitions": list(map(_hash_entry, partition.get("hash_partitions", [])))
-        }
-        if names:
-            options["range_partitions"] = {"columns": names, "bounds": bounds}
-    except (LookupError, TypeError, AttributeError, json.JSONDecodeError) as error:
+        options = {name: form.get(name) for name in ("owner", "comment")}
+        options["partitioning"] = _partitioning_of(form.get("partition", {}), found)
+        seconds = form.get("extra_configs", {}).get("configs", {}).get(_HISTORY)
+        return Definition(found, options, None if seconds is None else int(seconds))
+    except UsageError:
+        raise
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
         raise OptionError(
             f"{path}: not the definition of a table, as `kudulite schema` prints it:"
             f" {type(error).__name__} {error}"
         ) from error
-    return found, options | {name: form.get(name) for name in ("owner", "comment")}
+
+
+def _partitioning_of(form: Mapping[str, Any], schema: Schema) -> kudulite.Partitioning:
+    partitioning = kudulite.Partitioning()
+    for each in form.get("hash_partitions", []):
+        _add_hash(partitioning, each)
+    ranges = form.get("range_partition", {})
+    columns = [schema.column(name) for name in ranges.get("columns", [])]
+    partitioning.set_range_partition_columns([column.name for column in columns])
+    for each in ranges.get("range_bounds", []):
+        partitioning.add_range_partition(*_bounds_of(each, columns))
+    for each in ranges.get("range_splits", []):
+        partitioning.add_range_partition_split(_bound_of(each["split_values"], columns))
+    for each in ranges.get("custom_hash_schema_ranges", []):
+        own = kudulite.RangePartition(*_bounds_of(each["range_bounds"], columns))
+        for dimension in each["hash_schema"]:
+            _add_hash(own, dimension)
+        partitioning.add_custom_range_partition(own)
+    return partitioning
+
+
+def _add_hash(
+    target: kudulite.Partitioning | kudulite.RangePartition, form: Mapping[str, Any]
+) -> None:
+    target.add_hash_partitions(form["columns"], form["num_buckets"], form.get("seed", 0))
 
 
 def _schema_of(form: Mapping[str, Any]) -> Schema:
@@ -367,7 +404,7 @@ def _schema_of(form: Mapping[str, Any]) -> Schema:
 
 def _add_column(builder: kudulite.SchemaBuilder, form: Mapping[str, Any]) -> None:
     names = {text: name for name, text in (ENCODINGS | COMPRESSIONS).items()}
-    spec = builder.add_column(form["column_name"], nullable=form.get("is_nullable", True))
+    spec = builder.add_column(form["column_name"], nullable=form.get("is_nullable", False))
     given = dict(form.get("type_attributes", {}))
     kind = str(form["column_type"]).lower()
     kind = {"decimal": "decimal({precision}, {scale})", "varchar": "varchar({length})"}.get(
@@ -377,7 +414,7 @@ def _add_column(builder: kudulite.SchemaBuilder, form: Mapping[str, Any]) -> Non
     spec.type(column_type)
     for option in ("encoding", "compression"):
         if option in form:
-            getattr(spec, option)(names.get(form[option], form[option]))
+            getattr(spec, option)(names.get(form[option].upper(), form[option]))
     if "default_value" in form:
         spec.default(_value_of(form["default_value"], column_type, spec.name))
     if form.get("comment"):
@@ -385,17 +422,20 @@ def _add_column(builder: kudulite.SchemaBuilder, form: Mapping[str, Any]) -> Non
     spec.mutable(form.get("is_mutable", True))
 
 
-def _bounds_of(form: Mapping[str, Any], columns: list[Column]) -> list[Any]:
+def _bounds_of(form: Mapping[str, Any], columns: list[Column]) -> tuple[Any, Any, str, str]:
+    """Return the lower and the upper bound, None without one, and their types."""
     ends: list[Any] = []
-    for name, expected in (("lower_bound", "INCLUSIVE"), ("upper_bound", "EXCLUSIVE")):
+    kinds: list[str] = []
+    for name, usual in (("lower_bound", "INCLUSIVE"), ("upper_bound", "EXCLUSIVE")):
         end = form.get(name)
-        if end is None:
-            ends.append(None)
-            continue
-        if end.get("bound_type", expected) != expected:
-            raise OptionError(
-                f"range bound {end}: only {expected} is taken for a {name.replace('_', ' ')}"
-            )
-        pairs = zip(end["bound_values"], columns, strict=True)
-        ends.append(tuple(_value_of(text, column.type, column.name) for text, column in pairs))
-    return ends
+        ends.append(None if end is None else _bound_of(end["bound_values"], columns))
+        kind = usual if end is None else str(end.get("bound_type", usual))
+        if kind.upper() not in ("INCLUSIVE", "EXCLUSIVE"):
+            raise OptionError(f"{kind!r} is no bound type; possible: INCLUSIVE, EXCLUSIVE")
+        kinds.append(kind.lower())
+    return ends[0], ends[1], kinds[0], kinds[1]
+
+
+def _bound_of(texts: list[str], columns: list[Column]) -> tuple[Any, ...]:
+    pairs = zip(texts, columns, strict=True)
+    return tuple(_value_of(text, column.type, column.name) for text, column in pairs)

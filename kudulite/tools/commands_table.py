@@ -96,10 +96,12 @@ def create(
         "owner": owner,
         "comment": comment,
     }
-    schema: Any = None
+    schema, history_seconds = None, None
     if definition is not None:
-        schema, defined = read_definition(definition)
-        options = defined | {name: given for name, given in options.items() if given is not None}
+        defined = read_definition(definition)
+        schema, history_seconds = defined.schema, defined.history_seconds
+        given = {name: option for name, option in options.items() if option is not None}
+        options = defined.options | given
     elif like is not None:
         schema, options["primary_key"] = schema_of_files([like], None), key
     else:
@@ -107,6 +109,8 @@ def create(
     place = path_of(path)
     client = kudulite.connect(place.parent, background_maintenance=False)
     made = client.create_table(place.name, schema, **options)
+    if history_seconds is not None:
+        made = client.new_table_alterer(made).set_history_retention(history_seconds).alter()
     if as_json:
         print_json({"path": str(made.path), "id": made.id, "tablets": made.tablet_count})
     else:

@@ -113,33 +113,95 @@ def test_a_definition_is_that_of_the_tool_of_kudu(table):
     partition = found["partition"]
     assert partition["hash_partitions"] == [{"columns": ["host"], "num_buckets": 2, "seed": 7}]
     assert partition["range_partition"]["range_bounds"] == [
-        {"upper_bound": {"bound_type": "EXCLUSIVE", "bound_values": ["2020-01-02"]}},
+        {"upper_bound": {"bound_type": "EXCLUSIVE", "bound_values": ["18263"]}},
     ]
     (custom,) = partition["range_partition"]["custom_hash_schema_ranges"]
     assert custom == {
         "range_bounds": {
-            "lower_bound": {"bound_type": "INCLUSIVE", "bound_values": ["2020-01-02"]},
-            "upper_bound": {"bound_type": "EXCLUSIVE", "bound_values": ["2021-01-01"]},
+            "lower_bound": {"bound_type": "INCLUSIVE", "bound_values": ["18263"]},
+            "upper_bound": {"bound_type": "EXCLUSIVE", "bound_values": ["18628"]},
         },
         "hash_schema": [{"columns": ["host"], "num_buckets": 3, "seed": 5}],
     }
 
 
 def test_a_table_is_created_by_its_definition(table, tmp_path):
-    """It has the same columns, key, partitions, owner and comment; options replace the last two."""
+    """It has the same columns, key, partitions, retention, owner and comment; options replace the
+    last two.
+    """
     file = tmp_path / "t.json"
+    assert "extra_configs" not in json.loads(output("schema", table.path))
+    output("retention", table.path, "3d")
     file.write_text(output("schema", table.path))
     output("create", tmp_path / "root" / "again", "--definition", file, "--owner", "bob")
     again = kudu.open_table(tmp_path / "root" / "again")
     assert again.schema.equals(table.schema)
     assert again.partition_schema.describe_all() == table.partition_schema.describe_all()
     assert (again.owner, again.comment) == ("bob", "loads")
+    assert value("retention", again.path)["history_seconds"] == 3 * 86_400
     for wrong in ("[]", "{}", '{"schema": {"columns": [{}], "key_column_names": []}}', "x"):
         file.write_text(wrong)
         assert "not the definition of a table" in error(
             "create", tmp_path / "root" / "w", "--definition", file
         )
     assert "create needs --primary-key" in error("create", tmp_path / "w")
+
+
+# In each way in which the tool of Kudu takes it.
+DEFINITION = """{"table_name": "loads", "schema": {"columns": [
+    {"column_name": "host", "column_type": "string", "encoding": "dict_encoding"},
+    {"column_name": "day", "column_type": "Date", "comment": "UTC"},
+    {"column_name": "n", "column_type": "INT32", "default_value": "7", "cfile_block_size": 4096},
+    {"column_name": "at", "column_type": "UNIXTIME_MICROS", "is_nullable": true,
+     "default_value": "17", "compression": "zlib"}], "key_column_names": ["host", "day"]},
+  "partition": {"hash_partitions": [{"columns": ["host"], "num_buckets": 2}],
+    "range_partition": {"columns": ["day"], "range_bounds": [
+      {"lower_bound": {"bound_type": "exclusive", "bound_values": ["18261"]},
+       "upper_bound": {"bound_type": "Inclusive", "bound_values": ["18627"]}}],
+      "range_splits": [{"split_values": ["18400"]}]}},
+  "extra_configs": {"configs": {"kudu.table.history_max_age_sec": "3600"}},
+  "dimension_label": "a", "comment": "of all hosts", "num_replicas": 3}"""
+
+
+def test_a_definition_may_be_one_for_the_tool_of_kudu(tmp_path):
+    """Columns are NOT NULL unless it says otherwise; names in any case, all bounds and splits."""
+    file, place = tmp_path / "loads.json", tmp_path / "root" / "loads"
+    file.write_text(DEFINITION)
+    output("create", place, "--definition", file)
+    table = kudu.open_table(place)
+    assert [repr(column) for column in table.schema] == [
+        'string "host" NOT NULL ENCODING dict',
+        'date "day" NOT NULL',
+        'int32 "n" NOT NULL DEFAULT 7',
+        'unixtime_micros "at" DEFAULT datetime.datetime(1970, 1, 1, 0, 0, 0, 17,'
+        " tzinfo=datetime.timezone.utc) COMPRESSION gzip",
+    ]
+    assert (table.schema.key_names, table.comment) == (["host", "day"], "of all hosts")
+    assert table.schema["day"].comment == "UTC"
+    assert table.partition_schema.describe_all() == [
+        "hash(host) × 2",
+        "day: [2020-01-01, 2020-05-18)",
+        "day: [2020-05-18, 2021-01-01)",
+    ]
+    assert value("retention", place)["history_seconds"] == 3600
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"exclusive"', '"open"', "'open' is no bound type; possible: INCLUSIVE, EXCLUSIVE"),
+        ('"default_value": "7"', '"default_value": "x"', "column 'n': 'x' is no int32"),
+        ('["18261"]', '["soon"]', "column 'day': 'soon' is no date"),
+        ('["18400"]', "[]", "not the definition of a table"),
+        ('"3600"', '"1h"', "not the definition of a table"),
+    ],
+)
+def test_a_wrong_definition_is_an_error(tmp_path, old, new, message):
+    """It names what is wrong, and there is no table."""
+    file = tmp_path / "loads.json"
+    file.write_text(DEFINITION.replace(old, new))
+    assert message in error("create", tmp_path / "root" / "loads", "--definition", file)
+    assert not (tmp_path / "root" / "loads").exists()
 
 
 def test_a_definition_has_a_key_that_is_not_unique(tmp_path):
