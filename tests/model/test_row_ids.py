@@ -7,5 +7,5 @@ from tests.support.tiers import tiered
 
 @tiered("seed", range(40), quick=2)
 def test_ids_are_unique_and_rise_whatever_happens(core: CoreTables, seed: int):
-    """Over sessions, batches, aborts, deletes, restores, flushes, compactions and backups."""
+    """Over sessions, batches, deletes, restores, flushes, compactions and backups, now and then."""
     IdMachine(core.root, seed).run(60)

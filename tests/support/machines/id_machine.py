@@ -1,5 +1,7 @@
 """Random writes to a table whose key is not unique, and the dictionary that it must equal.
 
+Looks compare earlier moments, the changes between them and whole histories of rows, too.
+
 The dictionary has rows by (k, id). It cannot foresee an id, because writes that fail leave gaps. It
 learns each from the next scan, and demands as many new rows as were inserted, with their values,
 and ids that are above every id that their tablet ever showed and rise in the order of the rows.
@@ -25,6 +27,7 @@ from tests.support.tables.core_tables import environment
 
 ID = kudulite.Schema.get_auto_incrementing_column_name()
 KEY_COUNT = 6
+RowKey = tuple[int, int]
 LAYOUTS: dict[str, dict[str, Any]] = {
     "one": {},
     "hashed": {"hash_partitions": [(["k"], 3)]},
@@ -47,6 +50,7 @@ WEIGHTS = {
     "reopen": 3,
     "alter": 0.5,
     "backup": 0.5,
+    "look": 4,
 }
 
 
@@ -58,10 +62,19 @@ def create(client: Client, layout: str = "one", name: str = "t") -> Table:
     return client.create_table(name, builder.build(), **LAYOUTS[layout])
 
 
-def rows_of(table: Table) -> dict[tuple[int, int], int]:
-    """All rows as {(k, id): v}. Raises AssertionError for a key that is there twice."""
-    found = table.scan(["k", ID, "v"]).to_arrow().to_pydict()
-    pairs = list(zip(zip(found["k"], found[ID], strict=True), found["v"], strict=True))
+def rows_of(table: Table, at: Any = None, *, is_tokens: bool = False) -> dict[RowKey, int]:
+    """All rows at a moment as {(k, id): v}, by a scan or by its tokens in other orders.
+
+    Raises AssertionError for a key that is there twice.
+    """
+    columns = ["k", ID, "v"]
+    if is_tokens:
+        tokens = table.scan_tokens(columns, at=at, split_size_bytes=1)
+        batches = [batch for token in reversed(tokens) for batch in token.open()]
+        rows = [row for batch in batches for row in batch.to_pylist()]
+    else:
+        rows = table.scan(columns, at=at).to_arrow().to_pylist()
+    pairs = [((row["k"], row[ID]), row["v"]) for row in rows]
     assert len(dict(pairs)) == len(pairs), f"a key twice: {sorted(pairs)}"
     return dict(pairs)
 
@@ -70,7 +83,7 @@ class IdModel:
     """The dictionary of one table, and what each of its tablets has shown."""
 
     def __init__(self, table: Table) -> None:
-        self.rows: dict[tuple[int, int], int] = {}
+        self.rows: dict[RowKey, int] = {}
         self.highest: Counter[int] = Counter()
         keys = [{"k": k} for k in range(KEY_COUNT)]
         self.tablet_of = dict(enumerate(table.tablet_index(keys).to_pylist()))
@@ -139,7 +152,7 @@ class IdMachine:
             rows.append({"k": self.random.randrange(KEY_COUNT), "v": self.next_value})
         return rows
 
-    def old_key(self) -> tuple[int, int] | None:
+    def old_key(self) -> RowKey | None:
         """The key of one of the rows."""
         return self.random.choice(sorted(self.model.rows)) if self.model.rows else None
 
@@ -281,6 +294,37 @@ class IdMachine:
         moment, rows = self.random.choice(self.moments)
         self.table.restore(moment)
         self.model.rows = dict(rows)
+
+    def _look(self) -> None:
+        """Two earlier moments, the changes between them, and all versions of a row."""
+        (start, before), (end, after) = sorted(
+            self.random.choices(self.moments, k=2), key=lambda each: each[0]
+        )
+        assert rows_of(self.table, start) == before
+        assert rows_of(self.table, end, is_tokens=True) == after
+        found = {}
+        for row in self.table.changes(start, end).to_arrow().to_pylist():
+            key = row["k"], row[ID]
+            assert key not in found, f"{key} twice in the changes"
+            found[key] = row["_change_type"], row["v"]
+        # A row that got its value of before again is an update, too.
+        same = {key for key, v in before.items() if after.get(key) == v}
+        assert all(found.pop(key)[0] == "update" for key in same & found.keys())
+        expected = {key: ("delete", v) for key, v in before.items() if key not in after}
+        for key in after.keys() - same:
+            expected[key] = ("update" if key in before else "insert", after[key])
+        assert found == expected
+        keys = sorted(set().union(*(rows for _, rows in self.moments)))
+        if keys:
+            self._compare_history(self.random.choice(keys))
+
+    def _compare_history(self, key: RowKey) -> None:
+        """The newest version at each moment is the row of then."""
+        versions = self.table.history(key).to_pylist()
+        for moment, rows in self.moments:
+            shown = [row for row in versions if row["_commit_timestamp"] <= moment]
+            is_there = shown and shown[-1]["_change_type"] != "delete"
+            assert (shown[-1]["v"] if is_there else None) == rows.get(key)
 
     def _flush(self) -> None:
         self.table.flush()
