@@ -17,6 +17,7 @@
     ("rename", client, name, name), ("widen", client, name, choice), ("fix", client, name, mutable)
     ("default", client, name, value), ("retain", client, seconds), ("drop", client, name)
     ("drop_range", client, place), ("add_range", client, place), ("forget", client)
+    ("describe", client, number)               another owner and comment
     ("tag", client, name, at), ("untag", client, name), ("bad_tag", client), ("recall", client)
     ("paused", client, step, gap, [number, …])     a step whose publications stand still
 
@@ -30,19 +31,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 import kudulite
-from kudulite.client.schema_builder import RangePartition
-from kudulite.client.table_alterer import TableAlterer
 from kudulite.errors import ConflictError, KuduliteError, RowError, StorageError, TimestampError
 from kudulite.model.hybrid_time import LOGICAL_BITS
 from kudulite.rowset.rowset import RowSetMeta
-from kudulite.table.alter import forget_dropped_ranges
 from kudulite.table.compaction import run_operation
 from kudulite.table.manifest import TabletEntry
 from kudulite.tablet.maintenance_policy import (
@@ -52,17 +50,11 @@ from kudulite.tablet.maintenance_policy import (
     CompactRowSets,
     MaintenanceOperation,
 )
+from tests.support.machines.history_alterations import AlterationSteps
 from tests.support.machines.history_looks import LOOKS, ChangeSteps, LookSteps, PlannedScan
 from tests.support.machines.history_pauses import PauseSteps, Rows, StagedWrite
-from tests.support.machines.history_setup import (
-    ADDED_TYPES,
-    RANGE_COUNT,
-    HistoryState,
-    Setup,
-    value_of,
-    widened,
-)
-from tests.support.oracle.table_model import UPDATES, Counts, Key, ModelColumn, Row
+from tests.support.machines.history_setup import HistoryState, Setup
+from tests.support.oracle.table_model import UPDATES, Counts, Key, Row
 
 Given = Sequence[tuple[str, int, Row]]
 
@@ -288,7 +280,7 @@ STAGING_GRACE_SECONDS = 3600.0
 
 
 class UpkeepSteps(HistoryState):
-    """Steps without effect on any legal read, and alterations."""
+    """Steps without effect on any legal read."""
 
     def _flush(self, client: int) -> None:
         self.tables[client].flush()
@@ -306,136 +298,6 @@ class UpkeepSteps(HistoryState):
         self.sessions.pop(client, None)
         self.clients[client] = self.new_client(client)
         self.tables[client] = self.clients[client].table("t")
-
-    # -- alterations
-
-    def _alterer(self, client: int) -> TableAlterer:
-        return self.clients[client].new_table_alterer(self.tables[client])
-
-    def _altered(self, columns: Sequence[ModelColumn]) -> None:
-        """Go on with other columns, by handles that know them: others may have rows refused."""
-        self.model.set_columns(columns)
-        self.tables = [client.table("t") for client in self.clients]
-        names = [*self.setup.key_names, *(column.name for column in columns)]
-        self.same(self.tables[0].schema.names, names, "names of the columns")
-
-    def _add(self, client: int, name: str, kind: int, nullable: bool, default: int | None) -> None:
-        """Add a column, unless there is one of this name."""
-        if self.column(name) is not None:
-            return
-        column_type = ADDED_TYPES[kind % len(ADDED_TYPES)]
-        if column_type.is_array:  # they have no defaults
-            nullable, default = True, None
-        column = ModelColumn(next(self.next_column_id), name, column_type, nullable)
-        value = None if default is None and nullable else value_of(column, default)
-        column = replace(column, read_default=value, write_default=value)
-        alterer = self._alterer(client)
-        alterer.add_column(name, column_type, nullable=nullable, default=value)
-        alterer.alter()
-        self._altered([*self.model.columns, column])
-
-    def _drop(self, client: int, name: str) -> None:
-        """Drop a column, unless it is the last mutable one."""
-        column = self.column(name)
-        if column is None or self.mutable_names <= {name}:
-            return
-        self._alterer(client).drop_column(name).alter()
-        self._altered([other for other in self.model.columns if other != column])
-
-    def _fix(self, client: int, name: str, mutable: bool) -> None:
-        """Make a column immutable, unless it is the last mutable one, or mutable."""
-        column = self.column(name)
-        if column is None or column.mutable == mutable or self.mutable_names <= {name}:
-            return
-        alterer = self._alterer(client)
-        alterer.alter_column(name).mutable(mutable)
-        alterer.alter()
-        self._replace(column, replace(column, mutable=mutable))
-
-    def _rename(self, client: int, name: str, new_name: str) -> None:
-        """Rename a column, unless the new name is taken."""
-        column = self.column(name)
-        if column is None or self.column(new_name) is not None:
-            return
-        alterer = self._alterer(client)
-        alterer.alter_column(name, rename_to=new_name)
-        alterer.alter()
-        self._replace(column, replace(column, name=new_name))
-
-    def _widen(self, client: int, name: str, choice: int) -> None:
-        """Give a column a wider type, if there is one."""
-        column = self.column(name)
-        wider = None if column is None else widened(column, choice)
-        if column is None or wider is None:
-            return
-        alterer = self._alterer(client)
-        alterer.alter_column(name).type(wider.type)
-        alterer.alter()
-        self._replace(column, wider)
-
-    def _default(self, client: int, name: str, default: int | None) -> None:
-        """Change what inserts store that leave a column unset; what is there stays."""
-        column = self.column(name)
-        if column is None or column.type.is_array:
-            return
-        value = value_of(column, default)
-        alterer = self._alterer(client)
-        spec = alterer.alter_column(name)
-        _ = spec.remove_default() if value is None else spec.default(value)
-        alterer.alter()
-        self._replace(column, replace(column, write_default=value))
-
-    def _replace(self, column: ModelColumn, new: ModelColumn) -> None:
-        self._altered([new if other == column else other for other in self.model.columns])
-
-    def _retain(self, client: int, seconds: int) -> None:
-        """Another retention; what a shorter one gave up stays given up."""
-        self._alterer(client).set_history_retention(seconds).alter()
-        self.retention = seconds
-
-    def _drop_range(self, client: int, place: int) -> None:
-        """Drop one of the ranges with its rows, unless it is the last one; the past stays."""
-        dropped = self._keys_of(place)
-        if not self.setup.has_ranges or dropped <= self.model.uncovered:
-            return
-        if len(self.model.uncovered | dropped) == len(self.keys):
-            return
-        self._alterer(client).drop_range_partition(*self.setup.bounds(place)).alter()
-        self.model.uncovered = self.model.uncovered | dropped
-        self.find_tablets()
-        self.model.delete_all(dropped)
-        newest = self.manifest.dropped
-        if self.model.changed_keys():
-            timestamp = max(each.timestamp for each in newest)
-            self.model.commit(lambda key: timestamp)
-
-    def _add_range(self, client: int, place: int) -> None:
-        """Add a range that was dropped, empty, maybe with other hash partitions than before."""
-        added = self._keys_of(place)
-        if not self.setup.has_ranges or not added <= self.model.uncovered:
-            return
-        alterer, bounds = self._alterer(client), self.setup.bounds(place)
-        if self.setup.layout == "ranges":
-            alterer.add_range_partition(*bounds).alter()
-        else:
-            own = RangePartition(*bounds)
-            own.add_hash_partitions(self.setup.key_names, 2 + self.manifest.version % 3)
-            alterer.add_custom_range_partition(own).alter()
-        self.model.uncovered = self.model.uncovered - added
-        self.find_tablets()
-
-    def _forget(self, client: int) -> None:
-        """Give up the dropped ranges that no legal read can show."""
-        forget_dropped_ranges(self.tables[client]._store)
-        mark = self.settle_mark()
-        stamps = [each.timestamp for each in self.manifest.dropped]
-        if self.setup.tick == 0 and any(stamp <= mark for stamp in stamps):
-            raise AssertionError(f"ranges dropped at {stamps} are not forgotten, mark {mark}")
-
-    def _keys_of(self, place: int) -> frozenset:
-        numbers = range(self.setup.key_count)
-        wanted = place % RANGE_COUNT
-        return frozenset(self.setup.key(n) for n in numbers if self.setup.range_of(n) == wanted)
 
     # -- tags
 
@@ -565,7 +427,9 @@ class CompactionSteps(HistoryState):
                 planned.expected = {k: r for k, r in planned.expected.items() if k not in keys}
 
 
-class HistoryMachine(CompactionSteps, PauseSteps, WriteSteps, UpkeepSteps, LookSteps, ChangeSteps):
+class HistoryMachine(
+    CompactionSteps, PauseSteps, WriteSteps, UpkeepSteps, AlterationSteps, LookSteps, ChangeSteps
+):
     """A table, two clients of it, and the model that they must equal.
 
     `counted` says how often each step was taken, and how often an operation on files published.
@@ -594,6 +458,7 @@ class HistoryMachine(CompactionSteps, PauseSteps, WriteSteps, UpkeepSteps, LookS
         for how in LOOKS:
             self.look(self.tables[0], how, None)
         self.past(self.tables[0])
+        self.compare_description(self.tables[0])
         self._check(0)
 
 

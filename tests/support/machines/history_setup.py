@@ -223,6 +223,7 @@ class HistoryState:
         self.next_column_id = itertools.count(len(self.model.columns))
         self.tablet_of: dict[Key, str | None] = {}
         self.mark = 0
+        self.description = ("", "")  # owner and comment
         self.find_tablets()
 
     def new_client(self, number: int) -> Client:

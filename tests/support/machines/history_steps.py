@@ -58,6 +58,7 @@ WEIGHTS: dict[str, float] = {
     "fix": 1,
     "default": 0.4,
     "retain": 0.3,
+    "describe": 0.5,
     "drop_range": 0.8,
     "add_range": 1.2,
     "forget": 0.6,
@@ -83,7 +84,7 @@ INSIDE = ("rows", "batch", "mixed", "commit", "look", "past", "flush", "add", "d
 INSIDE += ("major", "merge", "collect", "purge", "drop_range", "tag", "retain", "widen", "fix")
 PAUSED = ("flush", "major", "merge", "collect", "compact_all", "maintain", "purge", "commit")
 PAUSED += ("batch", "mixed", "overwrite", "tag", "untag", "add", "drop", "widen", "retain")
-PAUSED += ("drop_range", "add_range", "forget")
+PAUSED += ("drop_range", "add_range", "forget", "describe")
 WORK = (*KINDS, "compact_all", "purge", "flush", "maintain", "add", "drop", "rename", "default")
 WORK += ("widen", "fix", "drop_range", "add_range")
 
@@ -274,6 +275,9 @@ class Steps:
 
     def _retain(self) -> Step:
         return "retain", self._client(), self.random.choice(RETENTIONS)
+
+    def _describe(self) -> Step:
+        return "describe", self._client(), self.random.randrange(6)
 
     def _drop_range(self) -> Step:
         return "drop_range", self._client(), self.random.randrange(RANGE_COUNT)

@@ -1,0 +1,169 @@
+"""Alterations of the table of a HistoryMachine: columns, ranges, retention, owner and comment.
+
+The model learns each of them. All clients then open the table again, because others may have rows
+refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from kudulite.client.schema_builder import RangePartition
+from kudulite.client.table import Table
+from kudulite.client.table_alterer import TableAlterer
+from kudulite.table.alter import forget_dropped_ranges
+from tests.support.machines.history_setup import (
+    ADDED_TYPES,
+    RANGE_COUNT,
+    HistoryState,
+    value_of,
+    widened,
+)
+from tests.support.oracle.table_model import ModelColumn
+
+OWNERS = ("ann", "ü" * 64)
+COMMENTS = ("", "of a test", "ü" * 128)
+
+
+class AlterationSteps(HistoryState):
+    """Steps that publish another definition of the table."""
+
+    def _alterer(self, client: int) -> TableAlterer:
+        return self.clients[client].new_table_alterer(self.tables[client])
+
+    def _altered(self, columns: Sequence[ModelColumn]) -> None:
+        """Go on with other columns, by handles that know them: others may have rows refused."""
+        self.model.set_columns(columns)
+        self.tables = [client.table("t") for client in self.clients]
+        names = [*self.setup.key_names, *(column.name for column in columns)]
+        self.same(self.tables[0].schema.names, names, "names of the columns")
+
+    def _add(self, client: int, name: str, kind: int, nullable: bool, default: int | None) -> None:
+        """Add a column, unless there is one of this name."""
+        if self.column(name) is not None:
+            return
+        column_type = ADDED_TYPES[kind % len(ADDED_TYPES)]
+        if column_type.is_array:  # they have no defaults
+            nullable, default = True, None
+        column = ModelColumn(next(self.next_column_id), name, column_type, nullable)
+        value = None if default is None and nullable else value_of(column, default)
+        column = replace(column, read_default=value, write_default=value)
+        alterer = self._alterer(client)
+        alterer.add_column(name, column_type, nullable=nullable, default=value)
+        alterer.alter()
+        self._altered([*self.model.columns, column])
+
+    def _drop(self, client: int, name: str) -> None:
+        """Drop a column, unless it is the last mutable one."""
+        column = self.column(name)
+        if column is None or self.mutable_names <= {name}:
+            return
+        self._alterer(client).drop_column(name).alter()
+        self._altered([other for other in self.model.columns if other != column])
+
+    def _fix(self, client: int, name: str, mutable: bool) -> None:
+        """Make a column immutable, unless it is the last mutable one, or mutable."""
+        column = self.column(name)
+        if column is None or column.mutable == mutable or self.mutable_names <= {name}:
+            return
+        alterer = self._alterer(client)
+        alterer.alter_column(name).mutable(mutable)
+        alterer.alter()
+        self._replace(column, replace(column, mutable=mutable))
+
+    def _rename(self, client: int, name: str, new_name: str) -> None:
+        """Rename a column, unless the new name is taken."""
+        column = self.column(name)
+        if column is None or self.column(new_name) is not None:
+            return
+        alterer = self._alterer(client)
+        alterer.alter_column(name, rename_to=new_name)
+        alterer.alter()
+        self._replace(column, replace(column, name=new_name))
+
+    def _widen(self, client: int, name: str, choice: int) -> None:
+        """Give a column a wider type, if there is one."""
+        column = self.column(name)
+        wider = None if column is None else widened(column, choice)
+        if column is None or wider is None:
+            return
+        alterer = self._alterer(client)
+        alterer.alter_column(name).type(wider.type)
+        alterer.alter()
+        self._replace(column, wider)
+
+    def _default(self, client: int, name: str, default: int | None) -> None:
+        """Change what inserts store that leave a column unset; what is there stays."""
+        column = self.column(name)
+        if column is None or column.type.is_array:
+            return
+        value = value_of(column, default)
+        alterer = self._alterer(client)
+        spec = alterer.alter_column(name)
+        _ = spec.remove_default() if value is None else spec.default(value)
+        alterer.alter()
+        self._replace(column, replace(column, write_default=value))
+
+    def _replace(self, column: ModelColumn, new: ModelColumn) -> None:
+        self._altered([new if other == column else other for other in self.model.columns])
+
+    def _retain(self, client: int, seconds: int) -> None:
+        """Another retention; what a shorter one gave up stays given up."""
+        self._alterer(client).set_history_retention(seconds).alter()
+        self.retention = seconds
+
+    def _drop_range(self, client: int, place: int) -> None:
+        """Drop one of the ranges with its rows, unless it is the last one; the past stays."""
+        dropped = self._keys_of(place)
+        if not self.setup.has_ranges or dropped <= self.model.uncovered:
+            return
+        if len(self.model.uncovered | dropped) == len(self.keys):
+            return
+        self._alterer(client).drop_range_partition(*self.setup.bounds(place)).alter()
+        self.model.uncovered = self.model.uncovered | dropped
+        self.find_tablets()
+        self.model.delete_all(dropped)
+        newest = self.manifest.dropped
+        if self.model.changed_keys():
+            timestamp = max(each.timestamp for each in newest)
+            self.model.commit(lambda key: timestamp)
+
+    def _add_range(self, client: int, place: int) -> None:
+        """Add a range that was dropped, empty, maybe with other hash partitions than before."""
+        added = self._keys_of(place)
+        if not self.setup.has_ranges or not added <= self.model.uncovered:
+            return
+        alterer, bounds = self._alterer(client), self.setup.bounds(place)
+        if self.setup.layout == "ranges":
+            alterer.add_range_partition(*bounds).alter()
+        else:
+            own = RangePartition(*bounds)
+            own.add_hash_partitions(self.setup.key_names, 2 + self.manifest.version % 3)
+            alterer.add_custom_range_partition(own).alter()
+        self.model.uncovered = self.model.uncovered - added
+        self.find_tablets()
+
+    def _forget(self, client: int) -> None:
+        """Give up the dropped ranges that no legal read can show."""
+        forget_dropped_ranges(self.tables[client]._store)
+        mark = self.settle_mark()
+        stamps = [each.timestamp for each in self.manifest.dropped]
+        if self.setup.tick == 0 and any(stamp <= mark for stamp in stamps):
+            raise AssertionError(f"ranges dropped at {stamps} are not forgotten, mark {mark}")
+
+    def _keys_of(self, place: int) -> frozenset:
+        numbers = range(self.setup.key_count)
+        wanted = place % RANGE_COUNT
+        return frozenset(self.setup.key(n) for n in numbers if self.setup.range_of(n) == wanted)
+
+    def _describe(self, client: int, number: int) -> None:
+        """Another owner and comment; an empty comment removes it."""
+        self.compare_description(self.clients[client].table("t"))
+        owner, comment = OWNERS[number % len(OWNERS)], COMMENTS[number % len(COMMENTS)]
+        self._alterer(client).set_owner(owner).set_comment(comment).alter()
+        self.description = owner, comment
+
+    def compare_description(self, table: Table) -> None:
+        """Compare owner and comment with those that were set last."""
+        self.same((table.owner, table.comment), self.description, "owner and comment")
