@@ -46,7 +46,7 @@ from kudulite_spark.types import (
     with_default_notes,
     with_layout_names,
 )
-from kudulite_spark.write_plan import partitioning_of
+from kudulite_spark.write_plan import described_partitioning, partitioning_of
 
 NO_NAMESPACE, NAMESPACE_EXISTS, NOT_EMPTY = "NoNamespace", "NamespaceExists", "NotEmpty"
 TABLE_NOTE = "kudulite.table"
@@ -437,8 +437,7 @@ def _restore(place: str, given: Arguments) -> Result:
 
 
 def _tag(place: str, given: Arguments) -> Result:
-    table = open_table(place)
-    return {"hybrid_time": int(table.tag(given["name"], given.get("at")))}
+    return {"hybrid_time": int(open_table(place).tag(given["name"], given.get("at")))}
 
 
 def _delete_tag(place: str, given: Arguments) -> Result:
@@ -588,6 +587,7 @@ _ANSWERS: dict[str, Callable[[str, Question], Answer]] = {
     "dropNamespace": _drop_namespace,
     "moment": _moment,
     "namespaces": _namespaces,
+    "partitioning": lambda path, question: described_partitioning(open_table(path)),
     "procedure": _procedure,
     "procedures": _procedures,
     "publish": _publish,

@@ -50,6 +50,7 @@ from kudulite_spark.types import (
     column_type,
     find_name,
     is_writable,
+    spark_schema,
     table_schema,
     with_layout_names,
 )
@@ -258,6 +259,39 @@ def partitioning_of(options: WriteOptions) -> Partitioning:
                 custom.add_hash_partitions(names, bucket_count)
             partitioning.add_custom_range_partition(custom)
     return partitioning
+
+
+def described_partitioning(table: Table) -> dict[str, Any]:
+    """Return the partition schema as java/Tablets.java reads it, without empty lists.
+
+    Columns are indexes of fields of `schema`. Empty if rows need have no key column."""
+    partition = table.partition_schema
+    hashed = [d for dimensions in partition.hash_schemas for d in dimensions]
+    used = {*partition.range_columns, *(name for d in hashed for name in d.columns)}
+    own = [name for name in table.schema.key_names if name != table.schema.auto_incrementing]
+    # A function needs a column, even if there is one tablet.
+    names = [name for name in own if name in used] or own[:1]
+    if not names:
+        return {}
+
+    def placed(found: dict[str, Any], option: str, columns: Sequence[str]) -> dict[str, Any]:
+        return {**found, option: [names.index(name) for name in columns]} if columns else found
+
+    ranges = []
+    for number, (lower, _) in enumerate(partition.encoded_ranges):
+        dimensions = [
+            placed({"bucketCount": d.bucket_count, "seed": d.seed}, "columns", d.columns)
+            for d in partition.hash_dimensions_of(number)
+        ]
+        first = partition.first_tablets[number]
+        found = {"lower": (lower or b"").hex(), "firstTablet": first}
+        ranges.append({**found, "hash": dimensions} if dimensions else found)
+    whole = {
+        "schema": spark_schema(table.schema, names).json(),
+        "tabletCount": partition.tablet_count,
+        "ranges": ranges,
+    }
+    return placed(whole, "rangeColumns", partition.range_columns)
 
 
 def _hash_text(partition: Any) -> str:

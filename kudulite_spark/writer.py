@@ -7,9 +7,9 @@
 
 Planner, tasks and commit are different processes. Each gets the PlannedWrite, a picklable value.
 
-`TableWriter` writes a DataFrame. Spark cannot be asked to route rows, so `repartition=true` has no
-effect on the tasks: the commit logs a warning if one tablet's rows came from several tasks. See
-`kudulite_spark.repartition_for`, which routes. The rows of the table are the same either way.
+`TableWriter` writes a DataFrame. Only the front can ask Spark to send the rows of a tablet to one
+task (java/Tablets.java). Without it, `repartition=true` has no effect on the tasks, and the commit
+logs a warning if one tablet's rows came from several of them. The rows are the same either way.
 
 `StreamTableWriter` writes each micro-batch of a stream as one version, **exactly once**. The
 version names the query and the number of its batch. Spark runs a batch again if it was killed

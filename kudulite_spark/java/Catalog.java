@@ -4,19 +4,14 @@ import java.util.*;
 import org.apache.spark.sql.AnalysisException;
 import org.apache.spark.sql.catalyst.analysis.*;
 import org.apache.spark.sql.connector.catalog.*;
-import org.apache.spark.sql.connector.catalog.constraints.Constraint;
-import org.apache.spark.sql.connector.catalog.constraints.PrimaryKey;
+import org.apache.spark.sql.connector.catalog.constraints.*;
+import org.apache.spark.sql.connector.catalog.functions.UnboundFunction;
 import org.apache.spark.sql.connector.catalog.procedures.UnboundProcedure;
 import org.apache.spark.sql.connector.expressions.NamedReference;
 import org.apache.spark.sql.connector.expressions.Transform;
 import org.apache.spark.sql.connector.metric.CustomTaskMetric;
-import org.apache.spark.sql.connector.write.LogicalWriteInfo;
-import org.apache.spark.sql.connector.write.SupportsTruncate;
-import org.apache.spark.sql.connector.write.WriteBuilder;
-import org.apache.spark.sql.types.DataType;
-import org.apache.spark.sql.types.Metadata;
-import org.apache.spark.sql.types.MetadataBuilder;
-import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.connector.write.*;
+import org.apache.spark.sql.types.*;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
@@ -28,7 +23,8 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
  * the answer, because Spark wraps an exception of Python in one of its own, whereas IF EXISTS and
  * the like rest on the classes of Spark. To load a table is a load(), which fixes the snapshot.
  */
-public class Catalog implements StagingTableCatalog, SupportsNamespaces, ProcedureCatalog {
+public class Catalog
+    implements StagingTableCatalog, SupportsNamespaces, ProcedureCatalog, FunctionCatalog {
   static final String ERROR_CLASS = "PYTHON_DATA_SOURCE_ERROR";
   static final String QUESTION = "kudulitecatalog";
 
@@ -118,7 +114,7 @@ public class Catalog implements StagingTableCatalog, SupportsNamespaces, Procedu
 
   /** Throws an exception that no signature of Spark's interfaces names. */
   @SuppressWarnings("unchecked")
-  private static <E extends Throwable> void raise(Throwable error) throws E {
+  static <E extends Throwable> void raise(Throwable error) throws E {
     throw (E) error;
   }
 
@@ -350,6 +346,22 @@ public class Catalog implements StagingTableCatalog, SupportsNamespaces, Procedu
   Metadata call(String procedure, Metadata arguments) {
     return checked(ask(warehouse, question("callProcedure").putString("name", procedure)
         .putString("catalog", name).putMetadata("arguments", arguments)), null, null);
+  }
+
+  // Functions
+
+  public Identifier[] listFunctions(String[] namespace) {
+    return new Identifier[0];
+  }
+
+  /** The one that a write names, to send rows to their tablets. */
+  public UnboundFunction loadFunction(Identifier ident) {
+    try {
+      return new Tablets(ident.name());
+    } catch (Exception other) {
+      Catalog.<RuntimeException>raise(new NoSuchFunctionException(ident));
+      return null;
+    }
   }
 
   // Namespaces

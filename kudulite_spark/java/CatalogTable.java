@@ -5,23 +5,8 @@ import org.apache.spark.sql.connector.catalog.*;
 import org.apache.spark.sql.connector.expressions.Expressions;
 import org.apache.spark.sql.connector.expressions.NamedReference;
 import org.apache.spark.sql.connector.read.ScanBuilder;
-import org.apache.spark.sql.connector.write.BatchWrite;
-import org.apache.spark.sql.connector.write.DeltaBatchWrite;
-import org.apache.spark.sql.connector.write.DeltaWrite;
-import org.apache.spark.sql.connector.write.DeltaWriteBuilder;
-import org.apache.spark.sql.connector.write.DeltaWriterFactory;
-import org.apache.spark.sql.connector.write.LogicalWriteInfo;
-import org.apache.spark.sql.connector.write.PhysicalWriteInfo;
-import org.apache.spark.sql.connector.write.RowLevelOperation;
-import org.apache.spark.sql.connector.write.RowLevelOperationBuilder;
-import org.apache.spark.sql.connector.write.RowLevelOperationInfo;
-import org.apache.spark.sql.connector.write.SupportsDelta;
-import org.apache.spark.sql.connector.write.WriteBuilder;
-import org.apache.spark.sql.connector.write.WriterCommitMessage;
-import org.apache.spark.sql.types.Metadata;
-import org.apache.spark.sql.types.MetadataBuilder;
-import org.apache.spark.sql.types.StructField;
-import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.connector.write.*;
+import org.apache.spark.sql.types.*;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
@@ -59,6 +44,7 @@ class CatalogTable extends DefaultSource.FrontTable
   public Set<TableCapability> capabilities() {
     Set<TableCapability> all = new HashSet<>(super.capabilities());
     all.add(TableCapability.AUTOMATIC_SCHEMA_EVOLUTION);
+    all.add(TableCapability.BATCH_WRITE);
     return all;
   }
 
@@ -83,14 +69,20 @@ class CatalogTable extends DefaultSource.FrontTable
     if (!options.containsKey("operation") && !options.containsKey("operationColumn")) {
       more.put("operation", "insert");
     }
-    return write(info, info.schema(), more);
+    WriteBuilder python = write(info, info.schema(), more);
+    Tablets tablets = tablets(info, info.schema());
+    return tablets == null ? python : tablets.sent(python);
+  }
+
+  private Tablets tablets(LogicalWriteInfo info, StructType rows) {
+    return Tablets.of(info.options(), load.options.get("path"), rows.fieldNames());
   }
 
   private WriteBuilder write(LogicalWriteInfo info, StructType rows, Map<String, String> more) {
     Map<String, String> all = new HashMap<>(with(info.options()).asCaseSensitiveMap());
     all.putAll(more);
-    return super.newWriteBuilder(
-        new WriteInfo(info.queryId(), rows, new CaseInsensitiveStringMap(all)));
+    CaseInsensitiveStringMap options = new CaseInsensitiveStringMap(all);
+    return super.newWriteBuilder(new WriteInfo(info.queryId(), rows, options));
   }
 
   public boolean truncateTable() {
@@ -153,7 +145,7 @@ class CatalogTable extends DefaultSource.FrontTable
       String[] key = table.key();
       NamedReference[] found = new NamedReference[key.length];
       for (int i = 0; i < key.length; i++) {
-        found[i] = Expressions.column("`" + key[i].replace("`", "``") + "`");
+        found[i] = Expressions.column(Tablets.quoted(key[i]));
       }
       return found;
     }
@@ -164,10 +156,12 @@ class CatalogTable extends DefaultSource.FrontTable
   }
 
   /** The Python source's write of the changes; in its tasks a ChangeWriter hands them over. */
-  private static class ChangeWrite implements DeltaWriteBuilder, DeltaWrite, DeltaBatchWrite {
+  private static class ChangeWrite
+      implements DeltaWriteBuilder, DeltaWrite, DeltaBatchWrite, Tablets.Sent {
     private static final String OPERATION = "_kudulite_operation";
 
     private final BatchWrite python;
+    private final Tablets tablets;
     private final StructType ids;
     private final StructType rows;
     private final boolean isMixed;
@@ -185,6 +179,7 @@ class CatalogTable extends DefaultSource.FrontTable
       }
       StructType written = isMixed ? rows.add(OPERATION, "string") : rows;
       python = table.write(info, written, more).build().toBatch();
+      tablets = isMixed ? table.tablets(info, rows) : null;  // others have rows of one tablet
     }
 
     /** Of a row that MERGE deletes only the key is known. */
@@ -194,6 +189,10 @@ class CatalogTable extends DefaultSource.FrontTable
         found = found.add(field.name(), field.dataType(), true, field.metadata());
       }
       return found;
+    }
+
+    public Tablets tablets() {
+      return tablets;
     }
 
     public DeltaWrite build() {

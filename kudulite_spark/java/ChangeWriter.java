@@ -13,11 +13,7 @@ import org.apache.spark.TaskContext;
 import org.apache.spark.TaskContext$;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
-import org.apache.spark.sql.connector.write.DataWriter;
-import org.apache.spark.sql.connector.write.DataWriterFactory;
-import org.apache.spark.sql.connector.write.DeltaWriter;
-import org.apache.spark.sql.connector.write.DeltaWriterFactory;
-import org.apache.spark.sql.connector.write.WriterCommitMessage;
+import org.apache.spark.sql.connector.write.*;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.unsafe.types.UTF8String;
 
@@ -192,7 +188,7 @@ class ChangeWriter implements DeltaWriter<InternalRow> {
     /** Throws the writer's error in the task's thread, as what it is. */
     void raise() {
       if (error != null) {
-        ChangeWriter.<RuntimeException>raise(error);
+        Catalog.<RuntimeException>raise(error);
       }
     }
 
@@ -220,10 +216,5 @@ class ChangeWriter implements DeltaWriter<InternalRow> {
       }
       return rows[next++];
     }
-  }
-
-  @SuppressWarnings("unchecked")
-  private static <E extends Throwable> void raise(Throwable error) throws E {
-    throw (E) error;
   }
 }

@@ -9,6 +9,9 @@ import java.util.Set;
 import net.razorvine.pickle.Pickler;
 import org.apache.spark.api.python.PythonFunction;
 import org.apache.spark.api.python.PythonWorkerUtils;
+import org.apache.spark.sql.Dataset;
+import org.apache.spark.sql.SQLContext;
+import org.apache.spark.sql.SaveMode;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 import org.apache.spark.sql.catalyst.util.CaseInsensitiveMap$;
@@ -49,6 +52,8 @@ import org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDat
 import org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSourceWriteRunner;
 import org.apache.spark.sql.execution.python.PythonPlannerRunner;
 import org.apache.spark.sql.internal.SQLConf;
+import org.apache.spark.sql.sources.BaseRelation;
+import org.apache.spark.sql.sources.CreatableRelationProvider;
 import org.apache.spark.sql.sources.Filter;
 import org.apache.spark.sql.types.Metadata;
 import org.apache.spark.sql.types.MetadataBuilder;
@@ -73,7 +78,7 @@ import org.apache.spark.sql.vectorized.ColumnarBatch;
  * Plain Java 8 without lambdas or generics of our own: Janino compiles it. The same classes and
  * signatures in Spark 4.1, 4.2 and 4.3.
  */
-public class DefaultSource implements TableProvider {
+public class DefaultSource implements TableProvider, CreatableRelationProvider {
   static final String NAME = "kudulite";
   static final String FRONT = "kudulitefront";
   static final String ROWS = "kudulite.rowCount";
@@ -116,6 +121,30 @@ public class DefaultSource implements TableProvider {
 
   public boolean supportsExternalMetadata() {
     return true;
+  }
+
+  /**
+   * A write with repartition=true. Spark knows functions of a catalog only, and this write has
+   * none, so its table takes no batches (FrontTable.capabilities), and the rows come here.
+   */
+  public BaseRelation createRelation(final SQLContext context, SaveMode mode,
+      scala.collection.immutable.Map options, Dataset rows) {
+    CaseInsensitiveStringMap given = new CaseInsensitiveStringMap(
+        scala.jdk.javaapi.CollectionConverters.asJava(options));
+    Tablets tablets = Tablets.of(given, given.get("path"), rows.columns());
+    Dataset sent = tablets == null ? rows : tablets.sent(rows);
+    sent.write().format(NAME).mode(mode).options(given.asCaseSensitiveMap())
+        .option(Tablets.OPTION, "false").save();
+    final StructType schema = rows.schema();
+    return new BaseRelation() {
+      public SQLContext sqlContext() {
+        return context;
+      }
+
+      public StructType schema() {
+        return schema;
+      }
+    };
   }
 
   /** What one load() has in common: the Python instance, with the snapshot. */
@@ -355,7 +384,11 @@ public class DefaultSource implements TableProvider {
     }
 
     public Set capabilities() {
-      return python.capabilities();
+      Set all = new java.util.HashSet(python.capabilities());
+      if ("true".equalsIgnoreCase(load.options.get(Tablets.OPTION))) {
+        all.remove(TableCapability.BATCH_WRITE);
+      }
+      return all;
     }
 
     public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
@@ -650,6 +683,7 @@ public class DefaultSource implements TableProvider {
     CatalogTable.class.getDeclaredMethods();
     ChangeWriter.class.getDeclaredMethods();
     Procedure.class.getDeclaredMethods();
+    Tablets.class.getDeclaredMethods();
     return NAME;
   }
 }
