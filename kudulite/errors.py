@@ -67,6 +67,7 @@ class RowError(KuduliteError, ValueError):
 
     REASON_ALREADY_PRESENT = "key already present"
     REASON_NOT_FOUND = "key not found"
+    REASON_REPEATED = "more than one source row matches the row"
     REASON_NO_PARTITION = "no range partition covers the key"
     REASON_NULL = "null in a column that is NOT NULL"
     REASON_MISSING = "no value provided for a required column"

@@ -89,11 +89,11 @@ def load_failed(error: KuduliteError) -> StructType:
 
 def with_table_note(struct: StructType, table: Table, snapshot: int) -> StructType:
     """Return the schema with its defaults, and a note on the table at its first column."""
-    properties = _properties(table)
     note = {
         "primaryKey": table.schema.key_names,
+        "isPlain": all(c.mutable and not c.auto_incrementing for c in table.schema.columns),
         "snapshot": str(int(snapshot)),
-        "properties": properties,
+        "properties": (properties := _properties(table)),
         "propertyNames": list(properties),
     }
     return _with_note(with_default_notes(struct, table.schema), note)

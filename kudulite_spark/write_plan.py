@@ -99,7 +99,7 @@ def plan_write(
         application_version=options.application_version,
         owner=owner,
     )
-    if options.read_at is not None and operation_column is not None:
+    if options.read_at is not None:
         bulk_write = bulk_write.merging()
     return PlannedWrite(bulk_write, path, options, overwrite, columns, created_version)
 

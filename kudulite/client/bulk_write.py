@@ -120,14 +120,15 @@ class BulkWrite:
         return BulkWrite(self._store, replace(self._state, spec=spec))
 
     def merging(self) -> BulkWrite:
-        """Return the mixed write, which has a `read_at`, as that of a MERGE.
+        """Return the write, which has a `read_at`, as that of a MERGE.
 
-        Its rows insert, update, update_ignore or delete_ignore, and have no order. Tasks resolve
-        them, and no longer the commit. An insert of a key that was there at `read_at` is a
-        RowError, even if the write deletes it, and so is a key that is inserted twice.
+        Its rows have no order. Those of a mixed write insert, update, update_ignore or
+        delete_ignore; tasks resolve them, and no longer the commit. An insert of a key that was
+        there at `read_at` is a RowError, even if the write deletes it, and so is a key that is
+        inserted twice. Of a write with one operation, a row that is updated twice is a RowError.
         """
         spec = self._state.spec
-        assert spec.operation is None and spec.read_at is not None
+        assert spec.read_at is not None
         return BulkWrite(self._store, replace(self._state, spec=replace(spec, is_merge=True)))
 
     @property

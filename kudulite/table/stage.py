@@ -228,16 +228,17 @@ class Stager:
         schema, partition = self.manifest.schema, self.manifest.partition
         columns = {name: rows.column(name).chunk(0) for name in schema.key_names}
         index = partition.tablet_index(columns, rows.num_rows)
-        if (index < 0).any():
+        if (index < 0).any() and not self.state.spec.ignores_absent_rows:
             what = f"range columns ({', '.join(partition.range_columns)})"
             self._refuse(what, RowError.REASON_NO_PARTITION, rows, index < 0)
         if partition.tablet_count == 1:
-            yield 0, np.arange(rows.num_rows)
+            yield 0, np.flatnonzero(index == 0)
             return
-        # A stable sort of small integers is a radix sort, ten times faster than of int32.
-        small = index.astype(np.uint16) if partition.tablet_count < 1 << 16 else index
+        # A stable sort of small integers is a radix sort, ten times faster than of int32. Rows of
+        # no tablet are last, because -1 is the greatest number without a sign.
+        small = index.astype(np.uint16 if partition.tablet_count < 1 << 16 else np.uint32)
         order = np.argsort(small, kind="stable")
-        counts = np.bincount(index, minlength=partition.tablet_count)
+        counts = np.bincount(index[index >= 0], minlength=partition.tablet_count)
         stops = np.cumsum(counts)
         for number in np.flatnonzero(counts):
             yield int(number), order[stops[number] - counts[number] : stops[number]]

@@ -155,8 +155,9 @@ class WriteSpec:
     `immutable_columns` are those of `value_columns` that no row that exists may change. A write
     that `brings_back` rows takes them as they were: it sets immutable cells and ids of new rows.
     `read_at` is the HybridTime of the rows that the write was computed from: no key of the write
-    may have changed since. None allows any change. A write that `is_merge` is computed, and has
-    only `MERGE_OPERATIONS`: it inserts no key that was there when its rows were read.
+    may have changed since. None allows any change. A write that `is_merge` is computed. If it is
+    mixed, it has only `MERGE_OPERATIONS`, and inserts no key that was there when its rows were
+    read. Otherwise its rows are those of a source, of which only one may change a row.
     """
 
     operation: Operation | None
@@ -178,6 +179,12 @@ class WriteSpec:
         """
         is_plain = not (self.ignore_null or self.is_overwrite or self.ordering_column)
         return self.read_at is not None and is_plain
+
+    @property
+    def ignores_absent_rows(self) -> bool:
+        """Whether this is a MERGE whose only operation leaves absent rows as they are."""
+        ignoring = (Operation.UPDATE_IGNORE, Operation.DELETE_IGNORE)
+        return self.is_merge and self.operation in ignoring
 
     @staticmethod
     def build(

@@ -249,6 +249,8 @@ class Resolver:
                 keyed = _inserts_first(keyed)
         self.check_unchanged(keys, tablet)
         locations = self._locate(keys, tablet)
+        if self.spec.is_merge and repeats.any():
+            self._refuse_repeats(batch.rows, keyed, locations.is_found)
         row_count = len(keyed.rows)
         ordering = self._ordering(batch)
         if ordering is not None:
@@ -293,6 +295,20 @@ class Resolver:
         if changed.any():
             found = keys.take(np.flatnonzero(changed))
             raise_changed_keys(self.table, self.schema, found, read_at)
+
+    def _refuse_repeats(self, rows: pa.Table, keyed: KeyedOperations, found: np.ndarray) -> None:
+        """Raise RowError if two rows of a MERGE of one operation change one row."""
+        is_upsert = self.spec.operation is Operation.UPSERT
+        if not is_upsert and self.spec.operation is not Operation.UPDATE_IGNORE:
+            return
+        is_repeated = np.bincount(keyed.group) > 1
+        for at, reason in (
+            (is_repeated & found, RowError.REASON_REPEATED),
+            (is_repeated & ~found & is_upsert, RowError.REASON_ALREADY_PRESENT),
+        ):
+            if at.any():
+                numbers = keyed.rows[at[keyed.group]]
+                raise_row_error(self.table, self._what(), reason, rows, self.schema, numbers)
 
     def _keeps_immutable(
         self, rows: RowGather, keyed: KeyedOperations, old_rows: _OldRows

@@ -39,6 +39,7 @@ public class Catalog
           + ".warehouse to the directory of the tables");
     }
     checked(ask(warehouse, question("warehouse")), null, null);
+    ChangeRule.install();
   }
 
   public String name() {

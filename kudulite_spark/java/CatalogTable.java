@@ -156,30 +156,48 @@ class CatalogTable extends DefaultSource.FrontTable
   }
 
   /** The Python source's write of the changes; in its tasks a ChangeWriter hands them over. */
-  private static class ChangeWrite
+  static class ChangeWrite
       implements DeltaWriteBuilder, DeltaWrite, DeltaBatchWrite, Tablets.Sent {
     private static final String OPERATION = "_kudulite_operation";
 
-    private final BatchWrite python;
+    final StructType ids;
+    final StructType rows;
+    private final CatalogTable table;
+    private final LogicalWriteInfo info;
     private final Tablets tablets;
-    private final StructType ids;
-    private final StructType rows;
-    private final boolean isMixed;
+    private String operation;
+    private StructType written;
+    private BatchWrite python;
 
     ChangeWrite(CatalogTable table, RowLevelOperation.Command command, LogicalWriteInfo info) {
+      this.table = table;
+      this.info = info;
       ids = info.rowIdSchema().get();
-      isMixed = command == RowLevelOperation.Command.MERGE;
       rows = command == RowLevelOperation.Command.DELETE ? ids : nullable(info.schema());
-      Map<String, String> more = new HashMap<>();
-      more.put(READ_AT, table.load.table().getString("snapshot"));
-      if (isMixed) {
-        more.put("operationColumn", OPERATION);
-      } else {
-        more.put("operation", command.name().toLowerCase(java.util.Locale.ROOT));
+      boolean isMerge = command == RowLevelOperation.Command.MERGE;
+      tablets = isMerge ? table.tablets(info, rows) : null;  // others have rows of one tablet
+      become(command.name().toLowerCase(java.util.Locale.ROOT), rows);
+    }
+
+    /** Makes all changes one `operation` of some columns; of a MERGE each has one of its own. */
+    void become(String operation, StructType written) {
+      this.operation = operation;
+      this.written = written;
+    }
+
+    DefaultSource.Load load() {
+      return table.load;
+    }
+
+    private synchronized BatchWrite python() {
+      if (python == null) {
+        boolean isMixed = operation.equals("merge");
+        python = table.write(info, isMixed ? written.add(OPERATION, "string") : written, Map.of(
+            READ_AT, table.load.table().getString("snapshot"),
+            isMixed ? "operationColumn" : "operation", isMixed ? OPERATION : operation))
+            .build().toBatch();
       }
-      StructType written = isMixed ? rows.add(OPERATION, "string") : rows;
-      python = table.write(info, written, more).build().toBatch();
-      tablets = isMixed ? table.tablets(info, rows) : null;  // others have rows of one tablet
+      return python;
     }
 
     /** Of a row that MERGE deletes only the key is known. */
@@ -204,19 +222,20 @@ class CatalogTable extends DefaultSource.FrontTable
     }
 
     public DeltaWriterFactory createBatchWriterFactory(PhysicalWriteInfo info) {
-      return new ChangeWriter.Factory(python.createBatchWriterFactory(info), ids, rows, isMixed);
+      return new ChangeWriter.Factory(python().createBatchWriterFactory(info), ids, rows, written,
+          operation.equals("merge"));
     }
 
     public boolean useCommitCoordinator() {
-      return python.useCommitCoordinator();
+      return python().useCommitCoordinator();
     }
 
     public void commit(WriterCommitMessage[] messages) {
-      python.commit(messages);
+      python().commit(messages);
     }
 
     public void abort(WriterCommitMessage[] messages) {
-      python.abort(messages);
+      python().abort(messages);
     }
   }
 }

@@ -42,24 +42,14 @@ class ChangeWriter implements DeltaWriter<InternalRow> {
   private final DataWriter<InternalRow> python;
   private final ArrayBlockingQueue<InternalRow[]> queue = new ArrayBlockingQueue<>(BLOCKS_MAX);
   private final Reader reader = new Reader();
+  private final int[] places;
   private InternalRow[] block = new InternalRow[BLOCK_ROWS];
   private int count;
   private volatile boolean hasEnded;
 
-  /** `rows` are the columns of a change; where `isMixed`, one with its operation comes last. */
-  static class Factory implements DeltaWriterFactory {
-    private final DataWriterFactory python;
-    private final StructType ids;
-    private final StructType rows;
-    private final boolean isMixed;
-
-    Factory(DataWriterFactory python, StructType ids, StructType rows, boolean isMixed) {
-      this.python = python;
-      this.ids = ids;
-      this.rows = rows;
-      this.isMixed = isMixed;
-    }
-
+  /** `rows` are the columns of a change, `written` those that Python gets, in the same order. */
+  record Factory(DataWriterFactory python, StructType ids, StructType rows, StructType written,
+      boolean isMixed) implements DeltaWriterFactory {
     public DeltaWriter<InternalRow> createWriter(int partition, long task) {
       return new ChangeWriter(this, python.createWriter(partition, task));
     }
@@ -68,6 +58,7 @@ class ChangeWriter implements DeltaWriter<InternalRow> {
   private ChangeWriter(Factory factory, DataWriter<InternalRow> python) {
     this.factory = factory;
     this.python = python;
+    places = Arrays.stream(factory.written.fieldNames()).mapToInt(factory.rows::fieldIndex).toArray();
     reader.start();
   }
 
@@ -97,19 +88,20 @@ class ChangeWriter implements DeltaWriter<InternalRow> {
   }
 
   private int place(int keyColumn) {
-    return factory.rows.fieldIndex(factory.ids.apply(keyColumn).name());
+    return factory.written.fieldIndex(factory.ids.apply(keyColumn).name());
   }
 
   private int width() {
-    return factory.rows.size() + (factory.isMixed ? 1 : 0);
+    return factory.written.size() + (factory.isMixed ? 1 : 0);
   }
 
   /** Spark uses the object of a row again for the next one. */
   private Object[] cells(InternalRow row) {
     Object[] cells = new Object[width()];
     InternalRow own = row.copy();
-    for (int i = 0; i < factory.rows.size(); i++) {
-      cells[i] = own.isNullAt(i) ? null : own.get(i, factory.rows.apply(i).dataType());
+    for (int i = 0; i < places.length; i++) {
+      int at = places[i];
+      cells[i] = own.isNullAt(at) ? null : own.get(at, factory.written.apply(i).dataType());
     }
     return cells;
   }

@@ -682,6 +682,7 @@ public class DefaultSource implements TableProvider, CreatableRelationProvider {
     new Catalog().capabilities();
     CatalogTable.class.getDeclaredMethods();
     ChangeWriter.class.getDeclaredMethods();
+    ChangeRule.class.getDeclaredMethods();
     Procedure.class.getDeclaredMethods();
     Tablets.class.getDeclaredMethods();
     return NAME;

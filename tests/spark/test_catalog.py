@@ -215,6 +215,11 @@ REFUSED = {
     "two source rows": (
         "MERGE INTO {c}.t t USING (SELECT * FROM VALUES (1), (1) AS s(id)) s ON t.id = s.id"
         " WHEN MATCHED THEN UPDATE SET v = 0D",
+        "more than one source row matches the row",
+    ),
+    "two source rows, and a condition": (
+        "MERGE INTO {c}.t t USING (SELECT * FROM VALUES (1), (1) AS s(id)) s ON t.id = s.id"
+        " WHEN MATCHED AND t.v > 0 THEN UPDATE SET v = 0D",
         "MERGE_CARDINALITY_VIOLATION",
     ),
 }

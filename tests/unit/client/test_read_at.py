@@ -529,3 +529,51 @@ def test_a_merge_has_operations_of_its_own(shop):
     for operation in ("upsert", "insert_ignore", "delete", "D"):
         with pytest.raises(OptionError, match="a MERGE has no operation .*; known: insert, update"):
             merged(shop.table, [(operation, 3, 1)])
+
+
+@tiered("seed", range(30))
+def test_a_merge_of_one_operation_changes_a_row_once(core, seed):
+    """Two rows of one key are refused if they change its row, in one task or in several."""
+    choose = random.Random(seed)
+    table = open_shop(core).table
+    model = {key: 10 * key for key in range(10)}
+    for _ in range(8):
+        operation = choose.choice(["upsert", "update_ignore", "delete_ignore"])
+        write = table.new_bulk_write(operation, read_at=table.current_timestamp()).merging()
+        keys = choose.choices(range(14), k=choose.randint(1, 5))
+        changed = {key for key in keys if key in model or operation == "upsert"}
+        tasks: list[list[tuple[int, int]]] = [[] for _ in range(2)]
+        for key in keys:
+            choose.choice(tasks).append((key, choose.choice([10 * key, 7])))
+        given = [rows(*found) for found in tasks if found]
+        if operation != "delete_ignore" and any(keys.count(key) > 1 for key in changed):
+            repeated = {key for key in changed if keys.count(key) > 1}
+            message = "more than one source row" if repeated & model.keys() else "already present"
+            with pytest.raises(RowError, match=message):
+                write.commit([write.stage([batch], at) for at, batch in enumerate(given)])
+            write.abort()
+        else:
+            write.commit([write.stage([batch], at) for at, batch in enumerate(given)])
+            new = {key: value for found in tasks for key, value in found if key in changed}
+            model |= new
+            if operation == "delete_ignore":
+                model = {key: value for key, value in model.items() if key not in new}
+        assert [(k, v) for k, v, _ in stored(table)] == sorted(model.items()), seed
+        choose.choice([table.compact, table.flush, lambda: None])()
+
+
+@pytest.mark.parametrize("operation", ["update_ignore", "delete_ignore"])
+def test_a_merge_ignores_keys_that_no_range_covers(core, operation):
+    """No row of them is there; an upsert of one is refused."""
+    bounds = {"columns": ["k"], "bounds": [[0, 5], [5, 10]]}
+    table = core.client("root").create_table("r", SCHEMA, primary_key="k", range_partitions=bounds)
+    table.insert(rows((1, 10), (7, 70)))
+    batch = rows((7, 1), (50, 2), (1, 3), (-1, 4), (2, 5))
+    write = table.new_bulk_write(operation, read_at=table.current_timestamp()).merging()
+    write.commit([write.stage([batch])])
+    left = [(1, 3, 2), (7, 1, 2)] if operation == "update_ignore" else []
+    assert stored(table) == left
+    write = table.new_bulk_write("upsert", read_at=table.current_timestamp()).merging()
+    with pytest.raises(RowError, match="no range partition covers the key"):
+        write.stage([batch])
+    write.abort()

@@ -1,0 +1,230 @@
+package kudulite;
+
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import org.apache.spark.sql.ExperimentalMethods;
+import org.apache.spark.sql.catalyst.expressions.*;
+import org.apache.spark.sql.catalyst.expressions.objects.AssertNotNull;
+import org.apache.spark.sql.catalyst.plans.Inner$;
+import org.apache.spark.sql.catalyst.plans.RightOuter$;
+import org.apache.spark.sql.catalyst.plans.logical.*;
+import org.apache.spark.sql.catalyst.rules.Rule;
+import org.apache.spark.sql.catalyst.util.RowDeltaUtils;
+import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
+import org.apache.spark.sql.types.StructType;
+import scala.collection.immutable.Seq;
+import scala.jdk.javaapi.CollectionConverters;
+
+/**
+ * A rule of Spark's optimizer: a MERGE that only needs to know which keys are there reads no rows.
+ *
+ *     MERGE … ON the key                        is written as
+ *       WHEN MATCHED THEN UPDATE SET a            update_ignore
+ *       WHEN MATCHED THEN DELETE                  delete_ignore
+ *       WHEN MATCHED THEN UPDATE SET all, WHEN
+ *       NOT MATCHED THEN INSERT the same          upsert
+ *
+ * A clause may have no condition, and its values may be of the source only. The Python source looks
+ * the keys up at the snapshot of the statement, as for any write of it, and refuses two rows of the
+ * source that change one row. Without the rule every statement gives the same rows.
+ */
+class ChangeRule extends Rule<LogicalPlan> {
+  private static final String FROM_TARGET = "__row_from_target";
+  private static final String ROW_ID = "__row_id";
+
+  /** Gives the rule to the session of a catalog, once. */
+  static void install() {
+    ExperimentalMethods methods = SparkSession.active().experimental();
+    for (Object rule : list(methods.extraOptimizations())) {
+      if (rule.getClass() == ChangeRule.class) {
+        return;
+      }
+    }
+    List<Rule<LogicalPlan>> rules = new ArrayList<>(list(methods.extraOptimizations()));
+    rules.add(new ChangeRule());
+    methods.extraOptimizations_$eq(seq(rules));
+  }
+
+  private static <T> List<T> list(scala.collection.Seq<T> given) {
+    return CollectionConverters.asJava(given);
+  }
+
+  private static <T> Seq<T> seq(List<T> given) {
+    return CollectionConverters.asScala(given).toSeq();
+  }
+
+  public LogicalPlan apply(LogicalPlan plan) {
+    if (!(plan instanceof WriteDelta delta && delta.write().isDefined()
+        && delta.write().get() instanceof CatalogTable.ChangeWrite write
+        && write.load().table().contains("isPlain")
+        && write.load().table().getBoolean("isPlain"))) {
+      return plan;
+    }
+    for (LogicalPlan node = delta.query(); node.children().size() == 1;
+        node = node.children().head()) {
+      LogicalPlan found = node instanceof MergeRows rows ? merged(rows, write) : null;
+      if (found != null) {
+        return replaced(plan, node, found);
+      }
+    }
+    return plan;
+  }
+
+  private static LogicalPlan replaced(LogicalPlan plan, LogicalPlan old, LogicalPlan given) {
+    return plan == old ? given : (LogicalPlan) plan.withNewChildren(
+        seq(List.of(replaced(plan.children().head(), old, given))));
+  }
+
+  private static DefaultSource.FrontScan scanOf(LogicalPlan plan) {
+    return plan instanceof DataSourceV2ScanRelation relation
+        && relation.scan() instanceof DefaultSource.FrontScan scan ? scan : null;
+  }
+
+  // MERGE
+
+  /** The rows of a MERGE without its join, if none of them needs it. */
+  private static LogicalPlan merged(MergeRows rows, CatalogTable.ChangeWrite write) {
+    LogicalPlan child = rows.child();
+    List<Expression> between = new ArrayList<>();
+    for (; child instanceof Project project; child = project.child()) {
+      for (NamedExpression cell : list(project.projectList())) {
+        if (cell instanceof Alias alias) {
+          between.add(alias);
+        }
+      }
+    }
+    boolean isUpsert = rows.notMatchedInstructions().size() == 1;
+    if (!(child instanceof Join join && join.joinType() == (isUpsert ? RightOuter$.MODULE$
+        : Inner$.MODULE$)) || rows.matchedInstructions().size() != 1
+        || rows.instructions().size() > 2) {
+      return null;
+    }
+    LogicalPlan target = join.left() instanceof Project project ? project.child() : join.left();
+    DefaultSource.FrontScan scan = scanOf(target);
+    if (scan == null || scan.load != write.load() || scan.filters.length > 0) {
+      return null;
+    }
+    AttributeSet columns = join.left().outputSet();
+    for (Expression part : between) {
+      if (!part.references().intersect(columns).isEmpty()) {
+        return null;
+      }
+    }
+    Map<String, Expression> key = keyOf(join, target, write.ids);
+    List<Expression> matched = outputOf(rows.matchedInstructions().head());
+    if (key == null || matched == null) {
+      return null;
+    }
+    Object operation = ((Literal) matched.get(0)).value();
+    boolean isUpdate = operation.equals(RowDeltaUtils.UPDATE_OPERATION());
+    Map<String, Attribute> own = named(target);
+    StructType written = new StructType();
+    for (int i = 0; i < write.rows.size(); i++) {
+      String name = write.rows.apply(i).name();
+      Expression value = matched.get(i + 1);
+      boolean isKey = key.containsKey(name);
+      boolean isKept = own.containsKey(name) && value.semanticEquals(own.get(name));
+      // Rows that match none are updated, too, and must not fail where a value cannot be computed.
+      boolean isOfSource = value.references().intersect(columns).isEmpty()
+          && (isUpsert || value instanceof LeafExpression);
+      if (isUpdate && !(isKept || (isKey ? bare(value).semanticEquals(key.get(name)) : isOfSource))) {
+        return null;
+      }
+      written = isKey || !isKept ? written.add(write.rows.apply(i)) : written;
+    }
+    if (!isUpsert) {
+      if (isUpdate && written.size() == key.size()) {
+        return null;
+      }
+      write.become(isUpdate ? "update_ignore" : "delete_ignore", isUpdate ? written : write.rows);
+      return withTarget(rows, join, own, key);
+    }
+    List<Expression> inserted = outputOf(rows.notMatchedInstructions().head());
+    if (inserted == null || !isUpdate) {
+      return null;
+    }
+    for (int i = 0; i < write.rows.size(); i++) {
+      Expression ofKey = key.get(write.rows.apply(i).name());
+      Expression value = inserted.get(i + 1);
+      if (ofKey != null ? !bare(value).semanticEquals(ofKey)
+          : !value.semanticEquals(matched.get(i + 1))) {
+        return null;
+      }
+    }
+    write.become("upsert", write.rows);
+    return withTarget(rows, join, Map.of(), Map.of());
+  }
+
+  /** The operation and the cells of a clause without a condition. */
+  private static List<Expression> outputOf(Object instruction) {
+    return instruction instanceof MergeRows.Keep keep
+        && keep.condition().semanticEquals(Literal.TrueLiteral()) ? list(keep.output()) : null;
+  }
+
+  /** A value without the checks for NULL that Spark makes in it. */
+  private static Expression bare(Expression value) {
+    List<Expression> parts = new ArrayList<>();
+    list(value.children()).forEach(part -> parts.add(bare(part)));
+    return value instanceof AssertNotNull ? parts.get(0)
+        : (Expression) value.withNewChildren(seq(parts));
+  }
+
+  private static Map<String, Attribute> named(LogicalPlan target) {
+    Map<String, Attribute> found = new HashMap<>();
+    list(target.output()).forEach(column -> found.put(column.name(), column));
+    return found;
+  }
+
+  /** The source's expression of each key column, if they are all of the condition. */
+  private static Map<String, Expression> keyOf(Join join, LogicalPlan target, StructType ids) {
+    List<Expression> parts = new ArrayList<>();
+    join.condition().foreach(condition -> parts.addAll(list(
+        join.splitConjunctivePredicates(condition))));
+    Map<String, Expression> found = new HashMap<>();
+    for (Expression part : parts) {
+      if (!(part instanceof EqualTo equal) || !part.deterministic()) {
+        return null;
+      }
+      boolean isLeft = equal.left().references().subsetOf(target.outputSet());
+      Expression own = isLeft ? equal.left() : equal.right();
+      Expression other = isLeft ? equal.right() : equal.left();
+      if (!(own instanceof AttributeReference column && target.outputSet().contains(column))
+          || !other.references().subsetOf(join.right().outputSet())) {
+        return null;
+      }
+      found.put(column.name(), other);
+    }
+    boolean isKey = found.keySet().equals(java.util.Set.of(ids.fieldNames()));
+    return isKey && parts.size() == ids.size() ? found : null;
+  }
+
+  /** The rows of the source alone: each matches a row with its `key`, or without a key none. */
+  private static LogicalPlan withTarget(
+      MergeRows rows, Join join, Map<String, Attribute> own, Map<String, Expression> key) {
+    LogicalPlan source = join.right();
+    for (Expression part : key.values()) {
+      source = new Filter(new IsNotNull(part), source);
+    }
+    List<NamedExpression> cells = new ArrayList<>(list(join.right().output()));
+    for (Attribute column : list(join.left().output())) {
+      Expression cell = Literal.create(null, column.dataType());
+      if (!key.isEmpty() && column.name().equals(FROM_TARGET)) {
+        cell = Literal.TrueLiteral();
+      } else if (!key.isEmpty() && column.name().equals(ROW_ID)) {
+        cell = new MonotonicallyIncreasingID();
+      } else if (key.containsKey(column.name()) && column.equals(own.get(column.name()))) {
+        cell = key.get(column.name());
+      }
+      cells.add(named(cell, column));
+    }
+    return replaced(rows, join, new Project(seq(cells), source));
+  }
+
+  private static Alias named(Expression cell, Attribute column) {
+    return new Alias(cell, column.name(), column.exprId(), column.qualifier(),
+        scala.Option.empty(), seq(List.of()));
+  }
+}
