@@ -192,7 +192,7 @@ public class Catalog
   public Changelog loadChangelog(
       Identifier ident, ChangelogContext context, CaseInsensitiveStringMap options) {
     Map<String, String> range = Changes.range(context, version -> moment(ident, version));
-    return new Changes(load(ident, path(ident) + "/changes", range));
+    return Changes.of(load(ident, path(ident) + "/changes", range));
   }
 
   private static DefaultSource.Load load(Map<String, String> options) {

@@ -16,8 +16,13 @@ class Changes implements Changelog {
 
   private final CatalogTable table;
 
-  Changes(CatalogTable table) {
+  private Changes(CatalogTable table) {
     this.table = table;
+  }
+
+  /** Java loads Changelog where it finds that a Changes is one, which must not be in Catalog. */
+  static Changelog of(CatalogTable table) {
+    return new Changes(table);
   }
 
   /**
