@@ -67,6 +67,11 @@ kudulite_spark.maintain(spark, path)
 kudulite_spark.register(spark, warehouse=os.path.dirname(path), catalog="here")
 spark.sql("UPDATE here.t SET s = 'sql' WHERE k = 50")
 run_random_statements(spark, "here", os.path.dirname(path), seed=1, count=8)
+merged = "MERGE INTO here.t t USING (SELECT id AS k FROM range(90, 92)) s ON t.k = s.k"
+spark.sql(f"{merged} WHEN MATCHED THEN DELETE")
+found["merged"] = rows(spark.sql("SELECT * FROM here.t WHERE k BETWEEN 89 AND 92"))
+found["operation"] = kudulite.open_table(path).versions()[0].operation
+spark.sql("INSERT INTO here.t SELECT id, 'new' FROM range(90, 92)")
 few = spark.range(51, 53).selectExpr("id AS k", "'merged' AS s")
 kudulite_spark.merge(few, path).when_matched_update_all(few["k"] == 51).execute()
 found["catalog"] = rows(spark.sql("SELECT * FROM here.t WHERE k BETWEEN 50 AND 51"))
@@ -105,6 +110,8 @@ def test_a_client_reads_writes_and_maintains(tmp_path):
         "where": [["2"]],
         "sql": [["new", 20]],
         "past of read_table": 100,
+        "merged": [[89, "4"], [92, "new"]],
+        "operation": "delete_ignore",
         "catalog": [[50, "sql"], [51, "merged"]],
         "maintained": 107,
     }
