@@ -34,9 +34,13 @@ def test_a_key_that_is_not_unique_is_a_property(spark: SparkSession, warehouse: 
     )
     described = dict(row[:2] for row in rows(spark, f"DESCRIBE TABLE EXTENDED {table}"))
     assert described["auto_incrementing_id"] == "bigint"
+    ((text,),) = rows(spark, f"SHOW CREATE TABLE {table}")
+    spark.sql(text.replace(table, f"{table}_again"))
+    folder = described["Location"]
+    assert kudulite.open_table(f"{folder}_again").schema == kudulite.open_table(folder).schema
     frame = spark.range(4).selectExpr("1 AS k", "id AS v")
     writer = frame.write.format("kudulite").mode("append").option("operation", "insert")
-    writer.save(described["Location"])
+    writer.save(folder)
     with pytest.raises(AnalysisException, match="auto_incrementing_id"):
         spark.sql(f"INSERT INTO {table} (k, v) VALUES (1, 2)")
     spark.sql(f"UPDATE {table} SET v = 9 WHERE v = 3")

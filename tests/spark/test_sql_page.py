@@ -10,7 +10,7 @@ from typing import Any
 
 import pyspark
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
@@ -21,6 +21,7 @@ from kudulite_spark import session
 PAGE = Path(__file__).parents[2] / "docs" / "spark_sql.md"
 CODE = re.compile(r"(`{1,2})\s?(.+?)\s?\1(?!`)")
 STATEMENT = re.compile(r"[A-Z]+ ")
+NEWER = re.compile(r"\(Spark (\d\.\d) or newer\)")
 
 
 def codes(cell: str) -> list[str]:
@@ -33,13 +34,14 @@ def cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.strip().strip("|").split("|")]
 
 
-def page_lines(text: str) -> list[tuple[list[str], str | None]]:
-    """Of each line of the tables, the code in the second cell and the result in the third."""
+def page_lines(text: str) -> list[tuple[list[str], str | None, str]]:
+    """Of each line, the code in the second cell, the result in the third, and the first Spark."""
     found = []
     for line in text.splitlines():
         if line.startswith("| ") and (own := codes(cells(line)[1])):
             results = codes([*cells(line), ""][2])
-            found.append((own, results[0] if results else None))
+            since = NEWER.search(line)
+            found.append((own, results[0] if results else None, since[1] if since else ""))
     return found
 
 
@@ -63,7 +65,7 @@ def shown(value: Any) -> str:
 
 
 def test_the_page_is_true(spark: SparkSession, tmp_path):
-    """From its top to its bottom, with one catalog."""
+    """From its top to its bottom, with one catalog; an older Spark refuses its newer statements."""
     catalog = f"p{random.getrandbits(60):x}"
     spark.conf.set("spark.kudulite.front", "true")
     (tmp_path / "db").mkdir()
@@ -72,7 +74,11 @@ def test_the_page_is_true(spark: SparkSession, tmp_path):
     names |= {"expr": sf.expr, "lit": sf.lit}
     lines = page_lines(PAGE.read_text().replace("/data/warehouse", str(tmp_path)))
     assert len(lines) > 50
-    for own, result in lines:
+    for own, result, since in lines:
+        if spark.version < since:
+            with pytest.raises(ParseException, match="PARSE_SYNTAX_ERROR"):
+                run(own[-1], names, catalog)
+            continue
         for code in own:
             value = run(code, names, catalog)
         if result is not None:
@@ -95,7 +101,8 @@ def test_columns_that_spark_would_compute_are_refused(spark, tmp_path, column):
 def test_a_page_that_is_not_true_is_found():
     """Code and results are those of the second and third cell; code may have backticks in it."""
     line = "| `A | `B C` and ``D `e` `` | `1` |"
-    assert page_lines(line.replace("`A", "A")) == [(["B C", "D `e`"], "1")]
+    assert page_lines(line.replace("`A", "A")) == [(["B C", "D `e`"], "1", "")]
+    assert page_lines("| x | `B` (Spark 4.2 or newer) | |") == [(["B"], None, "4.2")]
     assert page_lines("| x | y | |\n|---|---|") == []
     assert shown(3) == "3"
 
