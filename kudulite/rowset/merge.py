@@ -28,6 +28,7 @@ from typing import Generic, Protocol, Self, TypeVar
 
 import pyarrow as pa
 
+from kudulite.errors import CorruptionError
 from kudulite.model.key_array import KeyArray
 from kudulite.rowset.rowset import ScannedRows
 
@@ -103,7 +104,7 @@ def merge_windows(
     """Yield all rows in windows, each a list of (number of the stream, its rows in the window).
 
     `row_limit` takes the batches in memory and returns how many rows of each (1 or more) the next
-    window may take.
+    window may take. CorruptionError for keys that are not in order: no window would have rows.
     """
     cold = sorted(enumerate(streams), key=lambda item: item[1].key_min, reverse=True)
     hot: list[_Head[Rows]] = []
@@ -117,7 +118,12 @@ def merge_windows(
                 end = _window_end(hot, row_limit)
         if end is None:
             continue
-        yield [(head.number, rows) for head in hot if (rows := head.take_up_to(end)) is not None]
+        parts = [(head.number, rows) for head in hot if (rows := head.take_up_to(end)) is not None]
+        if not parts:
+            raise CorruptionError(
+                "the keys of a rowset are not in ascending order; check() names its key index"
+            )
+        yield parts
         for head in hot:  # not before the window is used, as there may be no other
             head.fill()
         hot = [head for head in hot if head.rows is not None]

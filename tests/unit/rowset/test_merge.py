@@ -3,9 +3,11 @@
 from itertools import pairwise
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kudulite.errors import CorruptionError
 from kudulite.model.encoded_key import encode_keys
 from kudulite.model.types import int32
 from kudulite.rowset.merge import OrderedStream, merge_ordered
@@ -64,3 +66,10 @@ def test_streams_side_by_side_are_read_one_after_another():
     assert opened == [0]
     assert next(merged).batch.column(0).to_pylist() == [20, 21]
     assert opened == [0, 2]
+
+
+def test_keys_out_of_order_are_damage():
+    """They would leave windows without rows, and a merge without an end."""
+    merged = merge_ordered([stream([[9, 8, 1]], [], 0), stream([[3, 4]], [], 2)])
+    with pytest.raises(CorruptionError, match="not in ascending order"):
+        list(merged)
