@@ -185,6 +185,10 @@ class CatalogTable extends DefaultSource.FrontTable
       this.written = written;
     }
 
+    boolean isUpdate() {
+      return operation.equals("update");
+    }
+
     DefaultSource.Load load() {
       return table.load;
     }

@@ -19,7 +19,8 @@ import scala.collection.immutable.Seq;
 import scala.jdk.javaapi.CollectionConverters;
 
 /**
- * A rule of Spark's optimizer: a MERGE that only needs to know which keys are there reads no rows.
+ * A rule of Spark's optimizer: an UPDATE reads and writes no cells that stay as they are, and a
+ * MERGE that only needs to know which keys are there reads no rows.
  *
  *     MERGE … ON the key                        is written as
  *       WHEN MATCHED THEN UPDATE SET a            update_ignore
@@ -63,6 +64,10 @@ class ChangeRule extends Rule<LogicalPlan> {
         && write.load().table().getBoolean("isPlain"))) {
       return plan;
     }
+    LogicalPlan updated = delta.query() instanceof Project top ? updated(top, write) : null;
+    if (updated != null) {
+      return replaced(plan, delta.query(), updated);
+    }
     for (LogicalPlan node = delta.query(); node.children().size() == 1;
         node = node.children().head()) {
       LogicalPlan found = node instanceof MergeRows rows ? merged(rows, write) : null;
@@ -81,6 +86,77 @@ class ChangeRule extends Rule<LogicalPlan> {
   private static DefaultSource.FrontScan scanOf(LogicalPlan plan) {
     return plan instanceof DataSourceV2ScanRelation relation
         && relation.scan() instanceof DefaultSource.FrontScan scan ? scan : null;
+  }
+
+  // UPDATE
+
+  /** The rows of an UPDATE without the cells that stay as they are, which are not read either. */
+  private static LogicalPlan updated(Project top, CatalogTable.ChangeWrite write) {
+    List<Filter> filters = new ArrayList<>();
+    LogicalPlan below = top.child();
+    for (; below instanceof Filter filter; below = filter.child()) {
+      filters.add(filter);
+    }
+    DefaultSource.FrontScan scan = scanOf(below);
+    if (!write.isUpdate() || scan == null || scan.load != write.load()) {
+      return null;
+    }
+    Map<String, Attribute> own = named(below);
+    List<String> keys = List.of(write.ids.fieldNames());
+    List<NamedExpression> cells = new ArrayList<>();
+    StructType written = new StructType();
+    int place = -1;  // the first cell is the operation, and those after the row are its key
+    for (NamedExpression cell : list(top.projectList())) {
+      boolean isOfRow = place >= 0 && place < write.rows.size();
+      String name = isOfRow ? write.rows.apply(place).name() : "";
+      if (isOfRow && !cell.name().equals(name)) {
+        return null;
+      }
+      Expression value = cell instanceof Alias alias ? alias.child() : (Expression) cell;
+      Attribute old = keys.contains(name) ? null : own.get(name);
+      // NULL stands for what is not read, so a column that must not be NULL is read.
+      boolean isKept = old != null && old.nullable() && value.semanticEquals(old);
+      if (isOfRow && !isKept) {
+        written = written.add(write.rows.apply(place));
+      }
+      cells.add(isKept ? new Alias(Literal.create(null, old.dataType()), name,
+          NamedExpression.newExprId(), seq(List.of()), scala.Option.empty(), seq(List.of())) : cell);
+      place++;
+    }
+    if (written.size() == write.rows.size() || written.size() == keys.size()) {
+      return null;
+    }
+    List<Expression> parts = new ArrayList<>();
+    cells.forEach(cell -> parts.add((Expression) cell));
+    filters.forEach(filter -> parts.add(filter.condition()));
+    write.become("update", written);
+    LogicalPlan found = narrowed(below, scan, AttributeSet.fromAttributeSets(
+        seq(parts.stream().map(Expression::references).toList())));
+    for (int i = filters.size() - 1; i >= 0; i--) {
+      found = new Filter(filters.get(i).condition(), found);
+    }
+    return new Project(seq(cells), found);
+  }
+
+  /** The scan of those columns that are in `read`. */
+  private static LogicalPlan narrowed(
+      LogicalPlan relation, DefaultSource.FrontScan scan, AttributeSet read) {
+    List<Attribute> columns = new ArrayList<>();
+    StructType schema = new StructType();
+    for (Attribute column : list(relation.output())) {
+      if (read.contains(column)) {
+        columns.add(column);
+        schema = schema.add(scan.schema.apply(column.name()));
+      }
+    }
+    Object[] parts = new Object[relation.productArity()];
+    for (int i = 0; i < parts.length; i++) {
+      Object part = relation.productElement(i);
+      parts[i] = part == scan
+          ? new DefaultSource.FrontScan(scan.load, schema, scan.options, scan.filters)
+          : part == relation.output() ? seq(columns) : part;
+    }
+    return (LogicalPlan) relation.makeCopy(parts);
   }
 
   // MERGE

@@ -1,4 +1,4 @@
-"""MERGE without a read of its table, where the clauses need to know only which keys are there."""
+"""What an UPDATE or a MERGE does not read: cells that stay as they are, or the whole table."""
 
 import json
 import uuid
@@ -221,3 +221,59 @@ def test_tables_with_immutable_columns_are_read(spark, t, tmp_path):
     assert table.scan().to_pylist() == [{"id": 1, "made": "m", "v": 2.0}]
     with pytest.raises(PySparkException, match="immutable"):
         spark.sql(text.format(source.replace("'m'", "'n'")))
+
+
+UPDATES = {
+    "of the row": (
+        "v = v + 1 WHERE id > 7",
+        "id:bigint,v:double",
+        {8: ("h8", 5.0), 9: ("h9", 5.5)},
+    ),
+    "a condition on another column": (
+        "v = 1 WHERE host = 'h4'",
+        "id:bigint,host:string",
+        {4: ("h4", 1.0)},
+    ),
+    "to NULL": ("host = NULL, v = v WHERE v = 2", "id:bigint,v:double", {4: (None, 2.0)}),
+    "one to another": (
+        "host = CAST(v AS STRING) WHERE id = 2",
+        "id:bigint,v:double",
+        {2: ("1.0", 1.0)},
+    ),
+    "no row": ("v = 1 WHERE id = 99", "id:bigint", {}),
+    "nothing": ("v = v WHERE id = 1", "id:bigint,host:string,v:double", {}),
+    "all": (
+        "v = 7, host = 'all' WHERE id = 1",
+        "id:bigint,host:string,v:double",
+        {1: ("all", 7.0)},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UPDATES)
+def test_an_update_does_not_read_cells_that_stay_as_they_are(spark, t, tmp_path, case):
+    """It reads the key, and the columns of its condition and of its values."""
+    text, read, changed = UPDATES[case]
+    plan = spark.sql(f"EXPLAIN UPDATE {t} SET {text}").first()[0]
+    if case != "all":  # its columns are pruned by Spark as it likes
+        assert f"ReadSchema: struct<{read}>" in plan
+    spark.sql(f"UPDATE {t} SET {text}")
+    assert stored(tmp_path) == ROWS | changed
+
+
+def test_a_column_that_must_not_be_null_is_read(spark, t, tmp_path):
+    """NULL cannot stand for it in Spark's plan; its cells stay as they are."""
+    name = t.replace(".t", ".n")
+    spark.sql(
+        f"CREATE TABLE {name} (id BIGINT, s STRING NOT NULL, a ARRAY<INT>, v INT, PRIMARY KEY (id))"
+    )
+    spark.sql(f"INSERT INTO {name} VALUES (1, 'one', array(1, NULL), 1), (2, 'two', NULL, 2)")
+    spark.sql(
+        f"UPDATE {name} SET v = v * 10 WHERE EXISTS (SELECT 1 FROM {t} WHERE {t}.id = {name}.id)"
+    )
+    spark.sql(f"UPDATE {name} SET v = v + 1 WHERE id = 2")
+    found = kudulite.open_table(tmp_path / "n").scan(ordered=True).to_pylist()
+    assert [tuple(row.values()) for row in found] == [
+        (1, "one", [1, None], 10),
+        (2, "two", None, 21),
+    ]
