@@ -2,6 +2,7 @@
 
     pip install tpchgen-cli duckdb
     python benchmarks/sql.py [--sizes 100000 10000000] [--only merge update refresh] [--scale 0.1]
+    python benchmarks/sql.py --delta io.delta:delta-spark_4.2_2.13:4.4.0    (PySpark 4.2)
 
 local[2], tables of 8 hash partitions with the columns id, host, v and note.
 
@@ -12,8 +13,9 @@ local[2], tables of 8 hash partitions with the columns id, host, v and note.
     refresh   TPC-H's refresh functions on orders and lineitem at `--scale`: RF1 as INSERT, again as
               MERGE, and RF2 as DELETE; the rows are compared with those that DuckDB computes
 
-The two ways of `merge` and of `update` must give the same rows. Figures are medians of `--rounds`
-rounds, each from a copy of the same table; the two ways take turns.
+The ways of `merge` and of `update` must give the same rows. Figures are medians of `--rounds`
+rounds, each from a copy of the same table; the ways take turns. `--delta` adds the same statements
+on tables of Delta with deletion vectors.
 """
 
 from __future__ import annotations
@@ -47,41 +49,56 @@ Way = Callable[[], object]
 class Tables:
     """A table of `row_count` rows, and copies of it to change."""
 
+    format = "kudulite"
+
     def __init__(self, spark: SparkSession, folder: Path, row_count: int) -> None:
-        self.spark, self.folder, self.row_count = spark, folder, row_count
-        self.path = str(folder / "copy")
-        self.name = f"kudulite.`{self.path}`"
+        self.spark, self.row_count = spark, row_count
+        self.first, self.path = str(folder / f"{self.format}-first"), str(folder / self.format)
+        self.name = f"{self.format}.`{self.path}`"
+        self.fill(spark.range(0, row_count, 1, 8).selectExpr(*ROW))
+
+    def fill(self, rows: DataFrame) -> None:
+        """Make the table."""
         kudulite_spark.create_table(
-            spark,
-            str(folder / "first"),
+            self.spark,
+            self.first,
             "id BIGINT, host STRING, v DOUBLE, note STRING",
             primary_key=["id"],
             hash_partitions=[(["id"], TABLETS)],
         )
-        rows = spark.range(0, row_count, 1, 8).selectExpr(*ROW)
-        _save(rows, str(folder / "first"), operation="insert")
+        _save(rows, self.first, operation="insert")
 
     def renew(self) -> None:
         """Make the copy anew."""
         shutil.rmtree(self.path, ignore_errors=True)
-        shutil.copytree(self.folder / "first", self.path)
+        shutil.copytree(self.first, self.path)
 
     def checksum(self) -> tuple:
         """Return the number of rows of the copy, and the sum of their hashes."""
-        frame = self.spark.read.format("kudulite").load(self.path)
+        frame = self.spark.read.format(self.format).load(self.path)
         return tuple(frame.selectExpr("count(*)", "sum(xxhash64(id, host, v, note) % 1e9)").first())
+
+
+class DeltaTables(Tables):
+    """The same in Delta, sorted by the key, in as many files."""
+
+    format = "delta"
+
+    def fill(self, rows: DataFrame) -> None:
+        """Make the table."""
+        rows.write.format("delta").save(self.first)
 
 
 def _save(frame: DataFrame, path: str, **options: str) -> None:
     frame.write.format("kudulite").mode("append").options(**options).save(path)
 
 
-def measure(tables: Tables, ways: dict[str, Way], rounds: int) -> None:
-    """Print the seconds of each way and their ratio to the last; all must give the same rows."""
+def measure(ways: dict[str, tuple[Tables, Way]], rounds: int) -> None:
+    """Print the seconds of each way and their ratio to the first; all must give the same rows."""
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     found = set()
     for number in range(rounds + 1):
-        for name, way in ways.items():
+        for name, (tables, way) in ways.items():
             tables.renew()
             begin = time.perf_counter()
             way()
@@ -90,12 +107,17 @@ def measure(tables: Tables, ways: dict[str, Way], rounds: int) -> None:
             found.add(tables.checksum())
     assert len(found) == 1, found
     medians = {name: statistics.median(values) for name, values in seconds.items()}
-    *_, base = medians
+    base, *_ = medians
     for name, median in medians.items():
         print(f"    {name:32} {median:7.2f} s   {median / medians[base]:.2f} ×", flush=True)
 
 
-def merge(tables: Tables, rounds: int) -> None:
+def statement(tables: Tables, text: str) -> tuple[Tables, Way]:
+    """Return the way of a statement."""
+    return tables, lambda: tables.spark.sql(text.format(t=tables.name))
+
+
+def merge(tables: Tables, others: list[Tables], rounds: int) -> None:
     """MERGE beside an upsert."""
     spark, size = tables.spark, tables.row_count
     source = spark.range(size - size // 20, size + size // 20, 1, 4).selectExpr(
@@ -103,27 +125,26 @@ def merge(tables: Tables, rounds: int) -> None:
     )
     source.createOrReplaceTempView("source")
     print(f"merge: {size // 10} rows into {size}")
-    ways = {
-        "MERGE": lambda: spark.sql(MERGE.format(t=tables.name)),
-        "df.write, operation=upsert": lambda: _save(source, tables.path),
-    }
-    measure(tables, ways, rounds)
+    ways = {"df.write, operation=upsert": (tables, lambda: _save(source, tables.path))}
+    for each in (tables, *others):
+        ways[f"MERGE, {each.format}"] = statement(each, MERGE)
+    measure(ways, rounds)
 
 
-def update(tables: Tables, rounds: int) -> None:
+def update(tables: Tables, others: list[Tables], rounds: int) -> None:
     """UPDATE of one column of 5 % of the rows beside a write of it."""
-    spark, condition = tables.spark, "id * 2654435761 % 1000003 % 20 = 0"
+    condition = "id * 2654435761 % 1000003 % 20 = 0"
 
     def by_hand() -> None:
-        frame = spark.read.format("kudulite").load(tables.path).filter(condition)
+        frame = tables.spark.read.format("kudulite").load(tables.path).filter(condition)
         _save(frame.selectExpr("id", "v + 1 AS v"), tables.path, operation="update")
 
     print(f"update: one column of {tables.row_count // 20} rows of {tables.row_count}")
-    ways: dict[str, Way] = {
-        "UPDATE": lambda: spark.sql(f"UPDATE {tables.name} SET v = v + 1 WHERE {condition}"),
-        "df.write, operation=update": by_hand,
-    }
-    measure(tables, ways, rounds)
+    ways: dict[str, tuple[Tables, Way]] = {"df.write, operation=update": (tables, by_hand)}
+    for each in (tables, *others):
+        text = f"UPDATE {{t}} SET v = v + 1 WHERE {condition}"
+        ways[f"UPDATE, {each.format}"] = statement(each, text)
+    measure(ways, rounds)
 
 
 # The statements of TPC-H's refresh functions, and what DuckDB does to the same rows.
@@ -174,6 +195,16 @@ def refresh(spark: SparkSession, folder: Path, scale: float) -> None:
                 print(f"    {name} {kind:8} {seconds:7.2f} s, {rows.num_rows} rows, all right")
 
 
+def delta_options(package: str) -> dict[str, str]:
+    """Return the settings of a session that knows Delta."""
+    return {
+        "spark.jars.packages": package,
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.databricks.delta.properties.defaults.enableDeletionVectors": "true",
+    }
+
+
 def main() -> None:
     """Run the steps."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -181,19 +212,23 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", choices=STEPS, default=STEPS)
     parser.add_argument("--scale", type=float, default=0.1)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--delta", metavar="PACKAGE", help="also Delta: its Maven coordinates")
     arguments = parser.parse_args()
     place = "/dev/shm" if os.path.isdir("/dev/shm") else None
     with tempfile.TemporaryDirectory(prefix="kudulite-sql-", dir=place) as name:
         folder = Path(name)
-        spark = kudulite_spark.local_session("sql", warehouse=folder / "warehouse")
+        options = delta_options(arguments.delta) if arguments.delta else {}
+        spark = kudulite_spark.local_session("sql", warehouse=folder / "warehouse", options=options)
         spark.conf.set("spark.sql.shuffle.partitions", "2")
         for size in arguments.sizes:
-            (folder / str(size)).mkdir()
-            tables = Tables(spark, folder / str(size), size)
+            own = folder / str(size)
+            own.mkdir()
+            tables = Tables(spark, own, size)
+            others = [DeltaTables(spark, own, size)] if arguments.delta else []
             for step in (merge, update):
                 if step.__name__ in arguments.only:
-                    step(tables, arguments.rounds)
-            shutil.rmtree(folder / str(size))
+                    step(tables, others, arguments.rounds)
+            shutil.rmtree(own)
         if "refresh" in arguments.only:
             refresh(spark, folder, arguments.scale)
         spark.stop()
