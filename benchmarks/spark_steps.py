@@ -31,7 +31,7 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -145,24 +145,27 @@ def _nothing_source() -> type[DataSource]:
     return NothingSource
 
 
+def delta_options(package: str | None, jars: Sequence[str] = ()) -> dict[str, str]:
+    """Return the settings of a session that knows Delta, of a Maven package or of jars."""
+    options = {
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.databricks.delta.properties.defaults.enableDeletionVectors": "true",
+    }
+    if package:
+        options["spark.jars.packages"] = package
+    if jars:
+        options["spark.jars"] = ",".join(jars)
+    return options
+
+
 class Delta(Kudulite):
     """Tables of Delta with deletion vectors."""
 
     name = "delta"
 
     def __init__(self, arguments: argparse.Namespace) -> None:
-        extension = "io.delta.sql.DeltaSparkSessionExtension"
-        catalog = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
-        properties = "spark.databricks.delta.properties.defaults"
-        self.options = {
-            "spark.sql.extensions": extension,
-            "spark.sql.catalog.spark_catalog": catalog,
-            f"{properties}.enableDeletionVectors": "true",
-        }
-        if arguments.delta:
-            self.options["spark.jars.packages"] = arguments.delta
-        if arguments.delta_jar:
-            self.options["spark.jars"] = ",".join(arguments.delta_jar)
+        self.options = delta_options(arguments.delta, arguments.delta_jar or ())
 
     def start(self, options: dict[str, str]) -> SparkSession:
         """Start the session; raises if the jar cannot be found."""

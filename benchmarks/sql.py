@@ -1,6 +1,6 @@
 """MERGE and UPDATE of Spark SQL beside the same changes by `df.write`, and TPC-H's refreshes.
 
-    pip install tpchgen-cli duckdb
+    pip install tpchgen-cli duckdb psutil
     python benchmarks/sql.py [--sizes 100000 10000000] [--only merge update refresh] [--scale 0.1]
     python benchmarks/sql.py --delta io.delta:delta-spark_4.2_2.13:4.4.0    (PySpark 4.2)
 
@@ -31,6 +31,7 @@ from pathlib import Path
 
 import duckdb
 from pyspark.sql import DataFrame, SparkSession
+from spark_steps import delta_options
 from tpch import CHOSEN, INSERTED, KEYS, generate, load
 
 import kudulite
@@ -193,16 +194,6 @@ def refresh(spark: SparkSession, folder: Path, scale: float) -> None:
                     query = f"SELECT {names} FROM {one} EXCEPT ALL SELECT {names} FROM {other}"
                     assert not duck.execute(query).fetchall(), (name, kind)
                 print(f"    {name} {kind:8} {seconds:7.2f} s, {rows.num_rows} rows, all right")
-
-
-def delta_options(package: str) -> dict[str, str]:
-    """Return the settings of a session that knows Delta."""
-    return {
-        "spark.jars.packages": package,
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        "spark.databricks.delta.properties.defaults.enableDeletionVectors": "true",
-    }
 
 
 def main() -> None:

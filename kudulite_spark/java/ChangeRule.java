@@ -92,10 +92,10 @@ class ChangeRule extends Rule<LogicalPlan> {
 
   /** The rows of an UPDATE without the cells that stay as they are, which are not read either. */
   private static LogicalPlan updated(Project top, CatalogTable.ChangeWrite write) {
-    List<Filter> filters = new ArrayList<>();
+    List<Expression> parts = new ArrayList<>();
     LogicalPlan below = top.child();
     for (; below instanceof Filter filter; below = filter.child()) {
-      filters.add(filter);
+      parts.add(filter.condition());
     }
     DefaultSource.FrontScan scan = scanOf(below);
     if (!write.isUpdate() || scan == null || scan.load != write.load()) {
@@ -126,16 +126,11 @@ class ChangeRule extends Rule<LogicalPlan> {
     if (written.size() == write.rows.size() || written.size() == keys.size()) {
       return null;
     }
-    List<Expression> parts = new ArrayList<>();
     cells.forEach(cell -> parts.add((Expression) cell));
-    filters.forEach(filter -> parts.add(filter.condition()));
     write.become("update", written);
     LogicalPlan found = narrowed(below, scan, AttributeSet.fromAttributeSets(
         seq(parts.stream().map(Expression::references).toList())));
-    for (int i = filters.size() - 1; i >= 0; i--) {
-      found = new Filter(filters.get(i).condition(), found);
-    }
-    return new Project(seq(cells), found);
+    return new Project(seq(cells), replaced(top.child(), below, found));
   }
 
   /** The scan of those columns that are in `read`. */

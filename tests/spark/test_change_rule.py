@@ -1,4 +1,4 @@
-"""What an UPDATE or a MERGE does not read: cells that stay as they are, or the whole table."""
+"""An UPDATE does not read cells that stay as they are, and some MERGEs do not read the table."""
 
 import json
 import uuid

@@ -73,7 +73,7 @@ def change(spark: SparkSession, place: Path, model: Rows) -> None:
 
 
 def expected_changes(before: Rows, after: Rows) -> dict[tuple[int, int], tuple[Any, ...]]:
-    """What became of each key between two moments."""
+    """The change of each key between two moments."""
     found: dict[tuple[int, int], tuple[Any, ...]] = {}
     for key in before.keys() | after.keys():
         if before.get(key) != after.get(key):
