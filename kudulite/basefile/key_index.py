@@ -219,7 +219,8 @@ class KeyIndex:
         with arrow_errors(self.path, "not a key index"):
             reader = pa.ipc.open_file(content)
         stored = (reader.schema.metadata or {}).get(METADATA_KEY)
-        if stored is None or reader.schema.names != ["key"]:
+        # Not by `names`: a name that is not UTF-8 cannot be read.
+        if stored is None or len(reader.schema) != 1 or reader.schema.get_field_index("key") != 0:
             raise CorruptionError(f"{self.path}: an Arrow file, but not a key index")
         header = decode_header(stored, path=self.path, batch_count=reader.num_record_batches)
         if self._row_count_expected not in (None, header.key_count):

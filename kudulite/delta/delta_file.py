@@ -257,7 +257,7 @@ class DeltaFile:
         """Return the new values of one column, or None if the file never sets it."""
         if column_id not in self.meta.update_counts:
             return None
-        if f"s{column_id}" not in self._open_schema().names:
+        if self._open_schema().get_field_index(f"s{column_id}") < 0:
             found = self._shared.get(column_id)
             if found is None:
                 found = self._shared[column_id] = self._read(f"v{column_id}")[0]

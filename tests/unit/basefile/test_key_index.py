@@ -3,6 +3,7 @@
 import json
 import random
 import threading
+import zlib
 from bisect import bisect_left, bisect_right
 
 import numpy as np
@@ -21,7 +22,6 @@ WIDTHS = [2, 8, 12, None]
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch):
     """Batches of 64 keys, so that small indexes have many."""
-    monkeypatch.setattr(key_index, "BATCH_ROWS", 64)
     monkeypatch.setattr(key_index, "BATCH_ROWS", 64)
 
 
@@ -196,6 +196,15 @@ def test_an_arrow_file_of_somebody_else_is_refused(tmp_path):
         ref = sink.finish()
     with pytest.raises(CorruptionError, match=r"other\.arrow: an Arrow file, but not a key index"):
         KeyIndex(path, ref).find_one(b"k")
+
+
+def test_a_column_whose_name_is_not_utf_8_is_corruption(tmp_path):
+    """Arrow decodes a name when it is asked for, and then raises an error of Python."""
+    path, _ = write(tmp_path, [b"a", b"b"], 1)
+    content = path.read_bytes().replace(b"key\0", b"\xebey\0")
+    path.write_bytes(content)
+    with pytest.raises(CorruptionError, match=r"key\.arrow: an Arrow file, but not a key index"):
+        KeyIndex(path, FileRef(path.name, len(content), zlib.crc32(content))).find_one(b"a")
 
 
 def test_threads_share_one_index_while_it_loads(tmp_path):

@@ -110,6 +110,16 @@ def test_a_damaged_file_is_refused_with_its_path(path: Path, damage):
         DeltaFile(path, meta, 10).read()
 
 
+def test_a_column_whose_name_is_not_utf_8_is_corruption(path: Path):
+    """Arrow decodes a name when it is asked for, and then raises an error of Python."""
+    meta = written(path)
+    content = path.read_bytes().replace(b"v8\0", b"\xeb8\0")
+    path.write_bytes(content)
+    ref = replace(meta.ref, length=len(content), crc32=zlib.crc32(content))
+    with pytest.raises(CorruptionError, match=r"redo-1.arrow: no column v8"):
+        DeltaFile(path, replace(meta, ref=ref), 10).read()
+
+
 def test_a_missing_file_is_a_storage_error(path: Path):
     """With its path."""
     meta = written(path)
