@@ -10,7 +10,9 @@ import argparse
 import contextlib
 import json
 import os
+import random
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -28,6 +30,7 @@ from cluster_session import (
     WORKERS,
     Memory,
     Part,
+    Rows,
     answer,
     as_rows,
     ask,
@@ -310,7 +313,8 @@ def second_application(spark: SparkSession, name: str) -> str:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "started\n", "the second application did not start"
-        write_turns(part, 0, turns)
+        for turn in range(turns):
+            part.save(part.frame(rows_of_turn(0, turn)))
         times = json.loads(other.stdout.readline())
     assert other.returncode == 0
     found = as_rows(part.read().select("k", "v", "s").toArrow())
@@ -325,15 +329,41 @@ def second_application(spark: SparkSession, name: str) -> str:
     return f"{turns} writes of each, the second one's in {times:.0f} s: no row lost, none torn"
 
 
-def write_turns(part: Part, writer: int, turns: int) -> None:
-    """Write own keys and the shared ones, in one commit each turn."""
-    for turn in range(turns):
-        first = writer * 10_000 + turn * 500
-        shared = dict.fromkeys(range(90_000, 90_100), (turn, f"writer {writer}"))
-        part.save(part.frame(made(range(first, first + 500), f"writer {writer}") | shared))
+def rows_of_turn(writer: int, turn: int) -> Rows:
+    """500 own keys, and 100 that all writers set."""
+    first = writer * 10_000 + turn * 500
+    shared = dict.fromkeys(range(90_000, 90_100), (turn, f"writer {writer}"))
+    return made(range(first, first + 500), f"writer {writer}") | shared
 
 
-def run_second(name: str, turns: int) -> None:
+def killed_driver(spark: SparkSession, name: str) -> str:
+    """The driver of another application is killed: what it had committed is there, and whole."""
+    kills, unacknowledged, chance = 4, 0, random.Random(name)
+    for number in range(kills):
+        part = Part(spark, f"{name}_{number}")
+        command = [sys.executable, __file__, "--second", part.name, "--turns", "100"]
+        with subprocess.Popen(
+            [*command, "--each"], stdout=subprocess.PIPE, text=True, start_new_session=True
+        ) as other:
+            assert other.stdout is not None
+            assert other.stdout.readline() == "started\n", "the second application did not start"
+            assert other.stdout.readline() == "turn\n", "its first write failed"
+            time.sleep(chance.uniform(0, 3))
+            os.killpg(other.pid, signal.SIGKILL)  # its JVM, too
+            turns = 1 + other.stdout.read().count("turn")
+        found = as_rows(part.read().select("k", "v", "s").toArrow())
+        if sum(k < 90_000 for k in found) > turns * 500:
+            turns, unacknowledged = turns + 1, unacknowledged + 1
+        for turn in range(turns):
+            part.model |= rows_of_turn(1, turn)
+        part.check()
+        part.write("upsert", made(range(500), "after it"))
+        part.check()
+        part.table.check().raise_if_bad()
+    return f"{kills} killed: every commit whole, {unacknowledged} of them not acknowledged before"
+
+
+def run_second(name: str, turns: int, tells_each: bool) -> None:
     """The second application: as the first one, on the table that it has made."""
     spark = session("second", **{"spark.driver.memory": "512m"})
     spark.range(10).count()
@@ -341,7 +371,10 @@ def run_second(name: str, turns: int) -> None:
     part = Part.__new__(Part)
     part.spark, part.name, part.path = spark, name, str(WAREHOUSE / name)
     begin = time.perf_counter()
-    write_turns(part, 1, turns)
+    for turn in range(turns):
+        part.save(part.frame(rows_of_turn(1, turn)))
+        if tells_each:
+            print("turn", flush=True)
     print(json.dumps(time.perf_counter() - begin), flush=True)
     spark.stop()
 
@@ -476,6 +509,7 @@ PARTS: tuple[tuple[Callable[..., str], dict[str, str] | None], ...] = (
     (backups, {}),
     (killed_executor, {}),
     (killed_worker, {}),
+    (killed_driver, {}),
     (second_application, {}),
     (speculation, SPECULATION),
     (dynamic_allocation, ALLOCATION),
@@ -491,9 +525,10 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="*", type=int, default=[])
     parser.add_argument("--second")
     parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--each", action="store_true")
     arguments = parser.parse_args()
     if arguments.second:
-        run_second(arguments.second, arguments.turns)
+        run_second(arguments.second, arguments.turns, arguments.each)
         return
     spark: SparkSession | None = None
     current: dict[str, str] | None = None
