@@ -338,7 +338,7 @@ def rows_of_turn(writer: int, turn: int) -> Rows:
 
 def killed_driver(spark: SparkSession, name: str) -> str:
     """The driver of another application is killed: what it had committed is there, and whole."""
-    kills, unacknowledged, chance = 4, 0, random.Random(name)
+    kills, unacknowledged, chance = 3, 0, random.Random(name)
     for number in range(kills):
         part = Part(spark, f"{name}_{number}")
         command = [sys.executable, __file__, "--second", part.name, "--turns", "100"]
