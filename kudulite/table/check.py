@@ -148,12 +148,6 @@ class _Check:
         with self.problems_of("the list of tablets"):
             partitions = manifest.partitions_at(0)
         for partition, entries in partitions:
-            places = [entry.partition for entry in entries]
-            self.expect(
-                places == partition.tablets(),
-                f"{self.store.folder}: the tablets of the manifest are not those of its"
-                " partitioning",
-            )
             for index, entry in enumerate(entries):
                 with self.problems_of(f"tablet {entry.id}"):
                     self._check_tablet(partition, index, entry)

@@ -299,13 +299,17 @@ class Manifest(JsonForm):
 
     @cached_property
     def placed_tablets(self) -> tuple[TabletEntry, ...]:
-        """`tablets`, one for each place of the partitioning. Raises CorruptionError for others."""
-        if len(self.tablets) != self.partition.tablet_count:
+        """`tablets`, each at its place in the partitioning. Raises CorruptionError for others."""
+        return self._placed((self.partition, self.tablets))[1]
+
+    def _placed(self, given: PartitionedTablets) -> PartitionedTablets:
+        partition, tablets = given
+        if [tablet.partition for tablet in tablets] != partition.tablets():
             raise CorruptionError(
-                f"version {self.version} of table {self.table_id} has {len(self.tablets)} tablets:"
-                f" not those of its partitioning, which has {self.partition.tablet_count}"
+                f"version {self.version} of table {self.table_id} has {len(tablets)} tablets that"
+                f" are not those of its partitioning, which has {partition.tablet_count}"
             )
-        return self.tablets
+        return given
 
     @cached_property
     def _entries(self) -> dict[str, TabletEntry]:
@@ -318,7 +322,10 @@ class Manifest(JsonForm):
     @cached_property
     def _dropped_partitions(self) -> list[tuple[int, PartitionedTablets]]:
         return [
-            (dropped.timestamp, (self.partition.of_range(dropped.range), dropped.tablets))
+            (
+                dropped.timestamp,
+                self._placed((self.partition.of_range(dropped.range), dropped.tablets)),
+            )
             for dropped in self.dropped
         ]
 

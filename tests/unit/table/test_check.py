@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.errors import CorruptionError
 from kudulite.table.manifest import Manifest, manifest_name
+from kudulite.table.partition import TabletPartition
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.tablet import Superblock
 from tests.support.tables.core_tables import environment
@@ -239,11 +241,20 @@ def test_wrong_figures_of_the_manifest_are_found(table, change, message):
         table.check().raise_if_bad()
 
 
-def test_a_tablet_that_is_missing_is_found(table):
-    """The manifest must list the tablets of its partitioning."""
+@pytest.mark.parametrize("change", ["missing", "range", "bucket"])
+def test_tablets_that_are_not_those_of_the_partitioning_are_found(table, change):
+    """One that is missing, and one that says to be elsewhere: by the check and by every read."""
     manifest = table._store.newest()
-    put(table, replace(manifest, tablets=manifest.tablets[:1]))
+    first, second = manifest.tablets
+    places = {"range": TabletPartition(1 << 32, (0,)), "bucket": TabletPartition(0, (1,))}
+    tablets = (
+        (second,) if change == "missing" else (replace(first, partition=places[change]), second)
+    )
+    put(table, replace(manifest, tablets=tablets))
     assert any("not those of its partitioning" in problem for problem in problems(table))
+    for read in (table.scan, partial(table.changes, 0)):
+        with pytest.raises(CorruptionError, match="not those of its partitioning"):
+            read().to_arrow()
 
 
 def test_a_long_list_is_cut_in_the_error_and_whole_in_the_report(table):
