@@ -252,7 +252,7 @@ class BaseDataFile:
     """
 
     def __init__(self, path: Path, ref: FileRef) -> None:
-        self.path = Path(path)
+        self.path, self.path_text = Path(path), str(path)
         self.ref = ref
         self._opened_file: _OpenedFile | None = None
         self._verified: set[tuple[int, str]] = set()

@@ -39,7 +39,7 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -162,12 +162,29 @@ class BlockCache:
         with self._lock:
             self._remove(key)
 
+    def take(self, key: Hashable) -> Any | None:
+        """Forget `key` and return its value, or None; this is neither a hit nor a miss."""
+        with self._lock:
+            entry = self._entries.get(key)
+            self._remove(key)
+            return None if entry is None else entry[0]
+
     def remove_below(self, folder: str) -> None:
-        """Forget the keys that are paths beginning with `folder`."""
+        """Forget what belongs to paths beginning with `folder`."""
+        self._remove_paths(lambda path: path.startswith(folder))
+
+    def remove_files(self, paths: Set[str]) -> None:
+        """Forget what belongs to some files."""
+        if paths:
+            self._remove_paths(lambda path: path in paths)
+
+    def _remove_paths(self, is_removed: Callable[[str], bool]) -> None:
+        """Remove keys that are such a path, or tuples that begin with one."""
         with self._lock:
             keys = list(self._entries)
         for key in keys:
-            if isinstance(key, str) and key.startswith(folder):
+            path = key[0] if isinstance(key, tuple) else key
+            if isinstance(path, str) and is_removed(path):
                 self.remove(key)
 
     def clear(self) -> None:

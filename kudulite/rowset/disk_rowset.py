@@ -496,7 +496,7 @@ class BaseColumns:
         They are kept in the cache. A column that has fewer there is decoded as a whole. Those of a
         row group are `compacted`.
         """
-        key = file.ref.name, unit, number
+        key = file.path_text, unit, number
         page: dict[int, pa.Array] = self._cache.get(key) or {}
         start, whole = number * unit, min(unit, self._meta.row_count - number * unit)
         count = min(count, whole)

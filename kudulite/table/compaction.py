@@ -30,7 +30,6 @@ arrives is in files or in a log of logical records.
 from __future__ import annotations
 
 import errno
-import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -136,8 +135,6 @@ def publish_replacement(
         found = _publish(store, base, replacement, label)
     if found is None:
         _remove_built(store, base, replacement)
-    else:
-        _forget_inputs(store, base, replacement)
     hook("published")
     return found
 
@@ -304,14 +301,6 @@ def _remove_built(store: TableStore, base: Tablet, replacement: Replacement) -> 
             for name in meta.file_names:
                 if name not in known:
                     store.file_system.remove(folder / meta.id / name)
-
-
-def _forget_inputs(store: TableStore, base: Tablet, replacement: Replacement) -> None:
-    """Forget the opened files of replaced rowsets; readers of older versions open them again."""
-    kept = {meta.id for meta in replacement.outputs}
-    for meta in replacement.inputs:
-        if meta.id not in kept:
-            store.cache.remove_below(f"{base.folder / ROWSET_FOLDER / meta.id}{os.sep}")
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ from kudulite.table.metrics import TableMetrics
 from kudulite.tablet.mem_stores import MemStores
 from kudulite.tablet.operation import Outcome
 from kudulite.tablet.row_effects import NO_COUNTS, RowOperation, RowWriteFailure, WriteCounts
+from kudulite.tablet.tablet import Superblock
 
 RETRY_SECONDS = 10.0
 SMALL_WRITE_ROWS_MAX = 1000
@@ -250,6 +251,10 @@ class Environment:
     memories: dict[TabletKey, tuple[str, MemStores | None]] = field(default_factory=dict)
     row_queues: dict[TabletKey, RowQueue] = field(default_factory=dict)
     metrics: dict[str, TableMetrics] = field(default_factory=dict)
+    # By the folder of its manifests: the newest version of a table that any of its objects has
+    # seen. By `TableStore.tablet_key`: the last opened superblock of a tablet that changed since.
+    manifests: dict[str, Manifest] = field(default_factory=dict)
+    replaced: dict[TabletKey, Superblock] = field(default_factory=dict)
     # Sessions of this process that have held rows of its tables, by `id`.
     sessions: WeakValueDictionary[int, object] = field(default_factory=WeakValueDictionary)
     background: BackgroundWork = field(default_factory=BackgroundWork)

@@ -88,15 +88,16 @@ def collect_garbage(
         with store.locked(entry.id, "garbage collection"):
             _read_versions(store, manifests)
             kept = _referenced(store, entry.id, manifests)
-            emptied = set()
+            removed = set()
             for path in _files(store.tablet_folder(entry.id)):
                 if path in kept or (found := stat_of(path)).st_mtime >= horizon:
                     continue
                 byte_count += found.st_size
                 file_count += 1
                 store.file_system.remove(path)
-                store.cache.remove(str(path))  # a map would keep the space on disk
-                emptied.add(path.parent)
+                removed.add(path)
+            store.cache.remove_files(set(map(str, removed)))  # a map would keep the space on disk
+        emptied = {path.parent for path in removed}
         _remove_empty_folders(store.tablet_folder(entry.id) / ROWSET_FOLDER, emptied, horizon)
     _collect_tablets(store, manifests, horizon)
     now = physical_microseconds(store.environment.clock.now())

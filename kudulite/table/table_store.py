@@ -164,8 +164,7 @@ class TableStore:
         # call may stand between this check and the assignment: a call could switch threads.
         if seen is before or seen is None or seen.manifest.version < version:
             self._seen = found
-            if seen is not None:
-                self._forget_opened(known, seen.manifest)
+            self._forget_opened(known)
         return known
 
     def _check_is_same_table(self, found: Manifest) -> None:
@@ -303,6 +302,7 @@ class TableStore:
             folder = self.tablet_folder(entry.id)
             superblock = read_superblock(self.file_system, folder, entry.superblock, self.cache)
             tablet = Tablet.open(superblock, folder, self.cache)
+            self._forget_replaced(tablet)
             return tablet, tablet.nbytes
 
         opened: Tablet = self.cache.get_or_load(self._cache_key(entry.superblock), load)
@@ -404,24 +404,38 @@ class TableStore:
         if self._seen is not None:
             for entry in self._seen.manifest.readable_tablets:
                 self.forget(entry.id)
+        self.environment.manifests.pop(self._manifest_folder, None)
         self.cache.remove_below(f"{self.folder}{os.sep}")
 
-    def _forget_superseded(self, newest: Manifest, before: Manifest) -> None:
-        """Forget tablets that have another superblock now, and those that only `before` has."""
-        entries = newest.readable_tablets
-        for entry in entries:
+    def _forget_superseded(self, newest: Manifest) -> None:
+        """Forget tablets that have another superblock now."""
+        for entry in newest.readable_tablets:
             known = self.environment.memories.get(self.tablet_key(entry.id))
             if known is not None and known[0] != entry.superblock.name:
                 self.forget(entry.id)
-        for tablet_id in {e.id for e in before.readable_tablets} - {e.id for e in entries}:
-            self.forget(tablet_id)
-        self._forget_opened(newest, before)
 
-    def _forget_opened(self, newest: Manifest, before: Manifest) -> None:
-        """Forget the opened tablets of `before` that changed: they keep the deltas they merged."""
-        names, kept = ({e.superblock.name for e in m.readable_tablets} for m in (before, newest))
-        for name in names - kept:
-            self.cache.remove((self._manifest_folder, name))
+    def _forget_opened(self, newest: Manifest) -> None:
+        """Forget what this process has opened of tablets that changed: they keep merged deltas."""
+        environment, folder = self.environment, self._manifest_folder
+        before = environment.manifests.get(folder, newest)
+        if before.table_id == newest.table_id and before.version > newest.version:
+            return
+        environment.manifests[folder] = newest
+        entries = {entry.id: entry for entry in newest.readable_tablets}
+        for old in before.readable_tablets:
+            if (new := entries.get(old.id)) is None:
+                self.forget(old.id)
+                self.cache.remove_below(f"{self.tablet_folder(old.id)}{os.sep}")
+            elif new.superblock.name != old.superblock.name:
+                if (opened := self.cache.take(self._cache_key(old.superblock))) is not None:
+                    environment.replaced.setdefault(self.tablet_key(old.id), opened.superblock)
+                if (written := self.cache.get(self._cache_key(new.superblock))) is not None:
+                    self._forget_replaced(written)
+
+    def _forget_replaced(self, tablet: Tablet) -> None:
+        """Forget blocks of files that a tablet has no more; a scan still reads them if it must."""
+        if (before := self.environment.replaced.pop(self.tablet_key(tablet.id), None)) is not None:
+            self.cache.remove_files(tablet.replaced_files(before))
 
     # -- creating and publishing
 
@@ -493,7 +507,6 @@ class TableStore:
 
     def publish(self, manifest: Manifest) -> Manifest | None:
         """Make `manifest` the newest version and return it; None where another version is newer."""
-        before = self._seen
         path = Path(self._version_path(manifest.version))
         content = manifest.encode()
         manifest = replace(manifest, file_crc32=stored_crc32(content))
@@ -506,7 +519,8 @@ class TableStore:
         identity = self._identity(self._version_path(manifest.version))
         # It may have been superseded and removed already.
         self._seen = None if identity is None else self._seen_as(manifest, identity)
-        self._forget_superseded(manifest, manifest if before is None else before.manifest)
+        self._forget_superseded(manifest)
+        self._forget_opened(manifest)
         try:
             self.file_system.replace_file(path.with_name(HINT_NAME), b"%d" % manifest.version)
         except StorageError:

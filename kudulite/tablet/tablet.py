@@ -166,6 +166,15 @@ class Tablet:
         index = self._disk_index.get(rowset_id)
         return None if index is None else self.disk_rowsets[index]
 
+    def replaced_files(self, before: Superblock) -> set[str]:
+        """Return the paths of the rowset files of an earlier superblock that are not in this."""
+        kept = {meta.id: meta.file_names for meta in self.superblock.rowsets}
+        return {
+            str(self.folder / ROWSET_FOLDER / meta.id / name)
+            for meta in before.rowsets
+            for name in set(meta.file_names).difference(kept.get(meta.id, ()))
+        }
+
     def visible(self, timestamp: int) -> RowSetTree[RowSet]:
         """Return the rowsets that a snapshot at `timestamp` sees."""
         if timestamp >= self.timestamp_max:

@@ -318,6 +318,36 @@ def test_nothing_of_replaced_rowsets_and_older_versions_stays_in_the_cache(histo
     assert any(meta.id in path for meta in history.rowsets for path in paths)
 
 
+def of_rowsets(store: TableStore, metas: list[RowSetMeta]) -> list[object]:
+    """The keys in the cache that belong to files of some rowsets."""
+    paths = [(key, key[0] if isinstance(key, tuple) else key) for key in store.cache._entries]
+    return [key for key, path in paths if any(f"/{meta.id}/" in path for meta in metas)]
+
+
+@pytest.mark.parametrize("reader", ["same client", "same table", "opened again"])
+def test_blocks_of_replaced_files_leave_the_cache_of_a_reader(core: CoreTables, reader: str):
+    """As soon as it reads the tablet, whichever process has compacted it; not those of others."""
+    client = core.client()
+    table = client.create_table("t", SCHEMA, primary_key=["k"])
+    for first in range(2):
+        table.insert(rows(range(first, 100, 2), first))
+    store = store_of(table)
+    before = list(store.tablet(entry_of(table)).superblock.rowsets)
+    expected = table.get_many({"k": [2, 5]})
+    table.update(pa.table({"k": [5], "v": expected["v"].take([1])}))
+    assert table.get_many({"k": [2, 5]}) == expected
+    assert {len(key) for key in of_rowsets(store, before) if isinstance(key, tuple)} == {3}
+    (table if reader == "same client" else core.client().table("t")).compact()
+    if reader == "opened again":
+        table = client.table("t")
+    assert table.get_many({"k": [2, 5]}) == expected
+    now = list(store_of(table).tablet(entry_of(table)).superblock.rowsets)
+    assert of_rowsets(store, [meta for meta in before if meta not in now]) == []
+    assert of_rowsets(store, now)
+    client.delete_table("t")
+    assert of_rowsets(store, now) == []
+
+
 def test_many_inputs_are_read_in_parts_of_row_groups(core: CoreTables):
     """A part has whole pages; the rows are the same, and so is the past."""
     count = 1 << 17
