@@ -100,9 +100,11 @@ class KeyArray:
         data = data[: len(array) * width]
         if width > 8:
             return cls(data.view(f"S{width}"), width)
-        padded = np.zeros((len(array), 8), np.uint8)
-        padded[:, 8 - width :] = data.reshape(-1, width)
-        return cls(padded.view(">u8")[:, 0].astype(np.uint64), width)
+        if width < 8:
+            padded = np.zeros((len(array), 8), np.uint8)
+            padded[:, 8 - width :] = data.reshape(-1, width)
+            data = padded.reshape(-1)
+        return cls(data.view(">u8").astype(np.uint64), width)
 
     def to_arrow(self) -> pa.Array:
         """Return the keys as fixed_size_binary(width), or (large_)binary."""
