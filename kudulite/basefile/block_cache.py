@@ -316,6 +316,10 @@ def _narrowest(array: pa.Array) -> pa.DataType:
 def plain(arrays: Iterable[pa.Array], types: Iterable[pa.DataType]) -> list[pa.Array]:
     """Return arrays of the cache as they were decoded."""
     return [
-        array.dictionary_decode() if pa.types.is_dictionary(array.type) else array.cast(arrow_type)
+        array
+        if array.type == arrow_type
+        else array.dictionary_decode()
+        if pa.types.is_dictionary(array.type)
+        else array.cast(arrow_type)
         for array, arrow_type in zip(arrays, types, strict=True)
     ]

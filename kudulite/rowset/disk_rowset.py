@@ -220,6 +220,12 @@ class DiskRowSet(RowSet):
             stop = self.key_index.locate(upper, "left")
         return start, stop
 
+    def is_short(self, block: Block) -> bool:
+        """Return whether a block is a small part of its row group."""
+        first = block.row_group * self.meta.rows_per_group
+        group_rows = min(self.meta.row_count - first, self.meta.rows_per_group)
+        return block.row_count <= min(PAGE_ROWS, group_rows // 2)
+
     def rowids_of(self, block: Block) -> np.ndarray:
         """Return int64[n]: the row ids of a block's rows."""
         return np.arange(block.start, block.stop)
@@ -241,8 +247,11 @@ class DiskRowSet(RowSet):
         row_count = sum(len(at) for _, at in few)
         if len(few) == len(views) and 0 < row_count * _FEW_ROWS <= block.row_count:
             return self._read_few(block, columns, few)
-        base = list(zip(self.base.read(block, columns), columns, strict=True))
         own, start = len(views) == 1, block.start
+        if columns and self.is_short(block):
+            values, ids = self.base.read_shared(block, columns), [column.id for column in columns]
+            return [applier.apply_few(values, ids, start, at) for applier, at in views]
+        base = list(zip(self.base.read(block, columns), columns, strict=True))
         return [
             [applier.apply_range(values, c.id, start, at, is_own=own) for values, c in base]
             for applier, at in views
@@ -368,6 +377,7 @@ class BaseColumns:
         # By column id. The references are weak, because the cache decides which files stay open.
         self._files: dict[int, Callable[[], BaseDataFile | None]] = {}
         self._short_units: dict[int, int] = {}
+        self._types: dict[int, pa.DataType] = {}
 
     def row_groups(self) -> Iterator[Block]:
         """Yield all rows, a row group at a time."""
@@ -398,14 +408,7 @@ class BaseColumns:
         return next(iter(files.values())) if len(files) == 1 else None
 
     def read(self, block: Block, columns: Sequence[Column]) -> list[pa.Array]:
-        """Return the values of columns in a block, in arrays that nobody else reads.
-
-        Pages are kept in the cache if the block is a small part of its group.
-        """
-        first = block.row_group * self._meta.rows_per_group
-        group_rows = min(self._meta.row_count - first, self._meta.rows_per_group)
-        if block.row_count <= min(PAGE_ROWS, group_rows // 2):
-            return self._read_short(block.start, block.stop, columns)
+        """Return the values of columns in a block, in arrays that nobody else reads."""
         values: dict[int, pa.Array] = {}
         for file, _, in_file in self._by_file(columns):
             names = [file.name_by_id[column.id] for column in in_file]
@@ -413,19 +416,24 @@ class BaseColumns:
             values |= {column.id: array for column, array in zip(in_file, arrays, strict=True)}
         return [_of_column(values, column, block.row_count) for column in columns]
 
-    def _read_short(self, start: int, stop: int, columns: Sequence[Column]) -> list[pa.Array]:
-        """Return the values of rows start..stop; pages are decoded only up to the last of them.
+    def read_shared(self, block: Block, columns: Sequence[Column]) -> list[pa.Array]:
+        """Return the values of columns in a short block, whose pages are kept in the cache.
 
-        The values are copies: a slice would keep all of its page in memory.
+        A page is decoded only up to the last of the rows. The arrays are parts of those in the
+        cache, and each keeps its page in memory, so the caller copies what it returns.
         """
+        start, stop = block.start, block.stop
         values: dict[int, pa.Array] = {}
         for file, unit, in_file in self._by_file(columns):
-            types, parts = _stored_types(file, in_file), []
+            types, parts = [self._types[c.id] for c in in_file], []
             for number in range(start // unit, (stop - 1) // unit + 1):
                 low, high = max(start - number * unit, 0), min(stop - number * unit, unit)
                 page = self._decoded(file, unit, number, in_file, high)
                 parts.append(plain((page[c.id].slice(low, high - low) for c in in_file), types))
-            joined = map(pa.concat_arrays, zip(*parts, strict=True))
+            joined = (
+                arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
+                for arrays in zip(*parts, strict=True)
+            )
             values |= {c.id: array for c, array in zip(in_file, joined, strict=True)}
         return [_of_column(values, column, stop - start) for column in columns]
 
@@ -453,7 +461,7 @@ class BaseColumns:
         is_short = _are_in_few_pages(rowids)
         for file, short_unit, in_file in self._by_file(columns):
             unit = short_unit if is_short else self._meta.rows_per_group
-            numbers, types = rowids // unit, _stored_types(file, in_file)
+            numbers, types = rowids // unit, [self._types[c.id] for c in in_file]
             parts, positions = [], []
             for number in np.unique(numbers).tolist():
                 at = np.flatnonzero(numbers == number)
@@ -536,6 +544,7 @@ class BaseColumns:
             raise CorruptionError(f"{path}: row groups of {found} rows, expected {group_rows}")
         # A file with one row group does not know how many rows others of the rowset have.
         self._short_units[column_id] = min(file.short_unit(column_id), group_rows)
+        self._types[column_id] = file.schema.field(file.name_by_id[column_id]).type
         self._files[column_id] = weakref.ref(file)
         return file
 
@@ -545,10 +554,6 @@ def _are_in_few_pages(rowids: np.ndarray) -> bool:
     pages = np.count_nonzero(np.bincount(rowids // PAGE_ROWS))
     groups = np.count_nonzero(np.bincount(rowids // ROW_GROUP_ROWS))
     return bool(0 < pages <= groups * _FEW_PAGES)
-
-
-def _stored_types(file: BaseDataFile, columns: Sequence[Column]) -> list[pa.DataType]:
-    return [file.schema.field(file.name_by_id[column.id]).type for column in columns]
 
 
 def _of_column(values: Mapping[int, pa.Array], column: Column, count: int) -> pa.Array:

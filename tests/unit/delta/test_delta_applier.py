@@ -151,6 +151,7 @@ def check_every_snapshot(history: History, data) -> None:
                 data.draw(st.lists(st.integers(0, history.row_count - 1), min_size=1)), np.int64
             )
             assert applier.is_deleted(rowids).tolist() == [row in dead for row in rowids]
+            check_few(applier, history, cells, start, stop)
             for c, arrow in COLUMNS.items():
                 base = pa.array(history.base[c], arrow)
                 in_range = applier.apply_range(base.slice(start, stop - start), c, start)
@@ -166,6 +167,22 @@ def check_every_snapshot(history: History, data) -> None:
             if applier.is_empty:
                 assert cells == history.base
                 assert not dead
+
+
+def check_few(applier: DeltaApplier, history: History, cells: dict, start: int, stop: int) -> None:
+    """All columns together, of all rows of a range and of every second one, as copies."""
+    types = COLUMNS.items()
+    base = [pa.array(history.base[c], arrow).slice(start, stop - start) for c, arrow in types]
+    for step in (1, 2):
+        chosen = None if step == 1 else np.arange(0, stop - start, step)
+        found = applier.apply_few(base, list(COLUMNS), start, chosen)
+        for array, before, (c, arrow) in zip(found, base, types, strict=True):
+            assert array.equals(pa.array(cells[c][start:stop:step], arrow))
+            assert not set(addresses(array)) & set(addresses(before))
+
+
+def addresses(array: pa.Array) -> list[int]:
+    return [buffer.address for buffer in array.buffers() if buffer is not None and buffer.size]
 
 
 @given(st.lists(st.integers(0, 40)), st.lists(st.integers(0, 60)))
