@@ -258,13 +258,16 @@ def read_ahead(
 ) -> Iterator[pa.RecordBatch]:
     """Run reads in threads, a few ahead of the consumer; yields in order.
 
-    The first `alone` reads run when the consumer asks for them.
+    The first `alone` reads, and short ones before all others, run when the consumer asks for them.
     """
-    waiting = iter(reads)
-    for read in itertools.islice(waiting, alone):
-        if (batch := read.run()) is not None:
+    waiting, first = iter(reads), list[BlockRead | DeltaRead | DiffRead]()
+    for number, read in enumerate(waiting):
+        if number >= alone and (first or not read.is_short):
+            first.append(read)
+            if len(first) == 2:
+                break
+        elif (batch := read.run()) is not None:
             yield batch
-    first = list(itertools.islice(waiting, 2))
     if len(first) < 2 or READ_THREADS == 1:
         for read in itertools.chain(first, waiting):
             batch = read.run()

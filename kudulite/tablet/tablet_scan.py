@@ -37,6 +37,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -83,6 +84,11 @@ class BlockRead:
     spec: ScanSpec
     wanted: np.ndarray | None = None
 
+    @property
+    def is_short(self) -> bool:
+        """Whether the read takes so little time that another thread would not make it faster."""
+        return self.rowset.is_short(self.block)
+
     def run(self) -> pa.RecordBatch | None:
         """Return the block's matching rows, or None if there are none."""
         rows = self.rowset.read_block(self.block, self.spec, self.wanted)
@@ -95,6 +101,7 @@ class DeltaRead:
 
     cells: Sequence[tuple[pa.Array, np.ndarray]]
     spec: ScanSpec
+    is_short: ClassVar[bool] = False
 
     def run(self) -> pa.RecordBatch:
         """Return the rows; no base data is read."""
@@ -237,6 +244,7 @@ class DiffRead:
 
     rows: Callable[[], ScannedRows | None]
     spec: DiffSpec
+    is_short: ClassVar[bool] = False
 
     def run(self) -> pa.RecordBatch | None:
         """Return the changes, a batch of `diff_schema`, or None if there are none."""

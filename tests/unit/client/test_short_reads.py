@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+import kudulite.client.scan
 from kudulite.basefile.base_data import ROW_GROUP_ROWS, BaseDataFile
 from kudulite.basefile.page_range import PAGE_ROWS
 from kudulite.client.table import Table
@@ -154,3 +156,27 @@ def test_a_short_range_decodes_pages_up_to_its_last_row(core: CoreTables, decode
     assert sum(first) < 2 * 2200
     assert read(2000) == read(1000) == []
     assert read(4000) == [PAGE_ROWS] * TABLETS
+
+
+def test_a_short_range_is_read_in_the_thread_of_the_consumer(
+    core: CoreTables, monkeypatch: pytest.MonkeyPatch
+):
+    """Threads would only wait for each other; a longer range has some, where there are cores."""
+    table = large_table(core)
+    pools = []
+
+    def counted(*args, **options):
+        pools.append(args)
+        return ThreadPoolExecutor(*args, **options)
+
+    monkeypatch.setattr(kudulite.client.scan, "READ_THREADS", 2)
+    monkeypatch.setattr(kudulite.client.scan, "ThreadPoolExecutor", counted)
+
+    def read(first: int, count: int) -> None:
+        where = [table["k"] >= first, table["k"] < first + count]
+        assert table.scan("n", where).to_arrow().num_rows == count
+
+    read(2000, 300)
+    assert not pools
+    read(2000, 8 * PAGE_ROWS)
+    assert len(pools) == 1
