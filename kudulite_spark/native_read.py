@@ -4,10 +4,11 @@
                        ├─ rows     few rows, passed to Spark as Arrow             ├─ union
                        └─ tokens   all other rows, read by the Python source     ─┘
 
-    files of one layout ── spark.read.schema(…).parquet(…) ── columns under the table's names
-                                   │ files with excluded rows: a filter looks up the bit of
-                                   │ each row by its file's size and its position in the file
-                                   └ files of equal size: separate scans
+    files of one layout ─┬─ no changes: spark.read.schema(…).parquet(…)
+                         ├─ the format of the front (java/BaseFiles.java), which leaves excluded
+                         │  rows out and adds `rows` to the same scan
+                         └─ without the front: a filter looks up the bit of each row by its
+                            file's size and its position in the file
 
 Spark prunes columns, pushes filters, skips row groups and has sizes for the files as for any
 Parquet. A table without deltas is only its files. The call fixes the snapshot and the files, so a
@@ -17,11 +18,16 @@ A layout maps the columns of the table to those of a file: their name and type t
 Files of one layout are one scan. After an alteration there are two scans until compactions have
 rewritten the older files.
 
-A file is identified by its length, because Spark has that as a constant number for each file, which
-costs nothing to look up. Files of one scan are chosen to have different lengths. The bits of all
-files are one array of 64-bit numbers, the result of a scalar subquery: the plan of a query names
-the subquery, whereas a literal would be part of the plan's text, which Spark keeps. A filter has
-no exchange, keeps whole-stage code generation, and costs a fifth of a broadcast join.
+With the front, a table with changes is one scan for Spark, like one without. The excluded positions
+and the rows are an option of the scan (`overlay`), so the plans of two snapshots are not equal. An
+overlay that is too large for a plan is read as without the front.
+
+Without the front, a file is identified by its length, because Spark has that as a constant number
+for each file, which costs nothing to look up. Files of one scan are chosen to have different
+lengths. The bits of all files are one array of 64-bit numbers, the result of a scalar subquery: the
+plan of a query names the subquery, whereas a literal would be part of the plan's text, which Spark
+keeps. A filter has no exchange, keeps whole-stage code generation, and costs a fifth of a broadcast
+join.
 
 Invariants: a row is read as kudulite reads it, bit by bit, or its file is refused (`is_readable`).
 In particular (1) float columns are hidden from Parquet's filters: statistics leave NaN out, and
@@ -33,20 +39,24 @@ never rebased; (4) missing or broken files are errors, whatever the session's se
 
 from __future__ import annotations
 
+import base64
 import datetime
+import io
+import struct
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import reduce
 from os import PathLike
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from pyspark.sql.types import DataType, DecimalType, StructField, StructType
+from pyspark.sql.types import DataType, DecimalType, LongType, StructField, StructType
 from pyspark.sql.utils import is_remote
 
 from kudulite import (
@@ -97,7 +107,11 @@ _ENCODINGS = frozenset(
 # Spark's vectorised reader supports it since 4.3.
 _ENCODINGS_4_3 = frozenset({"BYTE_STREAM_SPLIT"})
 # A column of such a name hides, or is confused with, Spark's columns about a file.
-_SPARK_NAMES = frozenset({"_metadata", "_tmp_metadata_row_index"})
+_POSITION = "_tmp_metadata_row_index"
+_SPARK_NAMES = frozenset({"_metadata", _POSITION})
+# Spark keeps the option in the plan. A client of Connect sends it again with each query.
+_OVERLAY_BYTES_MAX = 16 << 20
+_OVERLAY_BYTES_SENT_MAX = 1 << 20
 
 # Each overrides the session's setting of the same meaning.
 _READ_OPTIONS = {
@@ -154,14 +168,15 @@ def read_table(
     compared = [column for found in conditions for column in found.columns]
     needed = list(dict.fromkeys([*names, *compared]))
     reader = FileReader.of(spark)
+    front = has_front(spark)
     plan = table.native_plan(
         columns=needed,
         where=conditions,
         at=snapshot,
         is_readable=reader.is_readable,
-        limits=_limits(len(needed), has_front(spark)),
+        limits=_limits(len(needed), front),
     )
-    frame = _frame(spark, table, plan)
+    frame = _frame(spark, table, plan, front)
     for found in plan.conditions:
         frame = frame.filter(condition(found, quoted))
     return _selected(frame, plan, names)
@@ -195,16 +210,16 @@ def _selected(frame: DataFrame, plan: NativePlan, names: Sequence[str]) -> DataF
     return frame.select(*(backquoted(item.name) for item in wanted))
 
 
-def _frame(spark: SparkSession, table: Table, plan: NativePlan) -> DataFrame:
+def _frame(spark: SparkSession, table: Table, plan: NativePlan, has_front: bool) -> DataFrame:
     source = spark.read.format("kudulite").option("snapshotTimestamp", str(plan.timestamp))
     columns = [backquoted(column.name) for column in plan.columns]
     if plan.tokens and not plan.files and not plan.conditions:
         # The source can count them without reading them, and is not bound to files.
         return source.load(str(table.path)).select(*columns)
-    parts = scans(spark, plan.files)
+    parts, has_rows = _scans(spark, plan, has_front)
     if not plan.columns:
         parts = [part.select() for part in parts]
-    if plan.rows.num_rows or not (parts or plan.tokens):
+    if (plan.rows.num_rows and not has_rows) or not (parts or plan.tokens):
         parts.append(_handed_over(spark, plan))
     if plan.tokens:
         source = source.option(SCAN_TOKENS, encoded_tokens(plan.tokens))
@@ -252,26 +267,85 @@ class FileReader:
         )
 
 
-def scans(spark: SparkSession, files: Sequence[NativeFile]) -> list[DataFrame]:
-    """Return DataFrames that together are the rows of all files, without the excluded ones."""
+def _scans(spark: SparkSession, plan: NativePlan, has_front: bool) -> tuple[list[DataFrame], bool]:
+    """Return DataFrames that together are the rows of all files, without the excluded ones.
+
+    Also whether they have the rows that the plan hands over."""
     by_layout: dict[tuple[object, ...], list[NativeFile]] = {}
-    for file in files:
+    for file in plan.files:
         by_layout.setdefault(_layout(file), []).append(file)
-    frames = []
+    frames: list[DataFrame] = []
+    has_rows = False
     for group in by_layout.values():
-        dirty = [file for file in group if len(file.excluded)]
-        clean = [file for file in group if not len(file.excluded)]
-        size = sum(file.size_bytes for file in clean)
-        parts = parts_of_distinct_sizes(dirty)
-        is_small = bool(parts) and size <= sum(file.size_bytes for file in parts[0])
-        if is_small and len(parts[0]) + len(clean) <= FILES_MAX:
-            # A separate scan would cost more than looking their rows up in vain.
-            known = {file.size_bytes for file in parts[0]}
-            parts[0] += [file for file in clean if file.size_bytes not in known]
-            clean = [file for file in clean if file.size_bytes in known]
-        if clean:
-            frames.append(_with_columns(_scan(spark, clean), clean[0]))
-        frames += [_scan_without_excluded(spark, part) for part in parts]
+        rows = None if has_rows else _stored(plan, group[0])
+        text = overlay(group, rows) if has_front and rows is not None else None
+        has_rows |= text is not None
+        if text is None and any(len(file.excluded) for file in group):
+            text = overlay(group) if has_front else None
+            if text is None:
+                frames += _scans_by_array(spark, group)
+                continue
+        found = _scan(spark, group, text)
+        if text is not None:
+            found = found.filter(f"{_POSITION} IS NOT NULL")
+        frames.append(_with_columns(found, group[0]).drop(_POSITION))
+    return frames, has_rows
+
+
+def _stored(plan: NativePlan, file: NativeFile) -> pa.Table | None:
+    """Return the rows beside the files with the columns of a file; None if it has others."""
+    names = [item.column.name for item in file.columns]
+    are_own = all(
+        item.stored_name is not None and _stored_type(item) == spark_type(item.column.type)
+        for item in file.columns
+    )
+    if not are_own or plan.rows.column_names != names or not plan.rows.num_rows:
+        return None
+    return plan.rows.rename_columns([str(item.stored_name) for item in file.columns])
+
+
+def overlay(files: Sequence[NativeFile], rows: pa.Table | None = None) -> str | None:
+    """Return the option of java/BaseFiles.java, whose class Overlay has the grammar.
+
+    None if it is large, for then it would be a burden of every plan, or cannot be expressed."""
+    changed = {Path(file.path).name: file for file in files if len(file.excluded)}
+    names = {Path(file.path).name for file in files}
+    if len(names) < len(files) or any(file.row_count >> 31 for file in files):
+        return None
+    sink = io.BytesIO()
+
+    def write_name(name: str) -> None:
+        sink.write(struct.pack(">H", len(name.encode())) + name.encode())
+
+    sink.write(struct.pack(">I", len(changed)))
+    for name, file in changed.items():
+        write_name(name)
+        sink.write(struct.pack(">I", len(file.excluded)))
+        sink.write(np.diff(file.excluded, prepend=0).astype(">i4").tobytes())
+    write_name("" if rows is None else Path(files[0].path).name)
+    if rows is not None:
+        with pa.ipc.new_stream(sink, rows.schema) as writer:
+            writer.write_table(rows.combine_chunks())
+    packed = pa.compress(sink.getbuffer(), "zstd", asbytes=True)
+    limit = _OVERLAY_BYTES_SENT_MAX if is_remote() else _OVERLAY_BYTES_MAX
+    return base64.b64encode(packed).decode() if len(packed) <= limit else None
+
+
+def _scans_by_array(spark: SparkSession, files: Sequence[NativeFile]) -> list[DataFrame]:
+    """Return the rows of files of one layout without the excluded ones, without the front."""
+    dirty = [file for file in files if len(file.excluded)]
+    clean = [file for file in files if not len(file.excluded)]
+    size = sum(file.size_bytes for file in clean)
+    parts = parts_of_distinct_sizes(dirty)
+    is_small = bool(parts) and size <= sum(file.size_bytes for file in parts[0])
+    if is_small and len(parts[0]) + len(clean) <= FILES_MAX:
+        # A separate scan would cost more than looking their rows up in vain.
+        known = {file.size_bytes for file in parts[0]}
+        parts[0] += [file for file in clean if file.size_bytes not in known]
+        clean = [file for file in clean if file.size_bytes in known]
+    frames = [_scan_without_excluded(spark, part) for part in parts]
+    if clean:
+        frames.insert(0, _with_columns(_scan(spark, clean), clean[0]))
     return frames
 
 
@@ -296,15 +370,21 @@ def parts_of_distinct_sizes(files: Sequence[NativeFile]) -> list[list[NativeFile
     return parts
 
 
-def _scan(spark: SparkSession, files: Sequence[NativeFile]) -> DataFrame:
+def _scan(
+    spark: SparkSession, files: Sequence[NativeFile], overlay: str | None = None
+) -> DataFrame:
     fields = []
     for item in files[0].columns:
         stored = _stored_type(item)
         if item.stored_name is not None and stored is not None:
             fields.append(StructField(item.stored_name, stored))
-    reader = spark.read.schema(StructType(fields)).options(**_READ_OPTIONS)
+    reader = spark.read.format("parquet")
+    if overlay is not None:
+        fields.append(StructField(_POSITION, LongType()))
+        reader = spark.read.format("kudulite.BaseFiles").option("overlay", overlay)
+    reader = reader.schema(StructType(fields)).options(**_READ_OPTIONS)
     with _found_by_driver(spark, len(files)):
-        return reader.parquet(*(f"file:{file.path}" for file in files))
+        return reader.load([f"file:{file.path}" for file in files])
 
 
 @contextmanager

@@ -197,6 +197,7 @@ def _add_python_path(environment: dict[str, str], folder: str) -> None:
 JAR = Path(__file__).parent / "java" / "front.jar"
 CLASS = "kudulite.DefaultSource"
 CATALOG_CLASS = "kudulite.Catalog"
+FRONT_SETTING = "spark.kudulite.front"
 # The front calls internal classes of Spark, which are the same in these versions.
 VERSIONS = ("4.1", "4.2", "4.3")
 
@@ -224,6 +225,8 @@ def _why_not(spark: SparkSession) -> str | None:
     try:
         if is_remote():
             spark.addArtifacts(str(JAR))
+            if spark.conf.get(FRONT_SETTING, None) is None:
+                spark.conf.set(FRONT_SETTING, "true")
         elif not _has_front(spark) or not _is_sent(spark):
             _check(spark)
             spark.sql(f"ADD JAR '{JAR}'")
@@ -235,10 +238,9 @@ def _why_not(spark: SparkSession) -> str | None:
 
 
 def has_front(spark: SparkSession) -> bool:
-    """Whether loads of the session use the front; Connect does not tell, and is taken to."""
-    if str(spark.conf.get("spark.kudulite.front", "true")).lower() == "false":
-        return False
-    return is_remote() or _has_front(spark)
+    """Whether loads of the session use the front; for Connect, `register` notes it as a setting."""
+    setting = str(spark.conf.get(FRONT_SETTING, "" if is_remote() else "true")).lower()
+    return setting == "true" if is_remote() else setting != "false" and _has_front(spark)
 
 
 def _has_front(spark: SparkSession) -> bool:

@@ -685,6 +685,7 @@ public class DefaultSource implements TableProvider, CreatableRelationProvider {
     ChangeRule.class.getDeclaredMethods();
     Procedure.class.getDeclaredMethods();
     Tablets.class.getDeclaredMethods();
+    BaseFiles.check();
     return NAME;
   }
 }

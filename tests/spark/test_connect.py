@@ -76,6 +76,15 @@ few = spark.range(51, 53).selectExpr("id AS k", "'merged' AS s")
 kudulite_spark.merge(few, path).when_matched_update_all(few["k"] == 51).execute()
 found["catalog"] = rows(spark.sql("SELECT * FROM here.t WHERE k BETWEEN 50 AND 51"))
 found["maintained"] = kudulite_spark.read_table(spark, path).count()
+other = path + "-of-few-changes"
+kudulite_spark.create_table(spark, other, "k BIGINT, s STRING", primary_key=["k"])
+kudulite.open_table(other).insert({"k": list(range(100)), "s": ["old"] * 100})
+kudulite.open_table(other).flush()
+kudulite.open_table(other).update({"k": [7], "s": ["new"]})
+kudulite.open_table(other).delete({"k": [8]})
+few = kudulite_spark.read_table(spark, other)
+found["few changes"] = [few.count(), rows(few.filter("k BETWEEN 6 AND 9"))]
+found["scans"] = [few._explain_string().count(name) for name in ("FileScan parquet", "Union")]
 try:
     spark.read.format("kudulite").option("nonsense", "1").load(path).count()
 except Exception as error:
@@ -114,4 +123,6 @@ def test_a_client_reads_writes_and_maintains(tmp_path):
         "operation": "delete_ignore",
         "catalog": [[50, "sql"], [51, "merged"]],
         "maintained": 107,
+        "few changes": [99, [[6, "old"], [7, "new"], [9, "old"]]],
+        "scans": [1, 0],
     }
