@@ -551,15 +551,15 @@ def distinct(rowids: np.ndarray) -> np.ndarray:
 def difference(rowids: np.ndarray, others: np.ndarray) -> np.ndarray:
     """Return the row ids that are not among `others`, both strictly ascending, in their order.
 
-    A table over all row ids takes a tenth of the time of `np.setdiff1d`, which sorts both.
+    A table over all row ids takes a tenth of the time of `np.setdiff1d`, which sorts both. It is
+    not searched for what is left: there are several times as many rows as changes.
     """
     if not len(rowids) or not len(others):
         return rowids
-    is_left = np.zeros(int(rowids[-1]) + 1, dtype=bool)
-    is_left[rowids] = True
-    low, high = np.searchsorted(others, [0, len(is_left)])
-    is_left[others[low:high]] = False
-    return np.flatnonzero(is_left)
+    is_other = np.zeros(int(rowids[-1]) + 1, dtype=bool)
+    low, high = np.searchsorted(others, [0, len(is_other)])
+    is_other[others[low:high]] = True
+    return rowids[~is_other[rowids]]
 
 
 def _place_of(ascending: np.ndarray, probe: int) -> int:
