@@ -28,12 +28,20 @@ from kudulite.client.native_plan import NativeFile, OverlaidFile
 from kudulite.delta.scatter import bool_array, spread
 from kudulite.model.schema import Column
 
+_BITS = pa.bool_()
+
 
 class Overlay:
-    """The columns beside some base files, one after the other; `prefix` begins their names."""
+    """The columns beside some base files, one after the other; `prefix` begins their names.
 
-    def __init__(self, files: Sequence[NativeFile], prefix: str) -> None:
+    Flags are of `flag_type`: bool, or uint8 for an engine that would unpack their bits.
+    """
+
+    def __init__(
+        self, files: Sequence[NativeFile], prefix: str, flag_type: pa.DataType = _BITS
+    ) -> None:
         self._files = files
+        self._flag_type = flag_type
         self.kept = prefix
         """The name of the column that is true for rows of the snapshot."""
         overlaid = {
@@ -44,11 +52,11 @@ class Overlay:
             for number, name in enumerate(overlaid)
         }
         self._columns: dict[str, tuple[Column, bool]] = {}
-        fields = [pa.field(prefix, pa.bool_())]
+        fields = [pa.field(prefix, flag_type)]
         for name, (is_new, new) in self._names.items():
             column = overlaid[name]
             self._columns |= {is_new: (column, False), new: (column, True)}
-            fields += [pa.field(is_new, pa.bool_()), pa.field(new, column.type.arrow)]
+            fields += [pa.field(is_new, flag_type), pa.field(new, column.type.arrow)]
         self.schema = pa.schema(fields)
 
     def names_of(self, column: str) -> tuple[str, str] | None:
@@ -67,23 +75,24 @@ class Overlay:
 
     def _column(self, file: NativeFile, name: str, start: int, stop: int) -> pa.Array:
         if name == self.kept:
-            return bool_array(~_flags(file.excluded, start, stop))
+            return self._flags(file.excluded, start, stop, are_set=False)
         column, are_values = self._columns[name]
         cells = None
         if isinstance(file, OverlaidFile):
             cells = file.applier.column(column.id, column.type.arrow)
         if cells is None:
-            return pa.nulls(stop - start, column.type.arrow if are_values else pa.bool_())
+            return pa.nulls(stop - start, column.type.arrow if are_values else self._flag_type)
         if not are_values:
-            return bool_array(_flags(cells.rowids, start, stop))
+            return self._flags(cells.rowids, start, stop, are_set=True)
         low, high = np.searchsorted(cells.rowids, [start, stop])
         values = cells.values.slice(low, high - low)
         return spread(values, cells.rowids[low:high] - start, stop - start)
 
-
-def _flags(rowids: np.ndarray, start: int, stop: int) -> np.ndarray:
-    """Return bool[stop - start], true at the row ids."""
-    low, high = np.searchsorted(rowids, [start, stop])
-    flags = np.zeros(stop - start, dtype=bool)
-    flags[rowids[low:high] - start] = True
-    return flags
+    def _flags(self, rowids: np.ndarray, start: int, stop: int, *, are_set: bool) -> pa.Array:
+        """Return flags of rows start..stop: `are_set` at the row ids, and not in the other rows."""
+        low, high = np.searchsorted(rowids, [start, stop])
+        flags = np.full(stop - start, not are_set)
+        flags[rowids[low:high] - start] = are_set
+        if self._flag_type == _BITS:
+            return bool_array(flags)
+        return pa.Array.from_buffers(self._flag_type, len(flags), [None, pa.py_buffer(flags)])

@@ -298,7 +298,8 @@ class _UnionQuery:
 
     def add_overlaid(self, group: Sequence[NativeFile]) -> None:
         """Add the rows of files of one layout with their overlay."""
-        overlay, values = Overlay(group, "kept"), []
+        # DuckDB reads bytes as they are, and unpacks bits one by one.
+        overlay, values = Overlay(group, "kept", pa.uint8()), []
         for item in group[0].columns:
             value, names = self._value(item), overlay.names_of(item.column.name)
             if names is not None:

@@ -22,7 +22,9 @@ def multiset(rows: pa.Table) -> list[str]:
     return sorted(map(repr, rows.to_pylist()))
 
 
-def rows_of_overlaid_plan(table: Table, moment: object, batch_rows: int | None) -> pa.Table:
+def rows_of_overlaid_plan(
+    table: Table, moment: object, batch_rows: int | None, flag_type: pa.DataType
+) -> pa.Table:
     """The rows of a plan with overlays, joined by position in Python."""
     read = plan_rows(table._store, ReadRequest.of(at=moment))
     plan = plan_native(read, lambda file: True, _LIMITS, with_overlays=True)
@@ -30,7 +32,7 @@ def rows_of_overlaid_plan(table: Table, moment: object, batch_rows: int | None) 
         pa.Table.from_batches([batch]) for token in plan.tokens for batch in token.open()
     ]
     for file in plan.files:
-        overlay = Overlay([file], "kept")
+        overlay = Overlay([file], "kept", flag_type)
         beside = pa.Table.from_batches(overlay.read(overlay.schema.names, batch_rows))
         assert beside.num_rows == file.row_count
         stored, columns = pq.ParquetFile(file.path).read(), []
@@ -44,20 +46,21 @@ def rows_of_overlaid_plan(table: Table, moment: object, batch_rows: int | None) 
                 ]
             columns.append(pa.array(values, item.column.type.arrow))
         whole = pa.table(columns, schema=read.schema)
-        parts.append(whole.filter(beside["kept"].combine_chunks()))
+        parts.append(whole.filter(beside["kept"].combine_chunks().cast(pa.bool_())))
     return pa.concat_tables([part.cast(read.schema) for part in parts])
 
 
 @tiered("seed", range(8), quick=[5])
 def test_files_with_their_overlays_and_the_rest_are_the_snapshot(tmp_path, seed):
-    """At every moment, with batches of any length; some files of a history have an overlay."""
+    """At every moment, with batches of any length, and flags of bits or bytes."""
     made = random_table(tmp_path / "t", seed, 6)
     made.update()
     made.stand_still()
     moments = made.random.sample(made.moments[1:], by_tier(2, 6))
     for number, moment in enumerate([*moments, None]):
         expected = multiset(made.table.scan(at=moment).to_arrow())
-        found = rows_of_overlaid_plan(made.table, moment, [None, 7, 16][number % 3])
+        flag_type = [pa.bool_(), pa.uint8()][number % 2]
+        found = rows_of_overlaid_plan(made.table, moment, [None, 7, 16][number % 3], flag_type)
         assert multiset(found) == expected, (seed, moment)
 
 
