@@ -101,7 +101,8 @@ class DeltaRead:
 
     cells: Sequence[tuple[pa.Array, np.ndarray]]
     spec: ScanSpec
-    is_short: ClassVar[bool] = False
+    # numpy gathers the cells, and keeps the interpreter's lock while it does.
+    is_short: ClassVar[bool] = True
 
     def run(self) -> pa.RecordBatch:
         """Return the rows; no base data is read."""
