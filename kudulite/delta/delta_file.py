@@ -311,8 +311,9 @@ class DeltaFile:
             batch = pa.ipc.open_file(source, options=options).get_batch(0)
             columns: list[pa.Array] = batch.columns
             if not self._validated.issuperset(names):
-                batch.validate(full=True)
                 for name, column in zip(names, columns, strict=True):
+                    if not _is_plain_text(column):
+                        column.validate(full=True)
                     self._check_column(name, column)
                 self._validated.update(names)
         return columns
@@ -329,6 +330,20 @@ class DeltaFile:
                 f"{self.path}: {name} is {column.type} with {column.null_count} nulls, expected"
                 f" {expected} without"
             )
+
+
+def _is_plain_text(column: pa.Array) -> bool:
+    """Whether a column is text of ASCII letters without nulls; to validate it in full is slower."""
+    validity, *rest = column.buffers()
+    if not pa.types.is_string(column.type) or validity is not None or column.null_count:
+        return False
+    column.validate()  # that the first and the last offset are in the buffer
+    offsets, text = rest
+    if not len(column) or text is None:
+        return False
+    ends = np.frombuffer(offsets, np.int32, column.offset + len(column) + 1)[column.offset :]
+    letters = np.frombuffer(text, np.uint8)[ends[0] : ends[-1]]
+    return bool((ends[1:] >= ends[:-1]).all() and letters.max(initial=0) < 0x80)
 
 
 def slice_rows(rows: DeltaRows, start: int, stop: int) -> DeltaRows:

@@ -150,3 +150,31 @@ def test_offsets_outside_of_the_values_are_damage():
     file = DeltaFile(path, DeltaFileMeta(ref, 5, 1, 9, 60, 0, 0, counts), 177)
     with pytest.raises(CorruptionError, match=r"offsets-out-of-bounds\.arrow: cannot read"):
         file.read()
+
+
+def text_of(offsets: list[int], letters: bytes) -> pa.Array:
+    """Three texts whose parts are not checked."""
+    buffers = [None, pa.py_buffer(np.array(offsets, np.int32)), pa.py_buffer(letters)]
+    return pa.Array.from_buffers(pa.string(), 3, buffers)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_valid"),
+    [
+        (text_of([0, 1, 2, 3], b"abc"), True),
+        (text_of([0, 2, 2, 3], "éc".encode()), True),
+        (text_of([0, 2, 1, 3], b"abc"), False),
+        (text_of([0, 1, 2, 3], b"a\xffc"), False),
+        (text_of([0, 1, 2, 3], "éc".encode()), False),
+    ],
+)
+def test_text_is_validated_whatever_its_letters_are(path: Path, text: pa.Array, is_valid: bool):
+    """A file may have the checksum of its content and still have text that is none."""
+    meta = written(path, DeltaRows(ROWS.rowids, ROWS.ops * 0, {7: DeltaColumn(text)}))
+    file = DeltaFile(path, meta, 10)
+    if is_valid:
+        column = file.column(7)
+        assert column is not None and column.values.equals(text)
+    else:
+        with pytest.raises(CorruptionError, match=r"redo-1\.arrow: cannot read v7"):
+            file.column(7)
