@@ -55,6 +55,8 @@ from kudulite.fs.file_system import FileRef, arrow_errors, own_size, storage_err
 VALUE_CAPACITY_FRACTION = 4  # a value may take at most this part (1/4) of the capacity
 
 MAPPED_BYTES_MIN = 64 << 10
+# The next work takes returned memory again, page by page. For less work that would be a large part.
+RETURN_BYTES_MIN = 128 << 20
 
 # A slice of an array keeps all of the array's memory; one that is so much larger is not kept.
 _SLICE_BYTES_FACTOR = 1.25
@@ -271,6 +273,22 @@ def _found_madvise() -> Callable[[int, int, int], int] | None:
 
 
 _madvise = _found_madvise()
+
+
+def return_memory(worked_bytes: int) -> None:
+    """Return free memory to the system after work on so many bytes, if they are many.
+
+    Arrow's pool and the C library keep most of what is freed, in parts that each thread had, and a
+    next operation finds only some of it.
+    """
+    if worked_bytes >= RETURN_BYTES_MIN:
+        pa.default_memory_pool().release_unused()
+        if _malloc_trim is not None:
+            _malloc_trim(0)
+
+
+# Of glibc only.
+_malloc_trim: Callable[[int], int] | None = getattr(ctypes.CDLL(None), "malloc_trim", None)
 
 
 def compacted(array: pa.Array) -> pa.Array:

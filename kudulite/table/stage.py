@@ -33,6 +33,7 @@ from typing import Any, NoReturn, TypeAlias, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from kudulite.basefile.block_cache import return_memory
 from kudulite.errors import (
     ConflictError,
     KuduliteError,
@@ -96,8 +97,9 @@ class Stager:
             return StagedTask(self.state.write_id, task_index)
         check_history(self.store, self.state, self.manifest)
         for pieces in _chunks(batches):
-            # A method of its own: what it holds is freed before more batches are collected.
+            staged_bytes = sum(piece.nbytes for piece in pieces)
             self._stage_pieces(pieces, tablets, operations)
+            return_memory(staged_bytes)  # that is free now, before more batches are collected
         return StagedTask(self.state.write_id, task_index, tuple(tablets), tuple(operations))
 
     def _stage_pieces(
