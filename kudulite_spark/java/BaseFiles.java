@@ -55,13 +55,13 @@ import scala.runtime.AbstractFunction1;
 /**
  * Spark's Parquet for base files of which a snapshot replaces some rows: the format of read_table.
  *
- * The option `overlay` has the positions of rows to leave out, and rows of the snapshot that no file
- * has. A column of the scan is NULL in rows to leave out, and a filter above the scan does so. So
- * batches are passed on without a copy, and whole-stage code generation stays. It has the name of
- * Spark's column of positions, which a scan of single rows reads, and leaves them out by itself.
- * Spark takes long to fill that column, and a scan of batches does without: Parquet knows the first
- * position of each row group that it reads. The rows of no file come after those of one file's first
- * split. Spark applies all filters again, so what Parquet skips does not matter to them.
+ * The option `overlay` has the positions of the excluded rows, and the added rows, which are in none
+ * of the files. A scan of batches has a column that is NULL in excluded rows, and a filter above the
+ * scan removes these: no batch is copied, and Spark generates code for the whole stage. The column
+ * has the name of Spark's column of positions. A scan of single rows reads that one, and removes the
+ * excluded rows by itself. Spark takes long to fill it, and a scan of batches does without, because
+ * Parquet knows the first position of each row group. The added rows follow the first split of one
+ * of the files. Spark applies all filters again, also to rows that Parquet could not skip.
  */
 public class BaseFiles extends ParquetFileFormat {
   static final String OVERLAY = "overlay";
@@ -77,7 +77,7 @@ public class BaseFiles extends ParquetFileFormat {
   }
 
   public boolean equals(Object other) {
-    return other instanceof BaseFiles;  // relations have options, and are compared with them
+    return other instanceof BaseFiles;  // Spark also compares the options of relations
   }
 
   public int hashCode() {
@@ -85,7 +85,7 @@ public class BaseFiles extends ParquetFileFormat {
   }
 
   public Option<Seq<String>> vectorTypes(StructType required, StructType partition, SQLConf conf) {
-    // Batches have vectors of this class, too, which are on the heap.
+    // Without this, generated code would expect vectors off the heap alone.
     return conf.offHeapColumnVectorEnabled() ? Option.empty()
         : super.vectorTypes(required, partition, conf);
   }
@@ -94,7 +94,7 @@ public class BaseFiles extends ParquetFileFormat {
       SparkSession spark, StructType data, StructType partition, StructType required,
       Seq<Filter> filters, scala.collection.immutable.Map<String, String> options,
       Configuration conf) {
-    conf.unset(OVERLAY);  // Spark sends the others to executors, for each query
+    conf.unset(OVERLAY);  // Spark sends the options to executors again for each query
     boolean isBatched = Boolean.parseBoolean(options.apply("returning_batch"));
     StructType read = required;
     if (isBatched) {
