@@ -7,7 +7,7 @@
 Each engine runs in a session of its own, local[2], in a process of its own:
 
     first     the first writes of 1,000 rows in a session, beside Parquet and `nothing`
-    load      the table, beside `df.write.parquet` of the same DataFrame
+    load      the table, beside `df.write.parquet` of the same DataFrame and `nothing`
     clean     count, aggregate, one key, all columns
     changes   upsert of 10 % at random, update of one column of 5 %, delete of 1 %
     dirty     the reads of `clean` again; `parquet` reads the same rows rewritten
@@ -347,19 +347,22 @@ class Run:
             self.commit(path)
 
     def load(self) -> None:
-        """Load the table several times, in turn with Parquet."""
+        """Load the table several times, in turn with Parquet and `nothing`."""
         frame, engine = self.frame("source"), self.engine
         small = frame.limit(1000)
         small.write.parquet(str(self.folder / "small"), mode="overwrite")
         engine.load(small, f"{self.paths[0]}-small")
-        figure, parquet = Figure(f"load: {engine.name}"), Figure("load: df.write.parquet")
+        self.spark.dataSource.register(_nothing_source())
+        names = engine.name, "df.write.parquet", "nothing"
+        figure, parquet, floor = figures = [Figure(f"load: {name}") for name in names]
         copy = str(self.folder / "copy")
         for path in self.paths:
             self.measured(parquet, lambda: frame.write.parquet(copy, mode="overwrite"))
             self.measured(figure, partial(engine.load, frame, path))
+            self.measured(floor, partial(Nothing.load, engine, frame, path))
         if "load" in self.only:
-            self.report("figure", parquet)
-            self.report("figure", figure)
+            for each in figures:
+                self.report("figure", each)
 
     def change(self) -> None:
         """Change every table that was loaded."""
@@ -432,7 +435,6 @@ class Run:
         rows = pq.read_table(self.folder / "commits.parquet").combine_chunks()
         figure = Figure(f"commit of {COMMIT_ROWS} rows: {self.engine.name}")
         floor = Figure(f"commit of {COMMIT_ROWS} rows: nothing")
-        self.spark.dataSource.register(_nothing_source())
         for number in range(COMMITS):
             part = rows.slice(number * COMMIT_ROWS, COMMIT_ROWS)
             frame = self.spark.createDataFrame(part).coalesce(1)
@@ -545,7 +547,7 @@ def main() -> None:
     parser.add_argument("--tablets", type=int, default=4)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--only", nargs="*", choices=STEPS, default=STEPS)
-    parser.add_argument("--driver-memory", default="2g")
+    parser.add_argument("--driver-memory", default="1g", help="Spark's default, as for any user")
     parser.add_argument("--folder", type=Path, help="where to make the files; a new one inside it")
     parser.add_argument("--delta", metavar="PACKAGE", help="measure Delta: its Maven coordinates")
     parser.add_argument("--delta-jar", nargs="*", metavar="PATH", help="measure Delta: its jars")
