@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import shutil
 import sys
 import tempfile
 import time
@@ -25,6 +26,13 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 MEMORY_FOLDER = Path("/dev/shm")
+MEMORY_BYTES_MIN = 2 << 30
+
+
+def memory_folder() -> Path | None:
+    """Return a folder in memory if there is one of sufficient size."""
+    is_large = MEMORY_FOLDER.is_dir() and shutil.disk_usage(MEMORY_FOLDER).free >= MEMORY_BYTES_MIN
+    return MEMORY_FOLDER if is_large else None
 
 
 def run_all(args: argparse.Namespace) -> None:
@@ -88,7 +96,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     parser.add_argument(
         "--folder",
-        default=MEMORY_FOLDER if MEMORY_FOLDER.is_dir() else None,
+        default=memory_folder(),
         help="where the tables are made (default: in memory, where an fsync costs nothing)",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="record, and continue behind it")

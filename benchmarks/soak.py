@@ -509,6 +509,8 @@ def main() -> None:
     print(
         f"{arguments.processes} processes for {arguments.minutes:g} minutes, {os.cpu_count()} cores"
     )
+    if arguments.folder:
+        Path(arguments.folder).mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="kudulite-soak-", dir=arguments.folder) as folder:
         problems = run(Path(folder), arguments)
     print("\n".join(problems) or "every row is there, no snapshot was torn, and nothing grew")
