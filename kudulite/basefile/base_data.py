@@ -320,8 +320,7 @@ class BaseDataFile:
                 raise IndexError(f"{self.path}: no row group {row_group}")
         if not row_groups:
             return schema.empty_table()
-        # This object verifies the page checksums of a column chunk at its first read only: the file
-        # never changes, and verifying at every scan costs a tenth of the scan.
+        # Checksums are verified at the first read only, because each time they cost a tenth of it.
         chunks = {(row_group, name) for row_group in row_groups for name in columns}
         is_verified = chunks <= self._verified
         with self._reading(f"row groups {list(row_groups)}, columns {list(columns)}"):
@@ -363,14 +362,15 @@ class BaseDataFile:
             found |= zip(rest, map(combined, table.columns), strict=True)
         return [found[name] for name in columns]
 
-    def read_some(self, group: int, columns: Sequence[str], at: np.ndarray) -> list[pa.Array]:
+    def read_some(
+        self, group: int, columns: Sequence[str], at: np.ndarray, use_threads: bool = False
+    ) -> list[pa.Array]:
         """Return the values of each column at int64[m] positions of a row group, m ≥ 1.
 
-        Text with few values is chosen by its codes in the Parquet dictionary, which saves the
-        decoding of all other rows. Raises as `read_rows` does.
+        Text with few values is chosen by its codes in Parquet's dictionary. Raises as `read_rows`.
         """
         coded = [name for name in columns if self._is_coded(group, name)]
-        table = self.read([group], columns, coded=coded)
+        table = self.read([group], columns, use_threads, coded)
         found = taken(list(map(combined, table.columns)), at)
         return [
             values.dictionary_decode() if name in coded else values

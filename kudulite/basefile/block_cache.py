@@ -100,7 +100,7 @@ class BlockCache:
     def __init__(self, capacity_bytes: int) -> None:
         if capacity_bytes < 0:
             raise ValueError(f"block cache: capacity {capacity_bytes} is negative")
-        self._capacity_bytes = capacity_bytes
+        self.capacity_bytes = capacity_bytes
         self._begin()
         _caches.add(self)
 
@@ -134,9 +134,9 @@ class BlockCache:
             raise ValueError(f"block cache: the value of {key!r} has {nbytes} bytes")
         with self._lock:
             self._remove(key)
-            if nbytes * VALUE_CAPACITY_FRACTION > self._capacity_bytes:
+            if nbytes * VALUE_CAPACITY_FRACTION > self.capacity_bytes:
                 return
-            while self._size_bytes + nbytes > self._capacity_bytes:
+            while self._size_bytes + nbytes > self.capacity_bytes:
                 _, (_, evicted_nbytes) = self._entries.popitem(last=False)
                 self._size_bytes -= evicted_nbytes
                 self._eviction_count += 1
@@ -202,7 +202,7 @@ class BlockCache:
             return CacheStatistics(
                 entry_count=len(self._entries),
                 size_bytes=self._size_bytes,
-                capacity_bytes=self._capacity_bytes,
+                capacity_bytes=self.capacity_bytes,
                 hit_count=self._hit_count,
                 miss_count=self._miss_count,
                 eviction_count=self._eviction_count,

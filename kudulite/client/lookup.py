@@ -26,9 +26,10 @@ from kudulite.model.column_cast import cast_to_column
 from kudulite.model.encoded_key import decode_key, encode_keys
 from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.model.key_array import KeyArray
-from kudulite.model.schema import Schema
+from kudulite.model.schema import Column, Schema
 from kudulite.model.types import ColumnType, value_text
 from kudulite.model.values import canonical_value
+from kudulite.rowset.rowset import RowSet
 from kudulite.table.history import (
     ancient_history_mark,
     choose_snapshot,
@@ -46,6 +47,15 @@ ACCEPTED = (
     " with __arrow_c_stream__, a dict of columns, or a list of dicts"
 )
 _ARROW = pa.Table | pa.RecordBatch | pa.RecordBatchReader
+
+
+@dataclass(frozen=True)
+class _FoundRows:
+    """Rows of one rowset, and the place of each among the keys that were looked up."""
+
+    rowset: RowSet
+    rowids: np.ndarray
+    places: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -81,14 +91,14 @@ class KeyLookup:
         manifest = self.store.newest()
         columns = self._key_columns(manifest, keys)
         encoded = encode_keys(list(columns.values()), manifest.schema.key_types)
-        parts: list[pa.Table] = []
-        places: list[np.ndarray] = []
-        partitions = partitions_to_read(self.store, manifest, timestamp)
-        for entry, rows in _rows_by_tablet(columns, partitions):
+        found: list[_FoundRows] = []
+        for entry, rows in _rows_by_tablet(
+            columns, partitions_to_read(self.store, manifest, timestamp)
+        ):
             tablet = tablet_at(self.store, entry, timestamp)
-            for table, found in self._in_tablet(manifest, tablet, encoded.take(rows), timestamp):
-                parts.append(table)
-                places.append(rows[found])
+            found += _rows_of_keys(tablet, encoded.take(rows), rows, timestamp)
+        parts = self._read(found, manifest.schema.value_columns, timestamp)
+        places = [each.places for each in found]
         fields = manifest.schema.result_schema()
         if not parts:
             return fields.empty_table()
@@ -99,20 +109,17 @@ class KeyLookup:
             arrays += pa.concat_tables(parts).take(pa.array(order)).columns
         return pa.Table.from_arrays(arrays, names=manifest.schema.names).cast(fields)
 
-    def _in_tablet(
-        self, manifest: Manifest, tablet: Tablet, keys: KeyArray, timestamp: int
-    ) -> list[tuple[pa.Table, np.ndarray]]:
-        """Return (values of rows, positions of their keys in `keys`) for each rowset with any."""
-        order, columns = keys.sort_order(), manifest.schema.value_columns
-        found = tablet.locate(keys.take(order), timestamp)
-        results = []
-        for index in np.unique(found.rowset_index[found.is_found]):
-            at = np.flatnonzero(found.rowset_index == index)
-            rowset = tablet.rowsets[index]
-            arrays = rowset.read_rows(found.rowid[at], columns, timestamp)
-            table = pa.Table.from_arrays(arrays, names=[column.name for column in columns])
-            results.append((table, order[at]))
-        return results
+    def _read(
+        self, found: Sequence[_FoundRows], columns: Sequence[Column], timestamp: int
+    ) -> list[pa.Table]:
+        """Return the values of rows. Row groups that do not fit into the cache are not kept."""
+        size = sum(each.rowset.kept_bytes(each.rowids, columns) for each in found)
+        keeps = size <= self.store.cache.capacity_bytes
+        tables = []
+        for each in found:
+            arrays = each.rowset.read_rows(each.rowids, columns, timestamp, keeps_groups=keeps)
+            tables.append(pa.Table.from_arrays(arrays, names=[column.name for column in columns]))
+        return tables
 
     def tablet_index(self, keys: Keys) -> pa.Array:
         """Return int32 per row of key columns: which tablet owns it, -1 where no range does."""
@@ -158,6 +165,17 @@ class KeyLookup:
 
 def _row_count(columns: dict[str, pa.Array]) -> int:
     return len(next(iter(columns.values())))
+
+
+def _rows_of_keys(
+    tablet: Tablet, keys: KeyArray, places: np.ndarray, timestamp: int
+) -> Iterator[_FoundRows]:
+    """Yield the rows of those keys that exist, by rowset; `places` are the keys' numbers."""
+    order = keys.sort_order()
+    found = tablet.locate(keys.take(order), timestamp)
+    for index in np.unique(found.rowset_index[found.is_found]):
+        at = np.flatnonzero(found.rowset_index == index)
+        yield _FoundRows(tablet.rowsets[index], found.rowid[at], places[order[at]])
 
 
 def _rows_by_tablet(

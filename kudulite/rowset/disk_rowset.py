@@ -72,6 +72,8 @@ _DELTA_ROW_BYTES = 9
 _OPEN_FILE_BYTES = 16 << 10
 # Scattered rows in more pages of each row group are read by row group.
 _FEW_PAGES = 4
+# A decoded value takes about so many bytes in the cache.
+_KEPT_VALUE_BYTES = 6
 # Reading a block row by row pays when at most one row in so many is read.
 _FEW_ROWS = 4
 
@@ -177,18 +179,28 @@ class DiskRowSet(RowSet):
         return rowid
 
     def read_rows(
-        self, rowids: np.ndarray, columns: Sequence[Column], timestamp: int
+        self,
+        rowids: np.ndarray,
+        columns: Sequence[Column],
+        timestamp: int,
+        *,
+        keeps_groups: bool = True,
     ) -> list[pa.Array]:
         """Return each column's values of int64[n] row ids in any order, as of `timestamp`.
 
-        Decoded blocks are kept in the cache: the next reader of a near row pays no decoding.
+        Decoded blocks are kept in the cache: the next reader of a near row pays no decoding. Whole
+        row groups are not, unless `keeps_groups`.
         """
         applier = self.applier(timestamp)
-        base = self.base.gather(rowids, columns)
+        base = self.base.gather(rowids, columns, keeps_groups)
         return [
             applier.apply_rows(values, column.id, rowids)
             for values, column in zip(base, columns, strict=True)
         ]
+
+    def kept_bytes(self, rowids: np.ndarray, columns: Sequence[Column]) -> int:
+        """Return about how many bytes of row groups `read_rows` would keep in the cache."""
+        return self.base.kept_bytes(rowids, columns)
 
     # -- scans
 
@@ -451,11 +463,21 @@ class BaseColumns:
             values |= {column.id: array for column, array in zip(in_file, arrays, strict=True)}
         return [_of_column(values, column, len(at)) for column in columns]
 
-    def gather(self, rowids: np.ndarray, columns: Sequence[Column]) -> list[pa.Array]:
+    def kept_bytes(self, rowids: np.ndarray, columns: Sequence[Column]) -> int:
+        """Return about how many bytes of row groups `gather` would keep in the cache."""
+        if _are_in_few_pages(rowids):
+            return 0
+        groups = len(np.unique(rowids // self._meta.rows_per_group))
+        return groups * self._meta.rows_per_group * len(columns) * _KEPT_VALUE_BYTES
+
+    def gather(
+        self, rowids: np.ndarray, columns: Sequence[Column], keeps_groups: bool = True
+    ) -> list[pa.Array]:
         """Return each column's values of int64[n] row ids in any order.
 
         Decoded pages are kept in the cache, or row groups where the rows are in many pages: the
-        next reader of a near row pays no decoding.
+        next reader of a near row pays no decoding. Without `keeps_groups`, row groups are decoded
+        by several threads, and forgotten.
         """
         values: dict[int, pa.Array] = {}
         is_short = _are_in_few_pages(rowids)
@@ -465,8 +487,13 @@ class BaseColumns:
             parts, positions = [], []
             for number in np.unique(numbers).tolist():
                 at = np.flatnonzero(numbers == number)
-                page = self._decoded(file, unit, number, in_file, unit)
-                found = taken([page[c.id] for c in in_file], rowids[at] - number * unit)
+                places = rowids[at] - number * unit
+                if is_short or keeps_groups:
+                    page = self._decoded(file, unit, number, in_file, unit)
+                    found = taken([page[c.id] for c in in_file], places)
+                else:
+                    names = [file.name_by_id[c.id] for c in in_file]
+                    found = file.read_some(number, names, places, use_threads=True)
                 parts.append(plain(found, types))
                 positions.append(at)
             joined = [pa.concat_arrays(arrays) for arrays in zip(*parts, strict=True)]

@@ -332,7 +332,12 @@ class MemRowSetSnapshot(RowSet):
         return -1 if op is None or op == OP_DELETE else slot
 
     def read_rows(
-        self, rowids: np.ndarray, columns: Sequence[Column], timestamp: int
+        self,
+        rowids: np.ndarray,
+        columns: Sequence[Column],
+        timestamp: int,
+        *,
+        keeps_groups: bool = True,
     ) -> list[pa.Array]:
         """Return each column's values of int64[n] slots in any order, as of `timestamp`."""
         applier = self.applier(timestamp)

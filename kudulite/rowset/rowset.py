@@ -129,9 +129,21 @@ class RowSet(ABC):
 
     @abstractmethod
     def read_rows(
-        self, rowids: np.ndarray, columns: Sequence[Column], timestamp: int
+        self,
+        rowids: np.ndarray,
+        columns: Sequence[Column],
+        timestamp: int,
+        *,
+        keeps_groups: bool = True,
     ) -> list[pa.Array]:
-        """Return each column's values of int64[n] row ids in any order, as of `timestamp`."""
+        """Return each column's values of int64[n] row ids in any order, as of `timestamp`.
+
+        `keeps_groups` allows decoded row groups to stay in the cache.
+        """
+
+    def kept_bytes(self, rowids: np.ndarray, columns: Sequence[Column]) -> int:
+        """Return about how many bytes of row groups `read_rows` would keep in the cache."""
+        return 0
 
     @abstractmethod
     def read_row(self, rowid: int, columns: Sequence[Column], timestamp: int) -> list[object]:

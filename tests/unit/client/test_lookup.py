@@ -1,6 +1,7 @@
 """Rows by primary key: all key types, moments, and orders of keys."""
 
 import datetime
+from dataclasses import replace
 from decimal import Decimal
 
 import numpy as np
@@ -9,8 +10,10 @@ import pyarrow.compute as pc
 import pytest
 
 import kudulite
+from kudulite.basefile.block_cache import BlockCache
+from kudulite.client.client import Client
 from kudulite.client.table import Table
-from tests.support.tables.core_tables import CoreTables
+from tests.support.tables.core_tables import CoreTables, environment
 
 MOMENT = datetime.datetime(2020, 1, 1, 12, tzinfo=datetime.UTC)
 
@@ -150,3 +153,33 @@ def test_scattered_rows_are_those_of_a_scan_also_from_the_cache(core: CoreTables
     part = table.scan(where=[table["id"] >= 9000, table["id"] < 9100]).to_arrow()
     assert part.equals(rows.slice(9000, 100).cast(part.schema))
     assert table.get(9001) == rows.slice(9001, 1).to_pylist()[0]
+
+
+@pytest.mark.parametrize("cache_bytes", [64 << 20, 4 << 20])
+def test_row_groups_that_do_not_fit_into_the_cache_are_not_kept(core: CoreTables, cache_bytes: int):
+    """Many keys at once, in all pages of several row groups, with changes; the rows are equal."""
+    count = 300_000
+    cache = BlockCache(cache_bytes)
+    client = Client(core.root, replace(environment(), cache=cache))
+    rows = pa.table(
+        {
+            "k": np.arange(count),
+            "v": np.arange(count) * 3,
+            "s": pa.array([None, "few", "values"]).take(pa.array(np.arange(count) % 3)),
+        }
+    )
+    table = client.create_table("t", rows.schema, primary_key="k", hash_partitions=[(["k"], 2)])
+    table.insert(rows)
+    table.update(pa.table({"k": np.arange(0, count, 7), "v": np.full(-(-count // 7), -1)}))
+    table.delete(pa.table({"k": np.arange(0, count, 11)}))
+    wanted = np.random.default_rng(1).permutation(count + 1000)[:20_000]
+    before = cache.statistics
+    found = table.get_many({"k": wanted})
+    live = wanted[(wanted < count) & (wanted % 11 > 0)]
+    expected = rows.take(pa.array(live))
+    values = np.where(live % 7 == 0, -1, live * 3)
+    assert found.to_pydict() == expected.set_column(1, "v", pa.array(values)).to_pydict()
+    after = cache.statistics
+    assert after.eviction_count == before.eviction_count
+    is_kept = after.size_bytes - before.size_bytes > 1 << 20
+    assert is_kept == (cache_bytes > 32 << 20)
