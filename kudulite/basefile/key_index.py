@@ -197,6 +197,8 @@ class KeyIndex:
         if start >= stop:
             return self._opened.first_keys.slice(0, 0)
         batches = np.arange(start // BATCH_ROWS, (stop - 1) // BATCH_ROWS + 1)
+        if stop - start == 1 and start % BATCH_ROWS == 0:
+            return self._opened.first_keys.slice(int(batches[0]), int(batches[0]) + 1)
         if self._whole is not None or self._is_most(batches):
             return self._load_whole().slice(start, stop)
         base = int(batches[0]) * BATCH_ROWS

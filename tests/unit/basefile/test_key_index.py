@@ -231,3 +231,12 @@ def test_threads_share_one_index_while_it_loads(tmp_path):
         for thread in threads:
             thread.join()
     assert wrong == []
+
+
+def test_the_first_key_of_a_batch_is_known_without_its_batch(tmp_path, monkeypatch):
+    """Plans ask for the first keys of all row groups: that must not load the whole index."""
+    keys = some_keys(8, 300, 1)
+    index = KeyIndex(*write(tmp_path, keys, 8))
+    monkeypatch.setattr(KeyIndex, "_read_batch", None)
+    for start in range(0, 300, 64):
+        assert index.slice(start, start + 1)[0] == keys[start]
