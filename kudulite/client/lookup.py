@@ -92,20 +92,19 @@ class KeyLookup:
         columns = self._key_columns(manifest, keys)
         encoded = encode_keys(list(columns.values()), manifest.schema.key_types)
         found: list[_FoundRows] = []
-        for entry, rows in _rows_by_tablet(
-            columns, partitions_to_read(self.store, manifest, timestamp)
-        ):
+        partitions = partitions_to_read(self.store, manifest, timestamp)
+        for entry, rows in _rows_by_tablet(columns, partitions):
             tablet = tablet_at(self.store, entry, timestamp)
             found += _rows_of_keys(tablet, encoded.take(rows), rows, timestamp)
-        parts = self._read(found, manifest.schema.value_columns, timestamp)
-        places = [each.places for each in found]
         fields = manifest.schema.result_schema()
-        if not parts:
+        if not found:
             return fields.empty_table()
-        order = np.argsort(np.concatenate(places), kind="stable")
-        given = pa.array(np.concatenate(places)[order])
+        places = np.concatenate([each.places for each in found])
+        order = np.argsort(places, kind="stable")
+        given = pa.array(places[order])
         arrays = [columns[name].take(given) for name in manifest.schema.key_names]
         if manifest.schema.value_columns:
+            parts = self._read(found, manifest.schema.value_columns, timestamp)
             arrays += pa.concat_tables(parts).take(pa.array(order)).columns
         return pa.Table.from_arrays(arrays, names=manifest.schema.names).cast(fields)
 
