@@ -101,6 +101,7 @@ def run_operations(folder: Path, row_count: int, tablets: int) -> dict[str, Any]
     given = pa.RecordBatchReader.from_batches(SCHEMA, rows)
     figures.measure("load, each million rows", [lambda: table.insert(given)], millions)
     del rows
+    figures.measure("maintenance after it, each million rows", [table.maintain], millions)
     read_all(figures, table, "clean", millions)
     read_little(figures, table, "clean", random, row_count)
     keys = [some_keys(random, row_count, sum(BATCH.values())) for _ in range(3)]

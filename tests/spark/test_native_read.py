@@ -18,7 +18,7 @@ from kudulite.model.schema import encodings_of
 from kudulite_spark import literals, native_read
 from kudulite_spark.native_read import FileReader
 from kudulite_spark.session import install_front
-from tests.support.spark.spark_tables import load, make_table, rows
+from tests.support.spark.spark_tables import configured, load, make_table, rows
 from tests.support.tables.typed_tables import COLUMNS, TypedTable, random_table
 from tests.support.tiers import by_tier, tiered
 
@@ -293,11 +293,9 @@ def test_many_changes_and_few_keys_are_not_left_to_files(spark, tmp_path):
     table.update({"k": list(range(0, 9000, 10)), "s": ["new"] * 900})
     table.flush()
     expected = rows(load(spark, path))
-    name, before = "spark.kudulite.front", spark.conf.get("spark.kudulite.front", "true")
     assert install_front(spark)
-    try:
-        for is_on in ("true", "false"):
-            spark.conf.set(name, is_on)
+    for is_on in ("true", "false"):
+        with configured(spark, {"spark.kudulite.front": is_on}):
             frame = kudulite_spark.read_table(spark, path)
             assert bool(frame.inputFiles()) == (is_on == "false")
             assert frame.count() == 9000 and rows(frame) == expected
@@ -305,8 +303,6 @@ def test_many_changes_and_few_keys_are_not_left_to_files(spark, tmp_path):
             few = kudulite_spark.read_table(spark, path, where="k BETWEEN 9 AND 11")
             assert not few.inputFiles()
             assert rows(few) == [(9, "s0"), (10, "new"), (11, "s2")]
-    finally:
-        spark.conf.set(name, before)
 
 
 def test_a_view_in_sql_joins_and_broadcasts(spark, tmp_path, monkeypatch):
@@ -337,16 +333,11 @@ def test_a_view_in_sql_joins_and_broadcasts(spark, tmp_path, monkeypatch):
 
 def test_where_spark_knows_no_row_positions_the_python_source_serves(spark, made):
     """With Spark's second version of file sources nothing is read natively."""
-    name = "spark.sql.sources.useV1SourceList"
-    before = spark.conf.get(name)
     assert FileReader.of(spark).has_metadata
-    spark.conf.set(name, "csv")
-    try:
+    with configured(spark, {"spark.sql.sources.useV1SourceList": "csv"}):
         assert not FileReader.of(spark).has_metadata
         frame = kudulite_spark.read_table(spark, made.path)
         assert frame.inputFiles() == []
-    finally:
-        spark.conf.set(name, before)
 
 
 def test_many_files_are_found_without_a_job(spark, tmp_path):

@@ -10,7 +10,7 @@ import kudulite_spark
 from kudulite import ScanToken
 from kudulite_spark.datasource import KuduliteDataSource
 from kudulite_spark.reader import BATCH_ROWS_MAX, fitted_batches
-from tests.support.spark.spark_tables import load, save
+from tests.support.spark.spark_tables import configured, load, save
 from tests.support.tiers import tiered
 
 DAYS = 10
@@ -114,16 +114,12 @@ def test_nothing_is_read_where_no_tablet_is_left(spark, path):
 @pytest.mark.quick
 def test_pushed_filters_prune_the_same_way(spark, path):
     """With pushdown=true and the setting on, without a filter option."""
-    setting = "spark.sql.python.filterPushdown.enabled"
-    before = spark.conf.get(setting)
-    spark.conf.set(setting, "true")
-    try:
+    pushdown = "spark.sql.python.filterPushdown.enabled"
+    with configured(spark, {pushdown: "true", "spark.kudulite.front": "false"}):
         frame = load(spark, path, splitSizeBytes=1, pushdown="true")
         assert frame.filter("day = 3 AND host = 'h1'").rdd.getNumPartitions() == 1
         plain = load(spark, path, splitSizeBytes=1)
         assert plain.filter("day = 3 AND host = 'h1'").rdd.getNumPartitions() == 8
-    finally:
-        spark.conf.set(setting, before)
 
 
 def test_small_tablets_share_a_task(spark, path):

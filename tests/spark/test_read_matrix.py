@@ -4,15 +4,12 @@ The expected rows are those of a dictionary, and what a filter means is said in 
 """
 
 from tests.support.spark.read_matrix import run
+from tests.support.spark.spark_tables import configured
 
 
 def test_every_way_of_reading_gives_the_same_rows(spark, tmp_path):
     """With all types, NULL, NaN, -0.0, odd texts and days, projections, limits, now and before."""
-    name = "spark.sql.codegen.wholeStage"
-    before = spark.conf.get(name)
-    spark.conf.set(name, "false")  # compiling a filter takes longer than its few rows
-    try:
+    # Compiling a filter takes longer than its few rows.
+    with configured(spark, {"spark.sql.codegen.wholeStage": "false"}):
         counts = run(spark, tmp_path / "t", 1, 12)
-    finally:
-        spark.conf.set(name, before)
     assert {"source", "front", "read_table", "scan", "tokens"} <= set(counts)

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from kudulite_spark.session import install_front
 from tests.support.spark.reuse_patterns import PATTERNS, ROWS, Row, Table, where
-from tests.support.spark.spark_tables import load, make_table, rows, save
+from tests.support.spark.spark_tables import configured, load, make_table, rows, save
 from tests.support.tiers import tiered
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
@@ -31,10 +31,8 @@ def table(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Tabl
 
 @pytest.fixture(params=["false", "true"], ids=["pushdown_off", "pushdown_on"])
 def _pushdown(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[None]:
-    before = spark.conf.get(PUSHDOWN)
-    spark.conf.set(PUSHDOWN, request.param)
-    yield
-    spark.conf.set(PUSHDOWN, before)
+    with configured(spark, {PUSHDOWN: request.param}):
+        yield
 
 
 @pytest.fixture(
@@ -45,12 +43,8 @@ def _way(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[None]:
     front, pushdown = request.param
     if front == "true":
         assert install_front(spark)
-    before = spark.conf.get(PUSHDOWN)
-    spark.conf.set("spark.kudulite.front", front)
-    spark.conf.set(PUSHDOWN, pushdown)
-    yield
-    spark.conf.set("spark.kudulite.front", "false")
-    spark.conf.set(PUSHDOWN, before)
+    with configured(spark, {"spark.kudulite.front": front, PUSHDOWN: pushdown}):
+        yield
 
 
 @pytest.mark.quick

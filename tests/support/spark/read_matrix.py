@@ -26,7 +26,7 @@ from pyspark.sql import functions as sf
 import kudulite_spark
 from kudulite import NativeLimits
 from kudulite_spark import native_read, session
-from tests.support.spark.spark_tables import load
+from tests.support.spark.spark_tables import configured, load
 from tests.support.spark.sql_filters import Filter, FilterMaker
 from tests.support.tables.typed_tables import KEY_NAMES, TypedTable, random_table
 
@@ -75,7 +75,7 @@ class Matrix:
         """Read all cases in all ways as of the moment; AssertionError where one differs."""
         spark, path, at = self._spark, self._made.path, str(moment)
         self._all = self._made.expected(moment).to_pylist()
-        with _front(spark, False):
+        with configured(spark, {FRONT: "false"}):
             self._filtered_in_spark(load(spark, path, snapshotTimestamp=at), cases)
 
             def by_option(case: Case) -> DataFrame:
@@ -86,7 +86,7 @@ class Matrix:
             with_option = [case for case in cases if case.filter.option is not None]
             self._union("option", with_option, by_option)
         assert session.install_front(spark)
-        with _front(spark, True):
+        with configured(spark, {FRONT: "true"}):
             frame = load(spark, path, snapshotTimestamp=at)
             self._union("front", cases, frame)
         native = kudulite_spark.read_table(spark, path, snapshot=moment)
@@ -183,23 +183,6 @@ class Matrix:
                 left.remove(row)
             return
         assert found == expected, told
-
-
-class _front:
-    """Loads of a block have the front, or have it not."""
-
-    def __init__(self, spark: SparkSession, is_on: bool) -> None:
-        self._spark, self._value = spark, "true" if is_on else "false"
-
-    def __enter__(self) -> None:
-        self._before = self._spark.conf.get(FRONT, None)
-        self._spark.conf.set(FRONT, self._value)
-
-    def __exit__(self, *_error: object) -> None:
-        if self._before is None:
-            self._spark.conf.unset(FRONT)
-        else:
-            self._spark.conf.set(FRONT, self._before)
 
 
 def made_table(path: Any, seed: int) -> TypedTable:

@@ -1,5 +1,7 @@
-"""Short reads and writes through Spark, and the state of a table."""
+"""Short reads and writes through Spark, settings of a session, and the state of a table."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,22 @@ def save(frame: DataFrame, path: Any, mode: str = "append", **options: Any) -> N
 def load(spark: SparkSession, path: Any, **options: Any) -> DataFrame:
     """A new DataFrame of the table at `path`."""
     return spark.read.format("kudulite").options(**options).load(str(path))
+
+
+@contextmanager
+def configured(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
+    """Set settings of the session for a block, and then set them as they were."""
+    before = {name: spark.conf.get(name, None) for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, value)
 
 
 def make_table(path: Any, content: Any, types: dict[str, pa.DataType], **layout: Any) -> str:
