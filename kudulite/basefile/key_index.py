@@ -36,6 +36,7 @@ from __future__ import annotations
 import json
 import zlib
 from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -204,6 +205,12 @@ class KeyIndex:
         base = int(batches[0]) * BATCH_ROWS
         joined = KeyArray.concat([self._batch(batch) for batch in batches.tolist()])
         return joined.slice(start - base, stop - base)
+
+    def batches(self) -> Iterator[KeyArray]:
+        """Yield all keys in order, one batch after the other; what is read is not kept."""
+        for batch in range(len(self._opened.header.first_keys)):
+            is_here = self._whole is not None or batch in self._batches
+            yield self._batch(batch) if is_here else self._read_batch(batch)
 
     # --- loading
 

@@ -41,6 +41,7 @@ import numpy as np
 import pyarrow as pa
 
 from kudulite.basefile.block_cache import BlockCache
+from kudulite.basefile.key_index import KeyIndex
 from kudulite.delta.delta_file import OP_DELETE, DeltaFile, DeltaRows, take_rows, without_unset
 from kudulite.model.encoded_key import decode_keys
 from kudulite.model.hybrid_time import TIMESTAMP_MAX
@@ -123,13 +124,16 @@ class ConflictCheck:
         self, parts: Sequence[StagedTablet], before: Tablet, now: Tablet
     ) -> list[Conflict]:
         conflicts: list[Conflict] = []
-        repeated = _repeated_keys([self._inserted_keys(part) for part in parts])
-        for index, part in enumerate(parts):
-            for meta in part.rowsets:
-                rowset = self._staged_rowset(part, meta)
-                rowids = self._insert_conflicts(rowset, before, now, repeated)
-                if len(rowids):
-                    conflicts.append(Conflict(index, meta, None, rowids))
+        staged = [
+            (index, self._staged_rowset(part, meta))
+            for index, part in enumerate(parts)
+            for meta in part.rowsets
+        ]
+        repeated = _repeated_keys([rowset for _, rowset in staged])
+        for index, rowset in staged:
+            rowids = self._insert_conflicts(rowset, before, now, repeated)
+            if len(rowids):
+                conflicts.append(Conflict(index, rowset.meta, None, rowids))
         conflicts += self._delta_conflicts(parts, before, now)
         return sorted(conflicts, key=lambda conflict: conflict.part)
 
@@ -137,29 +141,22 @@ class ConflictCheck:
         return DiskRowSet(meta, self.resolver.folder / part.folder / meta.id, self.cache)
 
     def _inserted_keys(self, part: StagedTablet) -> list[KeyArray]:
-        keys = []
-        for meta in part.rowsets:
-            rowset = self._staged_rowset(part, meta)
-            live = rowset.applier(TIMESTAMP_MAX).selection(0, meta.row_count)
-            all_keys = rowset.key_index.slice(0, meta.row_count)
-            keys.append(all_keys if live is None else all_keys.take(np.flatnonzero(live)))
-        return keys
+        rowsets = [self._staged_rowset(part, meta) for meta in part.rowsets]
+        return [keys for rowset in rowsets for keys in _live_keys(rowset)]
 
     def _insert_conflicts(
         self, rowset: DiskRowSet, before: Tablet, now: Tablet, repeated: KeyArray | None
     ) -> np.ndarray:
         """Return the row ids of a staged rowset whose keys are also live elsewhere."""
-        keys = rowset.key_index.slice(0, rowset.meta.row_count)
-        hit = np.zeros(len(keys), dtype=bool)
+        hits = [np.empty(0, dtype=np.int64)]
         if repeated is not None:
-            positions = keys.find(repeated)
-            hit[positions[positions >= 0]] = True
+            positions = _keys_of(rowset).find(repeated)
+            hits.append(positions[positions >= 0])
         if not self.resolver.spec.is_overwrite:
-            for other, start, stop in now.current.probe_ranges(keys):
-                assert isinstance(other, DiskRowSet)
-                if before.rowset(other.meta.id) is None:
-                    hit[start:stop] |= other.find(keys.slice(start, stop), TIMESTAMP_MAX) >= 0
-        return np.flatnonzero(hit & ~rowset.applier(TIMESTAMP_MAX).is_deleted(np.arange(len(hit))))
+            hits += _hits_since(rowset, before, now)
+        rowids = np.unique(np.concatenate(hits))
+        is_deleted = rowset.applier(TIMESTAMP_MAX).is_deleted(rowids)
+        return np.compress(~is_deleted, rowids)
 
     def _delta_conflicts(
         self, parts: Sequence[StagedTablet], before: Tablet, now: Tablet
@@ -268,19 +265,84 @@ def _deleted_since(rowset_id: str, before: Tablet, now: Tablet) -> np.ndarray:
     return np.setdiff1d(current.applier(TIMESTAMP_MAX).deleted, old.applier(TIMESTAMP_MAX).deleted)
 
 
-def _repeated_keys(parts: Sequence[Sequence[KeyArray]]) -> KeyArray | None:
-    """Return the keys that are in more than one part, ascending, or None if there are none."""
-    arrays = [keys for part in parts for keys in part if len(keys)]
-    bounds = sorted((keys[0], keys[len(keys) - 1]) for keys in arrays)
-    if all(left[1] < right[0] for left, right in itertools.pairwise(bounds)):
-        return None
-    keys = KeyArray.concat(arrays)
-    keys = keys.take(keys.sort_order())
-    repeats = np.flatnonzero(keys.equals_previous())
-    if not len(repeats):
-        return None
-    repeated = keys.take(repeats)
-    return repeated.take(np.flatnonzero(~repeated.equals_previous()))
+def _keys_of(rowset: DiskRowSet) -> KeyIndex:
+    """Return the keys of a staged rowset, which the cache should not keep: its file will move."""
+    meta = rowset.meta
+    return KeyIndex(rowset.folder / meta.key_index.name, meta.key_index, meta.row_count)
+
+
+def _live_keys(rowset: DiskRowSet) -> Iterator[KeyArray]:
+    """Yield the ascending keys of a staged rowset that are not deleted, in several arrays."""
+    applier, start = rowset.applier(TIMESTAMP_MAX), 0
+    for keys in _keys_of(rowset).batches():
+        live = applier.selection(start, start + len(keys))
+        start += len(keys)
+        keys = keys if live is None else keys.take(np.flatnonzero(live))
+        if len(keys):
+            yield keys
+
+
+def _hits_since(rowset: DiskRowSet, before: Tablet, now: Tablet) -> Iterator[np.ndarray]:
+    """Yield row ids of a staged rowset whose keys are live in rowsets that are not in `before`."""
+    overlapping = now.current.overlapping(rowset.key_min, rowset.key_max + b"\0")
+    if all(isinstance(o, DiskRowSet) and before.rowset(o.meta.id) is not None for o in overlapping):
+        return
+    start = 0
+    for keys in _keys_of(rowset).batches():
+        for other, low, high in now.current.probe_ranges(keys):
+            assert isinstance(other, DiskRowSet)
+            if before.rowset(other.meta.id) is None:
+                is_hit = other.find(keys.slice(low, high), TIMESTAMP_MAX) >= 0
+                yield np.flatnonzero(is_hit) + (start + low)
+        start += len(keys)
+
+
+def _repeated_keys(rowsets: Sequence[DiskRowSet]) -> KeyArray | None:
+    """Return the keys that are live in several staged rowsets, ascending; None if there are none.
+
+    Rowsets that overlap no other one are not read.
+    """
+    found = [keys for group in _overlapping(rowsets) for keys in _repeats(group)]
+    return KeyArray.concat(found) if found else None
+
+
+def _overlapping(rowsets: Sequence[DiskRowSet]) -> Iterator[list[DiskRowSet]]:
+    """Yield the groups of two and more rowsets that overlap, by ascending keys."""
+    groups: list[list[DiskRowSet]] = []
+    end = b""
+    for rowset in sorted(rowsets, key=lambda rowset: rowset.key_min):
+        if not groups or rowset.key_min > end:
+            groups.append([])
+        groups[-1].append(rowset)
+        end = max(end, rowset.key_max)
+    return (group for group in groups if len(group) > 1)
+
+
+def _repeats(rowsets: Sequence[DiskRowSet]) -> Iterator[KeyArray]:
+    """Yield the keys that are live in several rowsets, ascending; reads all in step, in parts."""
+    heads = [
+        (keys, rest) for rest in map(_live_keys, rowsets) for keys in itertools.islice(rest, 1)
+    ]
+    while len(heads) > 1:
+        bound = min(keys[len(keys) - 1] for keys, _ in heads)
+        stops = [keys.locate(bound, "right") for keys, _ in heads]
+        joined = KeyArray.concat(
+            [keys.slice(0, stop) for (keys, _), stop in zip(heads, stops, strict=True)]
+        )
+        joined = joined.take(joined.sort_order())
+        repeats = joined.take(np.flatnonzero(joined.equals_previous()))
+        if len(repeats):
+            yield repeats.take(np.flatnonzero(~repeats.equals_previous()))
+        heads = [
+            (left, rest)
+            for (keys, rest), stop in zip(heads, stops, strict=True)
+            for left in _first_of(keys.slice(stop, len(keys)), rest)
+        ]
+
+
+def _first_of(keys: KeyArray, rest: Iterator[KeyArray]) -> Iterator[KeyArray]:
+    """Yield `keys`, or the first array after them if they are empty, if there is one."""
+    return iter((keys,)) if len(keys) else itertools.islice(rest, 1)
 
 
 def _repeated_rowids(parts: Sequence[np.ndarray]) -> np.ndarray:

@@ -80,6 +80,22 @@ def test_an_index_is_its_list_of_keys(tmp_path, width, count):
 
 
 @pytest.mark.parametrize("width", WIDTHS)
+def test_batches_are_all_keys_in_every_state_of_loading(tmp_path, width):
+    """Nothing loaded, one batch, all of them; reading by batches keeps nothing."""
+    keys = some_keys(width, 200, 4)
+    index = KeyIndex(*write(tmp_path, keys, width))
+    for load in (lambda: None, lambda: index.find_one(keys[70]), lambda: index.slice(0, 200)):
+        load()
+        held = index.nbytes
+        found = list(index.batches())
+        assert [key for batch in found for key in batch] == keys
+        assert [len(batch) for batch in found] == [64, 64, 64, 8]
+        assert index.nbytes == held
+    assert held > 0
+    assert not list(KeyIndex(*write(tmp_path, [], width, "empty.arrow")).batches())
+
+
+@pytest.mark.parametrize("width", WIDTHS)
 def test_locate_takes_any_bytes_as_a_bound(tmp_path, width):
     """Shorter and longer ones too: a prefix is smaller than what it begins."""
     keys = some_keys(width, 500, 1)

@@ -1,11 +1,21 @@
 """Fitting staged parts to a newer version: what a serial run in commit order would give."""
 
+import random
+
 import pyarrow as pa
 import pytest
 
 import kudulite
+from kudulite.basefile import key_index
+from kudulite.basefile.key_index import KeyIndex
 from kudulite.errors import RowError
 from tests.support.tables.core_tables import CoreTables, stored
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch):
+    """Batches of 16 keys in the key indexes, so that small ones have many."""
+    monkeypatch.setattr(key_index, "BATCH_ROWS", 16)
 
 
 @pytest.fixture
@@ -75,3 +85,57 @@ def test_an_all_null_update_of_a_row_that_was_deleted_meanwhile_is_refused(table
     with pytest.raises(RowError, match="not found"):
         write.commit([staged])
     write.abort()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_tasks_that_repeat_keys_apply_in_order(table, seed):
+    """Tasks of many batches of keys: apart, in a chain, one inside another, or all over."""
+    choose = random.Random(seed)
+    write = table.new_bulk_write("upsert")
+    staged, written = [], {}
+    for task in range(choose.randint(2, 5)):
+        start, length = choose.randrange(400), choose.choice([1, 30, 200])
+        keys = choose.sample(range(start, start + 2 * length), length)
+        found = {key: (task, choose.randrange(100)) for key in keys}
+        written |= found
+        staged.append(write.stage([rows([(k, *cells) for k, cells in found.items()])], task))
+    model = {1: (10, 10), 2: (20, 20)}
+    if seed % 2:
+        start = choose.randrange(300)
+        meanwhile = dict.fromkeys(choose.sample(range(start, start + 200), 40), (-1, -1))
+        table.upsert(rows([(key, *cells) for key, cells in meanwhile.items()]))
+        model |= meanwhile
+    model |= written
+    write.commit(staged)
+    assert stored(table) == [(key, *model[key]) for key in sorted(model)]
+
+
+def test_a_key_of_two_tasks_fails_an_insert(table):
+    """It is in the last batch of keys of one task and in the first one of another."""
+    write = table.new_bulk_write("insert")
+    staged = [
+        write.stage([rows([(key, 0, 0) for key in keys])], task)
+        for task, keys in enumerate((range(10, 111), range(110, 200)))
+    ]
+    with pytest.raises(RowError, match="110"):
+        write.commit(staged)
+    write.abort()
+    assert len(stored(table)) == 2
+
+
+def test_tasks_whose_keys_are_apart_are_committed_without_reading_the_keys(table, monkeypatch):
+    """A commit of 20 million rows should not hold their keys."""
+    write = table.new_bulk_write("upsert")
+    staged = [
+        write.stage([rows([(key, 0, 0) for key in range(start, start + 50)])], start)
+        for start in (300, 100, 200)
+    ]
+    table.insert(rows([(1000, 0, 0)]))
+
+    def open_index(index: KeyIndex) -> None:
+        raise AssertionError(f"{index.path} was opened")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(KeyIndex, "_open", open_index)
+        write.commit(staged)
+    assert len(stored(table)) == 153
