@@ -18,7 +18,7 @@ The types are names of operations: applied to the table as it was at `start`, wi
 
 The window is checked and settled when the object is made. It is read when a result is asked for,
 anew each time. Memory is bounded by the blocks in flight, and a block of each rowset that a key is
-in.
+in. The same is true of a scan in key order.
 
 ArrowResult: rows that are read as record batches, and the forms in which users get them.
 """
@@ -30,14 +30,15 @@ import os
 import uuid
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kudulite.basefile.base_data import CUT_ROWS_MAX
 from kudulite.errors import OptionError, OutOfMemoryError
 from kudulite.fs.file_system import is_out_of_memory
 from kudulite.fs.progress import Progress
@@ -45,8 +46,8 @@ from kudulite.model.html import ROWS_SHOWN, html_rows
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.schema import Column
 from kudulite.model.values import python_rows
-from kudulite.rowset.merge import merge_ordered
-from kudulite.rowset.rowset import DiffSpec, ScanSpec
+from kudulite.rowset.merge import RowsRead, in_turn
+from kudulite.rowset.rowset import DiffSpec, ScannedRows, ScanSpec
 from kudulite.table.folder import MANIFEST_FOLDER, TABLET_FOLDER, path_of
 from kudulite.table.history import tablet_at
 from kudulite.table.manifest import TabletEntry
@@ -55,13 +56,10 @@ from kudulite.table.scan_plan import Spec, entries_to_diff, entries_to_scan, in_
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.tablet_scan import (
     COMMIT_TIMESTAMP,
-    BlockRead,
-    DeltaRead,
-    DiffRead,
     block_reads,
     count_rows,
     diff_reads,
-    scan_ordered,
+    ordered_reads,
 )
 
 READ_THREADS = min(8, os.cpu_count() or 1)
@@ -71,6 +69,8 @@ PARQUET_GROUP_ROWS = 1 << 17
 _DICTS_AT_ONCE = 1 << 10
 # A scan with a limit reads so many blocks without reading ahead.
 LIMITED_BLOCKS = 4
+
+T = TypeVar("T")
 
 
 class ArrowResult(ABC, Generic[Spec]):
@@ -247,20 +247,82 @@ def row_batches(read: Read[ScanSpec], entries: Iterable[TabletEntry]) -> Iterato
     spec = read.spec
     read.store.metrics.scans += 1
     tablets = (tablet_at(read.store, entry, spec.timestamp) for entry in entries)
-    if read.plan.request.ordered:
-        return (rows.batch for rows in merge_ordered([scan_ordered(t, spec) for t in tablets]))
-    reads = (block for tablet in tablets for block in block_reads(tablet, spec))
-    return read_ahead(reads, 0 if spec.limit is None else LIMITED_BLOCKS)
+    alone = 0 if spec.limit is None else LIMITED_BLOCKS
+    if not read.plan.request.ordered:
+        reads = (block for tablet in tablets for block in block_reads(tablet, spec))
+        yield from read_ahead(reads, alone)
+        return
+    with _Threads() as threads:
+        run = threads.run_ahead if spec.limit is None else in_turn
+        yield from read_ahead(ordered_reads(tablets, spec, run), alone)
 
 
-def read_ahead(
-    reads: Iterable[BlockRead | DeltaRead | DiffRead], alone: int = 0
-) -> Iterator[pa.RecordBatch]:
+class _Threads:
+    """Threads that read for one consumer; each begins when a read needs it."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(READ_THREADS, thread_name_prefix="kudulite-scan")
+        self._ahead = 0
+
+    def __enter__(self) -> _Threads:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def begin(self, read: Callable[[], T]) -> Future[T]:
+        """Run a read in a thread. Raises OutOfMemoryError."""
+        try:
+            return self._pool.submit(read)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            raise OutOfMemoryError(
+                f"cannot begin a thread to read ahead: {error}; allow the process more threads or"
+                " memory, and read again"
+            ) from error
+
+    def run_ahead(self, reads: Iterable[RowsRead]) -> Iterator[ScannedRows]:
+        """Run the reads of one of several streams, one of them before it is asked for."""
+        begun: Callable[[], ScannedRows | None] | None = None
+        for read in itertools.chain(reads, (None,)):
+            following = None if read is None else self._begun(read)
+            if begun is not None and (rows := begun()) is not None:
+                yield rows
+            begun = following
+
+    def _begun(self, read: RowsRead) -> Callable[[], ScannedRows | None]:
+        """Begin a read if it is long and all streams together are not too far ahead."""
+        is_short = read.row_count < CUT_ROWS_MAX
+        if is_short or READ_THREADS == 1 or self._ahead >= BLOCKS_AHEAD:
+            return read.run
+        self._ahead += 1
+        future = self.begin(read.run)
+
+        def result() -> ScannedRows | None:
+            self._ahead -= 1
+            return future.result()
+
+        return result
+
+
+class _Read(Protocol):
+    """A part of a scan; any thread may run it."""
+
+    @property
+    def is_short(self) -> bool:
+        """Whether another thread would not make it faster."""
+
+    def run(self) -> pa.RecordBatch | None:
+        """Return its rows, or None if there are none."""
+
+
+def read_ahead(reads: Iterable[_Read], alone: int = 0) -> Iterator[pa.RecordBatch]:
     """Run reads in threads, a few ahead of the consumer; yields in order.
 
     The first `alone` reads, and short ones before all others, run when the consumer asks for them.
     """
-    waiting, first = iter(reads), list[BlockRead | DeltaRead | DiffRead]()
+    waiting, first = iter(reads), list[_Read]()
     for number, read in enumerate(waiting):
         if number >= alone and (first or not read.is_short):
             first.append(read)
@@ -275,28 +337,14 @@ def read_ahead(
                 yield batch
         return
     pending: deque[Future[pa.RecordBatch | None]] = deque()
-    with ThreadPoolExecutor(READ_THREADS, thread_name_prefix="kudulite-scan") as pool:
-        try:
-            for read in itertools.chain(first, waiting):
-                pending.append(pool.submit(read.run))
-                if (
-                    len(pending) >= BLOCKS_AHEAD
-                    and (done := pending.popleft().result()) is not None
-                ):
-                    yield done
-            while pending:
-                if (done := pending.popleft().result()) is not None:
-                    yield done
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-            raise OutOfMemoryError(
-                f"cannot begin a thread to read ahead: {error}; allow the process more threads or"
-                " memory, and read again"
-            ) from error
-        finally:
-            for future in pending:
-                future.cancel()
+    with _Threads() as threads:
+        for read in itertools.chain(first, waiting):
+            pending.append(threads.begin(read.run))
+            if len(pending) >= BLOCKS_AHEAD and (done := pending.popleft().result()) is not None:
+                yield done
+        while pending:
+            if (done := pending.popleft().result()) is not None:
+                yield done
 
 
 class Changes(ArrowResult[DiffSpec]):
@@ -337,4 +385,7 @@ def change_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the changes of groups of tablets; tablets of one group may hold the same keys."""
     tablets = (open_tablets(read.store, entries, read.spec) for entries in groups)
-    return read_ahead(part for group in tablets for part in diff_reads(group, read.spec))
+    with _Threads() as threads:
+        yield from read_ahead(
+            part for group in tablets for part in diff_reads(group, read.spec, threads.run_ahead)
+        )

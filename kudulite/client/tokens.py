@@ -68,7 +68,7 @@ from kudulite.tablet.tablet_scan import (
     ChosenRows,
     DeltaRead,
     chosen_reads,
-    scan_ordered,
+    ordered_reads,
 )
 
 SPLIT_BYTES_DEFAULT = 64 << 20
@@ -197,7 +197,8 @@ class ScanToken(KeyRangeToken[ScanSpec]):
         (entry,) = self._entries(read.manifest)
         tablet = tablet_at(read.store, entry, self.plan.timestamp)
         passed = 0
-        for rows in scan_ordered(tablet, read.spec).open():
+        for window in ordered_reads([tablet], read.spec):
+            rows = window.rows()
             assert rows.keys is not None, "an ordered scan has keys"
             if passed + len(rows.keys) > row_count:
                 return rows.keys[row_count - passed], row_count

@@ -7,8 +7,9 @@
 A window ends at the smallest last key of the batches in memory, so all rows with the same key are
 in the same window. Only whole arrays are cut and sorted; rows are never compared one by one.
 
-Scans, diff scans and merging compactions share `merge_windows`. `merge_ordered` also sorts the rows
-of each window.
+Scans, diff scans and merging compactions share `merge_windows`. `in_order` sorts the rows of a
+window. Scans and diff scans describe the blocks of a stream as `RowsRead`s, and their caller
+decides whether a block is read before the merge asks for it.
 
 **Invariants** (1) the keys of a window are above those of the windows before it; (2) a window has
 rows, and at most one part of each stream; (3) a stream is opened only when a window reaches its
@@ -22,7 +23,7 @@ rows, and at most one part of each stream; (3) a stream is opened only when a wi
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, Self, TypeVar
 
@@ -53,6 +54,23 @@ class OrderedStream(Generic[Rows]):
 
     key_min: bytes
     open: Callable[[], Iterator[Rows]]
+
+
+@dataclass(frozen=True)
+class RowsRead:
+    """A block of a stream, of `row_count` rows, not read yet; any thread may run it."""
+
+    run: Callable[[], ScannedRows | None]
+    row_count: int
+
+
+# Yields what the reads return, in their order, without None.
+Runner = Callable[[Iterable[RowsRead]], Iterator[ScannedRows]]
+
+
+def in_turn(reads: Iterable[RowsRead]) -> Iterator[ScannedRows]:
+    """Run each read when its rows are asked for."""
+    return (rows for read in reads if (rows := read.run()) is not None)
 
 
 class _Head(Generic[Rows]):
@@ -137,12 +155,6 @@ def _window_end(
         return None
     count = row_limit([head.rows for head in hot if head.rows is not None])
     return min(head.key_at(count) for head in hot)
-
-
-def merge_ordered(streams: Sequence[OrderedStream[ScannedRows]]) -> Iterator[ScannedRows]:
-    """Yield all rows of `streams` in key order, as one batch per window."""
-    for window in merge_windows(streams):
-        yield in_order([rows for _, rows in window])
 
 
 def in_order(parts: Sequence[ScannedRows]) -> ScannedRows:

@@ -24,7 +24,7 @@ deltas out of their sources once, so that merging them at many timestamps costs 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -34,6 +34,7 @@ from kudulite.delta.delta_applier import DeltaApplier
 from kudulite.delta.delta_history import ChangedRows, OneRowSource, changed_rows, changes_within
 from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.model.schema import Column
+from kudulite.rowset.merge import RowsRead
 from kudulite.rowset.rowset import Block, DiffSpec, RowSet, ScannedRows, ScanSpec, View
 
 LIVE_START, LIVE_END, TIMESTAMP = range(3)  # columns of a batch
@@ -58,15 +59,11 @@ def may_have_changed(rowset: RowSet, spec: DiffSpec) -> bool:
     )
 
 
-def diff_blocks(rowset: RowSet, spec: DiffSpec) -> Iterator[ScannedRows]:
-    """Yield the changed rows of a rowset in key order, block by block, with their keys."""
-    return (rows for read in block_diffs(rowset, spec) if (rows := read()) is not None)
-
-
-def block_diffs(rowset: RowSet, spec: DiffSpec) -> Iterator[Callable[[], ScannedRows | None]]:
-    """Yield the reads that together are `diff_blocks`; each may run in a thread of its own."""
+def block_diffs(rowset: RowSet, spec: DiffSpec) -> Iterator[RowsRead]:
+    """Yield the reads of the changed rows of a rowset, in key order, with their keys."""
     diff = _RowSetDiff(rowset, spec)
-    return (partial(diff.read, block) for block in rowset.blocks(spec.key_scan))
+    for block in rowset.blocks(spec.key_scan):
+        yield RowsRead(partial(diff.read, block), block.row_count)
 
 
 class NewestChanges:

@@ -21,7 +21,7 @@ A diff scan returns the changes within a window of time, one row per key:
 
 A key may have rows in several rowsets. All of them fall into the same window, so they are compared
 together, wherever the key is live at the start or the end. Memory is bounded by a block of each
-rowset that the window reaches.
+rowset that the window reaches, and by the blocks that the caller reads ahead.
 
 `key_history` applies the rules of a diff scan between all timestamps at which one key changed.
 
@@ -34,7 +34,7 @@ deletes have keys only, and it does not distinguish inserts from updates. Kudu h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
@@ -52,7 +52,14 @@ from kudulite.model.key_array import KeyArray
 from kudulite.model.predicate import bind_predicates
 from kudulite.model.schema import Schema
 from kudulite.rowset.disk_rowset import DiskRowSet
-from kudulite.rowset.merge import OrderedStream, in_order, merge_ordered, merge_windows
+from kudulite.rowset.merge import (
+    OrderedStream,
+    RowsRead,
+    Runner,
+    in_order,
+    in_turn,
+    merge_windows,
+)
 from kudulite.rowset.rowset import Block, DiffSpec, RowSet, ScannedRows, ScanSpec
 from kudulite.rowset.rowset_diff import (
     IMAGE_START,
@@ -61,7 +68,6 @@ from kudulite.rowset.rowset_diff import (
     TIMESTAMP,
     OneRow,
     block_diffs,
-    diff_blocks,
     find_row,
     may_have_changed,
 )
@@ -139,23 +145,52 @@ def _rowsets_to_read(tablet: Tablet, spec: ScanSpec) -> Sequence[RowSet]:
     return list(tablet.visible(spec.timestamp).overlapping(spec.lower, spec.upper))
 
 
-def scan_ordered(tablet: Tablet, spec: ScanSpec) -> OrderedStream[ScannedRows]:
-    """Return the tablet's matching rows as one stream in key order."""
+@dataclass(frozen=True)
+class WindowRead:
+    """The rows of one window of keys, read and not merged yet."""
+
+    parts: Sequence[ScannedRows]
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the window has few rows, so that a thread of its own would not pay."""
+        row_count: int = sum(part.batch.num_rows for part in self.parts)
+        return row_count < CUT_ROWS_MAX
+
+    def rows(self) -> ScannedRows:
+        """Return the rows in key order, with their keys."""
+        return in_order(self.parts)
+
+    def run(self) -> pa.RecordBatch:
+        """Return the rows in key order."""
+        return self.rows().batch
+
+
+def ordered_reads(
+    tablets: Iterable[Tablet], spec: ScanSpec, run: Runner = in_turn
+) -> Iterator[WindowRead]:
+    """Yield the reads that together are the matching rows of all tablets in key order.
+
+    The blocks of each rowset are read by `run`, and cut to windows while the reads are yielded.
+    """
     with_keys = replace(spec, with_keys=True)
-    rowsets = _rowsets_to_read(tablet, spec)
-    streams = [_rowset_stream(rowset, with_keys) for rowset in rowsets]
-    key_min = min((rowset.key_min for rowset in rowsets), default=b"")
-    return OrderedStream(key_min, lambda: merge_ordered(streams))
+
+    def stream(rowset: RowSet) -> OrderedStream[ScannedRows]:
+        def reads() -> Iterator[RowsRead]:
+            for block in _blocks(rowset, with_keys):
+                yield RowsRead(partial(rowset.read_block, block, with_keys), block.row_count)
+
+        return OrderedStream(rowset.key_min, lambda: run(reads()))
+
+    # One merge of all rowsets: rows of a merge inside of another one would be copied twice.
+    streams = [stream(rowset) for tablet in tablets for rowset in _rowsets_to_read(tablet, spec)]
+    windows = merge_windows(streams, _rows_of_each)
+    return (WindowRead([rows for _, rows in window]) for window in windows)
 
 
-def _rowset_stream(rowset: RowSet, spec: ScanSpec) -> OrderedStream[ScannedRows]:
-    def read() -> Iterator[ScannedRows]:
-        for block in _blocks(rowset, spec):
-            found = rowset.read_block(block, spec)
-            if found is not None:
-                yield found
-
-    return OrderedStream(rowset.key_min, read)
+def _rows_of_each(parts: Sequence[ScannedRows]) -> int:
+    """Return how many rows of each rowset a window has, so that all have at most a row group."""
+    return max(1, ROW_GROUP_ROWS // len(parts))
 
 
 def count_rows(tablet: Tablet, spec: ScanSpec) -> int:
@@ -254,22 +289,27 @@ class DiffRead:
         return batch if batch is not None and batch.num_rows else None
 
 
-def diff_reads(tablets: Sequence[Tablet], spec: DiffSpec) -> Iterator[DiffRead]:
+def diff_reads(
+    tablets: Sequence[Tablet], spec: DiffSpec, run: Runner = in_turn
+) -> Iterator[DiffRead]:
     """Yield the reads that together are a diff scan of some tablets, in key order.
 
     A key may be in several tablets: one of a dropped range, and one of the range that replaced it.
-    The blocks of a single rowset are read when the reads run; those of several rowsets are read and
-    cut to windows while the reads are yielded.
+    The blocks of a single rowset are read when the reads run; those of several rowsets are read by
+    `run` and cut to windows while the reads are yielded.
     """
     if spec.predicates.is_empty:
         return
     rowsets = [r for tablet in tablets for r in tablet.rowsets if may_have_changed(r, spec)]
     if len(rowsets) == 1:
         for read in block_diffs(rowsets[0], spec):
-            yield DiffRead(read, spec)
+            yield DiffRead(read.run, spec)
         return
-    streams = [OrderedStream(r.key_min, partial(diff_blocks, r, spec)) for r in rowsets]
-    for window in merge_windows(streams):
+
+    def stream(rowset: RowSet) -> OrderedStream[ScannedRows]:
+        return OrderedStream(rowset.key_min, lambda: run(block_diffs(rowset, spec)))
+
+    for window in merge_windows([stream(rowset) for rowset in rowsets], _rows_of_each):
         yield DiffRead(partial(in_order, [rows for _, rows in window]), spec)
 
 

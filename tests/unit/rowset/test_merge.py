@@ -1,5 +1,6 @@
 """The ordered merge gives what sorting everything gives, and opens streams late."""
 
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import pyarrow as pa
@@ -10,8 +11,13 @@ from hypothesis import strategies as st
 from kudulite.errors import CorruptionError
 from kudulite.model.encoded_key import encode_keys
 from kudulite.model.types import int32
-from kudulite.rowset.merge import OrderedStream, merge_ordered
+from kudulite.rowset.merge import OrderedStream, in_order, merge_windows
 from kudulite.rowset.rowset import ScannedRows
+
+
+def merged_rows(streams: Sequence[OrderedStream]) -> Iterator[ScannedRows]:
+    """All rows, window by window."""
+    return (in_order([rows for _, rows in window]) for window in merge_windows(streams))
 
 
 def rows(keys: list[int]) -> ScannedRows:
@@ -50,7 +56,7 @@ def stream(batches: list[list[int]], opened: list[int], number: int) -> OrderedS
 def test_a_merge_equals_a_sort(found):
     """Rows and their encoded keys, whatever the batches."""
     opened: list[int] = []
-    merged = list(merge_ordered([stream(b, opened, n) for n, b in enumerate(found)]))
+    merged = list(merged_rows([stream(b, opened, n) for n, b in enumerate(found)]))
     expected = sorted(key for batches in found for batch in batches for key in batch)
     assert [key for part in merged for key in part.batch.column(0).to_pylist()] == expected
     encoded = [key for part in merged for key in part.keys]
@@ -61,7 +67,7 @@ def test_a_merge_equals_a_sort(found):
 def test_streams_side_by_side_are_read_one_after_another():
     """A stream is not opened before the rows ahead of it are delivered."""
     opened: list[int] = []
-    merged = merge_ordered([stream([[20, 21]], opened, 2), stream([[1, 2]], opened, 0)])
+    merged = merged_rows([stream([[20, 21]], opened, 2), stream([[1, 2]], opened, 0)])
     assert next(merged).batch.column(0).to_pylist() == [1, 2]
     assert opened == [0]
     assert next(merged).batch.column(0).to_pylist() == [20, 21]
@@ -70,6 +76,6 @@ def test_streams_side_by_side_are_read_one_after_another():
 
 def test_keys_out_of_order_are_damage():
     """They would leave windows without rows, and a merge without an end."""
-    merged = merge_ordered([stream([[9, 8, 1]], [], 0), stream([[3, 4]], [], 2)])
+    merged = merged_rows([stream([[9, 8, 1]], [], 0), stream([[3, 4]], [], 2)])
     with pytest.raises(CorruptionError, match="not in ascending order"):
         list(merged)

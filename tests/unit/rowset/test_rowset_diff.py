@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from kudulite.model.encoded_key import encode_key
 from kudulite.model.predicate import bind_predicates
+from kudulite.rowset.merge import in_turn
 from kudulite.rowset.rowset import DiffSpec, RowSet
-from kudulite.rowset.rowset_diff import IMAGE_START, diff_blocks, find_row, may_have_changed
+from kudulite.rowset.rowset_diff import IMAGE_START, block_diffs, find_row, may_have_changed
 from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_INSERT
 from tests.support.machines.row_histories import (
     VALUES,
@@ -41,7 +42,7 @@ def told(rowsets: Sequence[RowSet], wanted: DiffSpec) -> dict[bytes, tuple]:
     """The difference by key: whether the row exists at either end, when it changed, its images."""
     found: dict[bytes, tuple] = {}
     for rowset in rowsets:
-        blocks = list(diff_blocks(rowset, wanted))
+        blocks = list(in_turn(block_diffs(rowset, wanted)))
         assert may_have_changed(rowset, wanted) or not blocks
         for rows in blocks:
             assert rows.keys is not None
