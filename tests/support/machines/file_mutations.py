@@ -329,9 +329,13 @@ def sealed_base_data(content: bytes, chance: random.Random) -> bytes:
     start, stop = footer_bounds(content, len(content))
     if chance.random() < 0.5:
         return mutated(content[:start], chance) + content[start:]
-    footer, key = mutated(content[start:stop], chance), FOOTER_CRC_KEY
-    at = footer.rfind(key) + len(key) + 2  # a header of two bytes, then eight digits
-    if at > len(key):
+    return content[:start] + sealed_footer(mutated(content[start:stop], chance)) + content[-4:]
+
+
+def sealed_footer(footer: bytes) -> bytes:
+    """A footer whose checksum is right, if it has one, and its length."""
+    at = footer.rfind(FOOTER_CRC_KEY) + len(FOOTER_CRC_KEY) + 2  # a header of two bytes
+    if at > len(FOOTER_CRC_KEY):
         blank = footer[:at] + FOOTER_CRC_BLANK + footer[at + 8 :]
         footer = blank[:at] + b"%08x" % zlib.crc32(blank) + blank[at + 8 :]
-    return content[:start] + footer + struct.pack("<I", len(footer)) + content[-4:]
+    return footer + struct.pack("<I", len(footer))

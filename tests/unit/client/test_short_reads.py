@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -180,3 +181,34 @@ def test_a_short_range_is_read_in_the_thread_of_the_consumer(
     assert not pools
     read(2000, 8 * PAGE_ROWS)
     assert len(pools) == 1
+
+
+def scan_threads() -> set[str]:
+    """The names of the threads that read, in this process."""
+    found = {thread.name for thread in threading.enumerate()}
+    return {name for name in found if name.startswith("kudulite-scan")}
+
+
+def test_merged_blocks_are_decoded_by_threads(core: CoreTables, monkeypatch: pytest.MonkeyPatch):
+    """Rows are in order, batches have at most a row group, and an early end leaves no thread."""
+    table = large_table(core)
+    table.upsert(pa.table({"k": [-1, 5], "n": [7.0, 8.0]}))
+    monkeypatch.setattr(kudulite.client.scan, "READ_THREADS", 2)
+    readers: set[str] = set()
+    whole = BaseDataFile.read
+
+    def noted(*args, **options):
+        readers.add(threading.current_thread().name)
+        return whole(*args, **options)
+
+    monkeypatch.setattr(BaseDataFile, "read", noted)
+    batches = list(table.scan(ordered=True).to_batches())
+    assert max(batch.num_rows for batch in batches) <= ROW_GROUP_ROWS
+    rows = pa.Table.from_batches(batches)
+    assert rows["k"].to_pylist() == list(range(-1, ROWS))
+    assert rows["n"].to_pylist()[:8] == [7.0, 0.0, 1.0, 0.0, 1.0, 0.0, 8.0, 0.0]
+    assert any(name.startswith("kudulite-scan") for name in readers)
+    stream = table.scan(ordered=True).to_batches()
+    assert next(stream).num_rows
+    stream.close()
+    assert not scan_threads()

@@ -1,0 +1,249 @@
+"""Parsers of bytes, each with contents that it accepts: for random and for coverage-guided tests.
+
+    for name, parser in parsers(folder).items():
+        parser.parse(changed(parser.samples[0]))       something, or a KuduliteError
+
+Where a file or its reference has a checksum, it is made right for whatever the content is, so that
+the content reaches the parser. The samples are from a table with every kind of file, and from a
+backup of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from kudulite.backups.backup_job import BackupJob
+from kudulite.backups.backup_set import Backup
+from kudulite.backups.format import MANIFEST_NAME, PLAN_NAME, BackupPlan, PieceResult
+from kudulite.basefile.base_data import BaseDataFile, footer_bounds
+from kudulite.basefile.bloom import BloomFilter
+from kudulite.basefile.key_index import KeyIndex
+from kudulite.basefile.page_range import PARQUET_MAGIC, PageDirectory
+from kudulite.client.table import Table
+from kudulite.delta.delta_file import DeltaFile, DeltaFileMeta
+from kudulite.fs.file_system import FileRef, arrow_errors
+from kudulite.fs.lock import read_lock_file
+from kudulite.model.condition_text import parse_condition
+from kudulite.model.encoded_key import encode_keys
+from kudulite.model.hybrid_time import parse_timestamp
+from kudulite.model.types import int64
+from kudulite.rowset.rowset import RowSetMeta
+from kudulite.table.folder import hinted_version
+from kudulite.table.manifest import Manifest
+from kudulite.table.table_store import TableStore
+from kudulite.tablet.tablet import Superblock
+from kudulite.tablet.tombstones import read_tombstones
+from kudulite.wal.log import SEGMENT_HEADER_BYTES, decode_segment_header
+from kudulite.wal.record_format import FRAME_HEADER_BYTES, RecordDecoder, decode_frame
+from tests.support.machines.file_mutations import FileMutations, sealed_footer
+from tests.support.tables.core_tables import environment
+
+CONDITIONS = (
+    b"v > 1.5 AND s = 'text' OR NOT k IN (1, 2)",
+    b"s LIKE 'ab%' AND d IS NOT NULL",
+    b"t >= TIMESTAMP '2026-11-21 10:00:00' AND k BETWEEN -5 AND 9",
+)
+MOMENTS = (b"2026-11-21T10:00:00Z", b"2026-11-21 10:00:00.123456+02:00", b"7", b"2026-11-21")
+
+
+@dataclass(frozen=True)
+class Parser:
+    """A parser, and contents that it accepts."""
+
+    parse: Callable[[bytes], object]
+    samples: list[bytes]
+
+
+def parsers(folder: Path) -> dict[str, Parser]:
+    """Make a table and a backup in an empty folder; return all parsers by their names."""
+    made = _Parsers(folder)
+    return {**made.of_metadata(), **made.of_log(), **made.of_rowsets(), **made.of_texts()}
+
+
+class _Parsers:
+    def __init__(self, folder: Path) -> None:
+        self.files = FileMutations(folder / "tables")
+        self.manifest = Manifest.decode(self.files.manifest.read_bytes(), "m")
+        self.schema = self.manifest.schema
+        self.superblock = Superblock.decode(self.files.superblock.read_bytes(), "s")
+        self.tablet_folder = self.files.superblock.parent
+        self.place = folder / "changed"
+
+    def ref_of(self, content: bytes, path: Path | None = None) -> FileRef:
+        """Write the content; return the reference that fits it."""
+        path = path or self.place
+        path.write_bytes(content)
+        return FileRef(path.name, len(content), zlib.crc32(content))
+
+    def of_metadata(self) -> dict[str, Parser]:
+        """Manifest, superblock, lock, hint, and the files of a backup."""
+        lock = (self.tablet_folder / "lock").read_bytes()
+        hint = self.place.parent / "hinted" / "manifest" / "hint"
+        hint.parent.mkdir(parents=True)
+
+        def parse_hint(content: bytes) -> object:
+            hint.write_bytes(content)
+            return hinted_version(hint.parent.parent)
+
+        def parse_lock(content: bytes) -> object:
+            self.ref_of(content)
+            return read_lock_file(self.place)
+
+        table = Table(TableStore(self.files.path, environment()))
+        with BackupJob(table, self.place.parent / "backups", full=True, content_hash=True) as job:
+            (plan,) = self.place.parent.glob(f"backups/*/{PLAN_NAME}")
+            plan_line = _line(plan)
+            job.run()
+            pieces = [_line(path) for path in plan.parent.glob("piece-*.json")]
+            backup = job.finish()
+        return {
+            "manifest": Parser(
+                lambda c: Manifest.decode(_checked(c), "x"), [_line(self.files.manifest)]
+            ),
+            "superblock": Parser(
+                lambda c: Superblock.decode(c, "x"), [self.files.superblock.read_bytes()]
+            ),
+            "lock": Parser(parse_lock, [lock]),
+            "hint": Parser(parse_hint, [b"7", b"12345\n"]),
+            "backup": Parser(
+                lambda c: Backup.decode(_checked(c), backup.path),
+                [_line(backup.path / MANIFEST_NAME)],
+            ),
+            "backup-plan": Parser(lambda c: BackupPlan.decode(_checked(c), "x"), [plan_line]),
+            "backup-piece": Parser(lambda c: PieceResult.decode(_checked(c), "x"), pieces),
+        }
+
+    def of_log(self) -> dict[str, Parser]:
+        """The header of a segment, frames, and records."""
+        segment = max(self.tablet_folder.glob("wal/*")).read_bytes()
+        number = int.from_bytes(segment[12:20], "little")
+        header = decode_segment_header(segment, number, self.superblock.tablet_id)
+
+        def parse_header(content: bytes) -> object:
+            whole = content[: SEGMENT_HEADER_BYTES - 4].ljust(SEGMENT_HEADER_BYTES - 4, b"\0")
+            sealed = whole + struct.pack("<I", zlib.crc32(whole))
+            return decode_segment_header(sealed, number, self.superblock.tablet_id)
+
+        def parse_frame(content: bytes) -> object:
+            return decode_frame(memoryview(content), 0, salt=header.salt, offset=position)
+
+        position = SEGMENT_HEADER_BYTES
+        end = decode_frame(memoryview(segment), position, salt=header.salt, offset=position)
+        record = segment[position + FRAME_HEADER_BYTES : end]
+        return {
+            "segment-header": Parser(parse_header, [segment[:SEGMENT_HEADER_BYTES]]),
+            "frame": Parser(parse_frame, [segment[position:end]]),
+            "record": Parser(
+                lambda c: RecordDecoder(self.schema).decode_all(pa.py_buffer(c)), [record]
+            ),
+        }
+
+    def of_rowsets(self) -> dict[str, Parser]:
+        """Base data, its pages, key index, bloom filter, deltas, tombstones."""
+        rowset = max(self.superblock.rowsets, key=lambda rowset: rowset.row_count)
+        folder = self.tablet_folder / "rowset" / rowset.id
+        name = rowset.base[0].ref.name
+        base = (folder / name).read_bytes()
+        start, stop = footer_bounds(base, len(base))
+        tombstones = self.superblock.tombstones[0]
+
+        def parse_base(content: bytes) -> object:
+            return self._read_base(name, base[:start] + sealed_footer(content) + PARQUET_MAGIC)
+
+        def parse_pages(content: bytes) -> object:
+            return self._read_base(name, content + base[start:])
+
+        def parse_directory(content: bytes) -> object:
+            with arrow_errors("x", "as in base data"):
+                pages = PageDirectory(content, lambda length, at: base[at : at + length])
+                return [pages.covering(0, number, 0, 5) for number in range(4)]
+
+        def parse_tombstones(content: bytes) -> object:
+            meta = dataclasses.replace(tombstones, ref=self.ref_of(content))
+            return read_tombstones(self.place, meta)
+
+        found = {
+            "footer": Parser(parse_base, [base[start:stop]]),
+            "pages": Parser(parse_pages, [base[:start]]),
+            "page-directory": Parser(parse_directory, [base[start:stop]]),
+            "tombstones": Parser(
+                parse_tombstones, [(self.tablet_folder / tombstones.ref.name).read_bytes()]
+            ),
+            "key-index": Parser(
+                lambda c: self._read_key_index(c, rowset),
+                [(folder / rowset.key_index.name).read_bytes()],
+            ),
+            "bloom-filter": Parser(
+                self._ask_bloom_filter, [(folder / rowset.bloom.name).read_bytes()]
+            ),
+        }
+        return found | self._of_deltas()
+
+    def _of_deltas(self) -> dict[str, Parser]:
+        return {
+            "redo": self._of_delta(
+                [(r, entry) for r in self.superblock.rowsets for entry in r.redo]
+            ),
+            "undo": self._of_delta(
+                [(r, entry) for r in self.superblock.rowsets for entry in r.undo]
+            ),
+        }
+
+    def _of_delta(self, files: Sequence[tuple[RowSetMeta, DeltaFileMeta]]) -> Parser:
+        rowset, entry = max(files, key=lambda file: file[1].row_count)
+        path = self.tablet_folder / "rowset" / rowset.id / entry.ref.name
+
+        def parse(content: bytes) -> object:
+            meta = dataclasses.replace(entry, ref=self.ref_of(content))
+            return DeltaFile(self.place, meta, rowset.row_count).read()
+
+        return Parser(parse, [path.read_bytes()])
+
+    def _read_base(self, name: str, content: bytes) -> object:
+        path = self.place.with_name(name)  # which the footer has, too
+        file = BaseDataFile(path, self.ref_of(content, path))
+        names = file.schema.names
+        for name in names:
+            file.statistics(0, name)
+        file.read([0], names)
+        return file.read_rows(0, min(5, file.row_count), names)
+
+    def _read_key_index(self, content: bytes, rowset: RowSetMeta) -> object:
+        index = KeyIndex(self.place, self.ref_of(content), rowset.row_count)
+        index.locate(b"\x80")
+        return list(index.batches())
+
+    def _ask_bloom_filter(self, content: bytes) -> object:
+        content = content.ljust(32, b"\0")
+        head = content[:24] + struct.pack("<I", zlib.crc32(content[32:]))
+        whole = head + struct.pack("<I", zlib.crc32(head)) + content[32:]
+        bloom = BloomFilter(self.place, self.ref_of(whole))
+        return bloom.may_contain(encode_keys([pa.array([1, 2, 99], pa.int64())], [int64]))
+
+    def of_texts(self) -> dict[str, Parser]:
+        """What users write: conditions and moments."""
+
+        def text(content: bytes) -> str:
+            return content.decode(errors="replace")
+
+        return {
+            "condition": Parser(lambda c: parse_condition(text(c), self.schema), [*CONDITIONS]),
+            "moment": Parser(lambda c: parse_timestamp(text(c)), [*MOMENTS]),
+        }
+
+
+def _line(path: Path) -> bytes:
+    """The line of a metadata file, without its checksum."""
+    return path.read_bytes().partition(b"\n")[0]
+
+
+def _checked(line: bytes) -> bytes:
+    """A metadata file with this line and its right checksum."""
+    return line + b'\n{"crc32":%d}\n' % zlib.crc32(line.partition(b"\n")[0])
