@@ -232,7 +232,7 @@ class DiskRowSet(RowSet):
             stop = self.key_index.locate(upper, "left")
         return start, stop
 
-    def is_short(self, block: Block) -> bool:
+    def _is_short(self, block: Block) -> bool:
         """Return whether a block is a small part of its row group."""
         first = block.row_group * self.meta.rows_per_group
         group_rows = min(self.meta.row_count - first, self.meta.rows_per_group)
@@ -260,7 +260,7 @@ class DiskRowSet(RowSet):
         if len(few) == len(views) and 0 < row_count * _FEW_ROWS <= block.row_count:
             return self._read_few(block, columns, few)
         own, start = len(views) == 1, block.start
-        if columns and self.is_short(block):
+        if columns and self._is_short(block):
             values, ids = self.base.read_shared(block, columns), [column.id for column in columns]
             return [applier.apply_few(values, ids, start, at) for applier, at in views]
         base = list(zip(self.base.read(block, columns), columns, strict=True))

@@ -41,7 +41,6 @@ import numpy as np
 import pyarrow as pa
 
 from kudulite.basefile.base_data import ROW_GROUP_ROWS
-from kudulite.basefile.page_range import PAGE_ROWS
 from kudulite.delta.delta_applier import DeltaApplier
 from kudulite.delta.delta_file import OP_DELETE, OP_REINSERT, OP_UPDATE, DeltaColumn, DeltaRows
 from kudulite.delta.delta_mem_store import ChunkLog, DeltaMemSnapshot, DeltaMemStore
@@ -382,10 +381,6 @@ class MemRowSetSnapshot(RowSet):
     def delta_sources(self) -> tuple[Sequence[DeltaSource], Sequence[DeltaSource]]:
         """Return no UNDO, and all changes, inserts included, as REDO."""
         return [], [self.changes]
-
-    def is_short(self, block: Block) -> bool:
-        """Return whether a block has as few rows as a page."""
-        return block.row_count <= PAGE_ROWS
 
     def rowids_of(self, block: Block) -> np.ndarray:
         """Return int64[n]: the slots of a block's rows, in key order."""

@@ -156,10 +156,6 @@ class RowSet(ABC):
         """Yield the blocks that may hold a matching row, in key order."""
 
     @abstractmethod
-    def is_short(self, block: Block) -> bool:
-        """Whether a block has few rows, of which only some pages are decoded."""
-
-    @abstractmethod
     def rowids_of(self, block: Block) -> np.ndarray:
         """Return int64[n]: the row ids of a block's rows, in key order."""
 

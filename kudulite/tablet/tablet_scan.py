@@ -43,6 +43,7 @@ import numpy as np
 import pyarrow as pa
 
 from kudulite.basefile.base_data import CUT_ROWS_MAX, ROW_GROUP_ROWS
+from kudulite.basefile.page_range import PAGE_ROWS
 from kudulite.delta.delta_applier import difference
 from kudulite.delta.scatter import select
 from kudulite.errors import UsageError
@@ -93,7 +94,7 @@ class BlockRead:
     @property
     def is_short(self) -> bool:
         """Whether the read takes so little time that another thread would not make it faster."""
-        return self.rowset.is_short(self.block)
+        return self.block.row_count <= PAGE_ROWS
 
     def run(self) -> pa.RecordBatch | None:
         """Return the block's matching rows, or None if there are none."""
@@ -154,8 +155,7 @@ class WindowRead:
     @property
     def is_short(self) -> bool:
         """Whether the window has few rows, so that a thread of its own would not pay."""
-        row_count: int = sum(part.batch.num_rows for part in self.parts)
-        return row_count < CUT_ROWS_MAX
+        return _row_count(self.parts) < CUT_ROWS_MAX
 
     def rows(self) -> ScannedRows:
         """Return the rows in key order, with their keys."""
@@ -186,6 +186,10 @@ def ordered_reads(
     streams = [stream(rowset) for tablet in tablets for rowset in _rowsets_to_read(tablet, spec)]
     windows = merge_windows(streams, _rows_of_each)
     return (WindowRead([rows for _, rows in window]) for window in windows)
+
+
+def _row_count(parts: Sequence[ScannedRows]) -> int:
+    return sum(part.batch.num_rows for part in parts)
 
 
 def _rows_of_each(parts: Sequence[ScannedRows]) -> int:
@@ -280,7 +284,7 @@ class DiffRead:
 
     rows: Callable[[], ScannedRows | None]
     spec: DiffSpec
-    is_short: ClassVar[bool] = False
+    is_short: bool
 
     def run(self) -> pa.RecordBatch | None:
         """Return the changes, a batch of `diff_schema`, or None if there are none."""
@@ -303,14 +307,15 @@ def diff_reads(
     rowsets = [r for tablet in tablets for r in tablet.rowsets if may_have_changed(r, spec)]
     if len(rowsets) == 1:
         for read in block_diffs(rowsets[0], spec):
-            yield DiffRead(read.run, spec)
+            yield DiffRead(read.run, spec, read.row_count <= PAGE_ROWS)
         return
 
     def stream(rowset: RowSet) -> OrderedStream[ScannedRows]:
         return OrderedStream(rowset.key_min, lambda: run(block_diffs(rowset, spec)))
 
     for window in merge_windows([stream(rowset) for rowset in rowsets], _rows_of_each):
-        yield DiffRead(partial(in_order, [rows for _, rows in window]), spec)
+        parts = [rows for _, rows in window]
+        yield DiffRead(partial(in_order, parts), spec, _row_count(parts) < CUT_ROWS_MAX)
 
 
 def _one_row_per_key(rows: ScannedRows, spec: DiffSpec) -> pa.RecordBatch:
