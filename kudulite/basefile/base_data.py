@@ -435,19 +435,19 @@ class BaseDataFile:
             return None  # Parquet's statistics are of the elements
         index = opened.index_by_name[column]
         chunk = opened.metadata.row_group(row_group).column(index)
+        described = opened.metadata.schema.column(index)
         with self._reading(f"the statistics of column {column}"):
-            # Parquet ends the process if it is asked for statistics of another type.
-            if chunk.physical_type != opened.metadata.schema.column(index).physical_type:
+            # Parquet ends the process if it is asked for statistics of another type or length.
+            if chunk.physical_type != described.physical_type:
                 raise ValueError(f"they are of type {chunk.physical_type}")
+            opened.pages.check_bounds(row_group, index, described)
             statistics = chunk.statistics
             if statistics is None or not statistics.has_null_count:
                 return None
-            if not statistics.has_min_max:
-                return None, None, statistics.null_count
-            try:
-                return statistics.min, statistics.max, statistics.null_count
-            except (OverflowError, ValueError):  # a timestamp outside datetime's years 1..9999
-                return None, None, statistics.null_count
+            with contextlib.suppress(OverflowError, ValueError):  # not in datetime's years 1..9999
+                if statistics.has_min_max:
+                    return statistics.min, statistics.max, statistics.null_count
+            return None, None, statistics.null_count
 
     @property
     def _opened(self) -> _OpenedFile:

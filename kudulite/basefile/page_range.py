@@ -29,6 +29,8 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+import pyarrow.parquet as pq
+
 PAGE_ROWS = 8192
 PARQUET_MAGIC = b"PAR1"
 
@@ -51,6 +53,9 @@ _PAGE_LOCATION = re.compile(
     rb"\x16([\x80-\xff]{0,9}[\x00-\x7f])\x15([\x80-\xff]{0,9}[\x00-\x7f])"
     rb"\x16([\x80-\xff]{0,9}[\x00-\x7f])\x00"
 )
+
+# Of one value, by physical type, where all values have as many.
+_VALUE_BYTES = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 
 # Returns `length` bytes at an offset of the file.
 ReadAt = Callable[[int, int], bytes]
@@ -87,7 +92,11 @@ class Pages:
 
 
 class PageDirectory:
-    """The column chunks of a file that have an offset index, and the pages of those in use."""
+    """The column chunks of a file that have an offset index, and the pages of those in use.
+
+    Also the lengths of the bounds in the statistics of all chunks: Parquet ends the process if it
+    is asked for bounds that are too short for their type.
+    """
 
     def __init__(self, footer: bytes, read_at: ReadAt) -> None:
         """Parse a footer; `read_at` reads the file. Raises PageIndexError."""
@@ -95,6 +104,7 @@ class PageDirectory:
         self._pages: dict[ColumnChunk, Pages] = {}
         self._elements: list[bytes | None] = []
         self._chunks: list[list[ColumnChunk | None]] = []
+        self._bound_lengths: list[list[frozenset[int]]] = []
         self._row_counts: list[int] = []
         thrift = _Thrift(footer)
         for field, kind in thrift.fields():
@@ -113,7 +123,9 @@ class PageDirectory:
         for field, kind in thrift.fields():
             if field == 1:
                 count = thrift.list_length()
-                self._chunks.append([_column_chunk(thrift) for _ in range(count)])
+                found = [_column_chunk(thrift) for _ in range(count)]
+                self._chunks.append([chunk for chunk, _ in found])
+                self._bound_lengths.append([lengths for _, lengths in found])
             elif field == 3:
                 self._row_counts.append(thrift.number())
             else:
@@ -134,6 +146,14 @@ class PageDirectory:
             pages = self._pages[chunk] = read_pages(chunk, index, self._row_counts[row_group])
         first, last = pages.covering(start, stop)
         return PageRange(element, chunk, pages, first, last)
+
+    def check_bounds(self, row_group: int, column: int, described: pq.ColumnSchema) -> None:
+        """Raise PageIndexError if a bound in the statistics of a column chunk is too short."""
+        is_fixed = described.physical_type == "FIXED_LEN_BYTE_ARRAY"
+        length = described.length if is_fixed else _VALUE_BYTES.get(described.physical_type)
+        found = self._bound_lengths[row_group][column]
+        if length is not None and not found <= {length}:
+            raise PageIndexError(f"bounds of {sorted(found)} bytes, expected {length}")
 
     def cut(self, ranges: Sequence[PageRange], row_count: int) -> bytes:
         """Return a Parquet file with the first rows of the given pages; see `cut_file`."""
@@ -163,19 +183,21 @@ def _column_elements(thrift: _Thrift) -> list[bytes | None]:
     return columns
 
 
-def _column_chunk(thrift: _Thrift) -> ColumnChunk | None:
+def _column_chunk(thrift: _Thrift) -> tuple[ColumnChunk | None, frozenset[int]]:
+    """Return a chunk, None without an offset index, and the lengths of its bounds."""
     metadata: dict[int, int] = {}
     index: dict[int, int] = {}
-    description = b""
+    description, lengths = b"", frozenset[int]()
     for field, kind in thrift.fields():
         if field == 3:
-            description, metadata = _column_metadata(thrift)
+            description, metadata, found = _column_metadata(thrift)
+            lengths |= found
         elif field in (4, 5):
             index[field] = thrift.number()
         else:
             thrift.skip(kind)
     if len(index) < 2 or not {6, 7, 9} <= metadata.keys():
-        return None
+        return None, lengths
     start = metadata.get(11, metadata[9])
     chunk = ColumnChunk(
         description,
@@ -188,20 +210,34 @@ def _column_chunk(thrift: _Thrift) -> ColumnChunk | None:
     )
     if not 0 <= start <= chunk.data_start <= chunk.stop <= chunk.index_start < chunk.index_stop:
         raise PageIndexError(f"a column chunk at {start} to {chunk.stop}, its index at {index[4]}")
-    return chunk
+    return chunk, lengths
 
 
-def _column_metadata(thrift: _Thrift) -> tuple[bytes, dict[int, int]]:
+def _column_metadata(thrift: _Thrift) -> tuple[bytes, dict[int, int], frozenset[int]]:
     start, description = thrift.at, b""
     numbers: dict[int, int] = {}
+    lengths: set[int] = set()
     for field, kind in thrift.fields():
         if kind in (_I32, _I64):
             numbers[field] = thrift.number()
+        elif field == 12 and kind == _STRUCT:
+            lengths.update(_bound_lengths(thrift))
         else:
             thrift.skip(kind)
         if field == 4:
             description = thrift.data[start : thrift.at]
-    return description, numbers
+    return description, numbers, frozenset(lengths)
+
+
+def _bound_lengths(thrift: _Thrift) -> Iterator[int]:
+    """Yield the lengths of the greatest and least values in statistics, of both kinds."""
+    for field, kind in thrift.fields():
+        if field in (1, 2, 5, 6) and kind == _BINARY:
+            length = thrift.unsigned()
+            thrift.at += length
+            yield length
+        else:
+            thrift.skip(kind)
 
 
 def read_pages(chunk: ColumnChunk, index: bytes, row_count: int) -> Pages:
@@ -358,7 +394,7 @@ class _Thrift:
 
     def number(self) -> int:
         """Return an integer."""
-        value = self._unsigned()
+        value = self.unsigned()
         return value >> 1 ^ -(value & 1)
 
     def list_length(self) -> int:
@@ -373,9 +409,9 @@ class _Thrift:
         if depth > _DEPTH_MAX:
             raise PageIndexError(f"values inside of {depth} others")
         if kind in (_I16, _I32, _I64):
-            self._unsigned()
+            self.unsigned()
         elif kind == _BINARY:
-            length = self._unsigned()
+            length = self.unsigned()
             self.at += length
         elif kind == _STRUCT:
             for _, inner in self.fields():
@@ -394,7 +430,7 @@ class _Thrift:
     def _list_head(self) -> tuple[int, int]:
         head = self._byte()
         count = head >> 4
-        count = self._unsigned() if count == 15 else count
+        count = self.unsigned() if count == 15 else count
         if count > len(self.data) - self.at:  # each element has a byte or more
             raise PageIndexError(f"a list of {count} in {len(self.data)} bytes")
         return count, head & 15
@@ -405,7 +441,8 @@ class _Thrift:
         self.at += 1
         return self.data[self.at - 1]
 
-    def _unsigned(self) -> int:
+    def unsigned(self) -> int:
+        """Return a length."""
         value = shift = 0
         while True:
             byte = self._byte()

@@ -39,6 +39,8 @@ NAIVE_DATETIME = (
 )
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+# Python reads no number of thousands of digits, and counts other characters as digits, too.
+_NUMBER_TEXT = re.compile(r"-?[0-9]{1,40}")
 # The end of a text with a logical part. An offset, as in +01:00, has a time before it and no zone.
 _LOGICAL_TEXT = re.compile(r"(.*(?:[Zz]|[+-]\d\d:?\d\d))\+(\d{1,4})")
 
@@ -157,7 +159,7 @@ def parse_timestamp(value: object) -> int:
     """
     if isinstance(value, str):
         text = value.strip()
-        if text.lstrip("-").isdigit():
+        if _NUMBER_TEXT.fullmatch(text):
             return _from_integer(int(text))
         found = _LOGICAL_TEXT.fullmatch(text)
         try:
@@ -194,7 +196,7 @@ def misread_number(value: object) -> str:
     Empty for all other moments.
     """
     text = str(value).strip() if isinstance(value, int | str) else ""
-    if not text.isdigit() or not 0 < int(text) < MICROSECONDS_MIN:
+    if not _NUMBER_TEXT.fullmatch(text) or not 0 < int(text) < MICROSECONDS_MIN:
         return ""
     return (
         f"; {text} was read as microseconds since 1970. Seconds, milliseconds and version numbers"

@@ -23,9 +23,10 @@ import pyarrow.parquet as pq
 import typer
 
 import kudulite
+from kudulite.basefile.base_data import BaseDataFile
 from kudulite.errors import OptionError, UsageError
 from kudulite.fs.progress import Progress, byte_text
-from kudulite.model.schema import AUTO_INCREMENTING_ID, FIELD_ID_KEY, Column, Schema
+from kudulite.model.schema import AUTO_INCREMENTING_ID, Column, Schema
 from kudulite.model.types import ColumnType, parse_type
 from kudulite.model.values import date_from_days, to_days, value_from_json, value_to_json
 from kudulite.rowset.rowset import RowSetMeta
@@ -98,8 +99,8 @@ def _column_sizes(store: TableStore) -> Iterator[dict[str, Any]]:
     }
     for folder, meta in _rowsets(store):
         for base in meta.base:
-            with pq.ParquetFile(folder / base.ref.name) as file:
-                _add_file(figures, file)
+            file = BaseDataFile(folder / base.ref.name, base.ref)
+            _add_file(figures, file, pq.read_metadata(file.path))
     for column in schema.columns:
         found = figures[column.id]
         low, high = _range(found.pop("ends"))
@@ -122,23 +123,23 @@ def _rowsets(store: TableStore) -> Iterator[tuple[Path, RowSetMeta]]:
                 yield store.tablet_folder(entry.id) / "rowset" / meta.id, meta
 
 
-def _add_file(figures: dict[int, dict[str, Any]], file: pq.ParquetFile) -> None:
+def _add_file(
+    figures: dict[int, dict[str, Any]], file: BaseDataFile, metadata: pq.FileMetaData
+) -> None:
     """Add the column chunks of a file of base data; an array is one chunk of its elements."""
-    ids = [int((field.metadata or {}).get(FIELD_ID_KEY, b"-1")) for field in file.schema_arrow]
-    for number in range(file.metadata.num_row_groups):
-        group = file.metadata.row_group(number)
-        for place, column_id in enumerate(ids):
+    for number in range(file.row_group_count):
+        group = metadata.row_group(number)
+        for place, (column_id, name) in enumerate(file.name_by_id.items()):
             found, chunk = figures.get(column_id), group.column(place)
             if found is None:  # of a column that was dropped
                 continue
             found["bytes"] += chunk.total_compressed_size
             found["plain"] += chunk.total_uncompressed_size
             found["values"] += chunk.num_values
-            statistics = chunk.statistics
-            if statistics is not None and statistics.has_null_count:
-                found["nulls"] += statistics.null_count
-            if statistics is not None and statistics.has_min_max:
-                found["ends"] += [statistics.min, statistics.max]
+            statistics = file.statistics(number, name)
+            if statistics is not None:
+                found["nulls"] += statistics[2]
+                found["ends"] += [end for end in statistics[:2] if end is not None]
 
 
 def _range(ends: list[Any]) -> tuple[str, str]:

@@ -42,7 +42,7 @@ from kudulite.tablet.tablet import Superblock
 from kudulite.tablet.tombstones import read_tombstones
 from kudulite.wal.log import SEGMENT_HEADER_BYTES, decode_segment_header
 from kudulite.wal.record_format import FRAME_HEADER_BYTES, RecordDecoder, decode_frame
-from tests.support.machines.file_mutations import FileMutations, sealed_footer
+from tests.support.machines.file_mutations import FileMutations, checked_footer
 from tests.support.tables.core_tables import environment
 
 CONDITIONS = (
@@ -155,7 +155,7 @@ class _Parsers:
         tombstones = self.superblock.tombstones[0]
 
         def parse_base(content: bytes) -> object:
-            return self._read_base(name, base[:start] + sealed_footer(content) + PARQUET_MAGIC)
+            return self._read_base(name, base[:start] + checked_footer(content) + PARQUET_MAGIC)
 
         def parse_pages(content: bytes) -> object:
             return self._read_base(name, content + base[start:])

@@ -329,10 +329,10 @@ def sealed_base_data(content: bytes, chance: random.Random) -> bytes:
     start, stop = footer_bounds(content, len(content))
     if chance.random() < 0.5:
         return mutated(content[:start], chance) + content[start:]
-    return content[:start] + sealed_footer(mutated(content[start:stop], chance)) + content[-4:]
+    return content[:start] + checked_footer(mutated(content[start:stop], chance)) + content[-4:]
 
 
-def sealed_footer(footer: bytes) -> bytes:
+def checked_footer(footer: bytes) -> bytes:
     """A footer whose checksum is right, if it has one, and its length."""
     at = footer.rfind(FOOTER_CRC_KEY) + len(FOOTER_CRC_KEY) + 2  # a header of two bytes
     if at > len(FOOTER_CRC_KEY):

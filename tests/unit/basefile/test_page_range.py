@@ -1,5 +1,9 @@
 """Page ranges: short reads of base data equal whole ones, and damage of the index is found."""
 
+import decimal
+import struct
+import zlib
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -8,8 +12,10 @@ import pytest
 from kudulite.basefile.base_data import CUT_ROWS_MAX, ROW_GROUP_ROWS, BaseDataFile, footer_bounds
 from kudulite.basefile.page_range import PAGE_ROWS, PageDirectory, PageIndexError
 from kudulite.errors import CorruptionError
+from kudulite.fs.file_system import FileRef
 from kudulite.model import types
 from kudulite.model.schema import Column, encodings_of
+from tests.support.machines.file_mutations import checked_footer
 from tests.support.tables.core_tables import group_rows_of
 from tests.unit.basefile.test_base_data import (
     ALL_TYPES,
@@ -220,3 +226,30 @@ def test_a_cut_has_more_columns_than_a_short_list_head(tmp_path):
         table = pa.table([pa.array(range(n, n + 20), pa.int32()) for n in range(40)], schema=schema)
         file = write(tmp_path, table, columns)
         assert_range(file, columns, 5, 6)
+
+
+@pytest.mark.parametrize(
+    ("column_type", "value", "stored"),
+    [
+        (types.int32, 0x01020304, bytes([4, 3, 2, 1])),
+        (types.int64, 0x0102030405060708, bytes([8, 7, 6, 5, 4, 3, 2, 1])),
+        (types.double, 1.1, struct.pack("<d", 1.1)),
+        (types.decimal(38, 2), decimal.Decimal("123456789.01"), (12345678901).to_bytes(16)),
+    ],
+)
+def test_bounds_of_another_length_are_damage(tmp_path, column_type, value, stored):
+    """Asked for a bound that is shorter than its type, Parquet ends the process."""
+    rows = pa.table({"c": pa.array([value, value], column_type.arrow)})
+    file = write(tmp_path, rows, [Column(1, "c", column_type)])
+    assert file.statistics(0, "c") == (value, value, 0)
+    content = file.path.read_bytes()
+    start, stop = footer_bounds(content, len(content))
+    at = content.rindex(stored, start, stop)
+    for length in (0, len(stored) - 1):
+        bound = bytes([length]) + stored[:length]
+        footer = content[start : at - 1] + bound + content[at + len(stored) : stop]
+        changed = content[:start] + checked_footer(footer) + content[-4:]
+        file.path.write_bytes(changed)
+        ref = FileRef(file.path.name, len(changed), zlib.crc32(changed))
+        with pytest.raises(CorruptionError, match=rf"column c: bounds of \[{length}, "):
+            BaseDataFile(file.path, ref).statistics(0, "c")

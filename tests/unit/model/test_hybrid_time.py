@@ -20,6 +20,7 @@ from kudulite.model.hybrid_time import (
     Clock,
     Timestamp,
     format_timestamp,
+    misread_number,
     parse_timestamp,
     physical_microseconds,
 )
@@ -164,3 +165,13 @@ def test_a_column_of_hybrid_times_becomes_times():
     chunked = Timestamp.array(pa.chunked_array([numbers, numbers.slice(0, 1)]))
     assert chunked.type == expected.type and chunked.to_pylist() == [MOMENT, None, MOMENT, MOMENT]
     assert Timestamp.array(pa.chunked_array([], pa.uint64())).type == expected.type
+
+
+@pytest.mark.parametrize("text", ["--7", "²", "-", "9" * 5000, "7 7"])
+def test_texts_that_look_like_numbers_are_refused(text: str):
+    """Some pass `isdigit`, and Python reads none of them as a number."""
+    with pytest.raises(TimestampError, match="is not a moment"):
+        parse_timestamp(text)
+    assert misread_number(text) == ""
+    with pytest.raises(TimestampError, match="outside the HybridTime range"):
+        parse_timestamp("-5")
