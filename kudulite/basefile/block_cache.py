@@ -33,6 +33,7 @@ forked child begins with empty caches, because another thread of the parent may 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import os
@@ -76,10 +77,25 @@ BLOCK_CACHE_MEMORY_FRACTION = 16
 BLOCK_CACHE_BYTES_MAX = 384 << 20
 
 
+# A container's limit, which its processes see here; "max" or a huge number where there is none.
+_MEMORY_LIMITS = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
+
+
 def block_cache_bytes() -> int:
-    """Return a process's capacity: a sixteenth of the machine's memory, at most 384 MiB."""
+    """Return a process's capacity: a sixteenth of the memory it may use, at most 384 MiB."""
+    return min(_memory_bytes() // BLOCK_CACHE_MEMORY_FRACTION, BLOCK_CACHE_BYTES_MAX)
+
+
+def _memory_bytes() -> int:
+    """Return the memory of the machine, or that of the container if it has less."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min(memory // BLOCK_CACHE_MEMORY_FRACTION, BLOCK_CACHE_BYTES_MAX)
+    for place in _MEMORY_LIMITS:
+        with contextlib.suppress(OSError, ValueError):
+            memory = min(memory, int(place.read_text()))
+    return memory
 
 
 @dataclass(frozen=True)

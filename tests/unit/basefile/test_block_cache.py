@@ -4,12 +4,14 @@ import os
 import random
 import signal
 import threading
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from kudulite.basefile.block_cache import BlockCache, compacted, plain
+from kudulite.basefile import block_cache
+from kudulite.basefile.block_cache import BlockCache, block_cache_bytes, compacted, plain
 
 
 def test_the_least_recently_used_value_leaves_first():
@@ -182,3 +184,17 @@ def test_a_page_is_kept_as_it_is_and_a_slice_as_a_copy():
     assert compacted(page) is page
     part = compacted(pa.array(np.arange(COUNT)).slice(10, 100))
     assert (part.nbytes, part.get_total_buffer_size()) == (800, 800)
+
+
+@pytest.mark.parametrize(
+    ("limit", "expected"),
+    [("max\n", None), ("536870912\n", 32 << 20), (f"{1 << 62}\n", None), ("", None)],
+)
+def test_the_capacity_follows_the_limit_of_a_container(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, expected: int | None
+):
+    """A sixteenth of it where it is less than the machine's memory."""
+    monkeypatch.setattr(block_cache, "_MEMORY_LIMITS", (tmp_path / "none", tmp_path / "limit"))
+    usual = block_cache_bytes()
+    (tmp_path / "limit").write_text(limit)
+    assert block_cache_bytes() == (usual if expected is None else expected)
