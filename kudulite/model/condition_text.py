@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, date, datetime
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from itertools import pairwise
 from typing import cast
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -73,6 +73,10 @@ def parse_condition(text: str, schema: Schema) -> Condition:
     except SqlglotError as error:
         raise OptionError(
             f"condition {text!r} is not SQL: {_plain_message(error)}; {ALLOWED}"
+        ) from error
+    except InvalidOperation as error:  # sqlglot reads some numbers itself
+        raise OptionError(
+            f"condition {text!r} is not SQL: a number in it cannot be read; {ALLOWED}"
         ) from error
     except RecursionError:
         raise OptionError("condition: parentheses and NOT are nested too deeply") from None
@@ -204,7 +208,7 @@ class _Translator:
             raise _refusal(part, "is never true; use IS NULL")
         try:
             return _fitted(_literal_value(node), column)
-        except (TypeError, ValueError, ZoneInfoNotFoundError) as error:
+        except (TypeError, ValueError, OverflowError, ZoneInfoNotFoundError) as error:
             why = f"cannot be used on column {column.name!r} of type {column.type}: {error}"
             raise _refusal(part, why) from error
 
@@ -234,7 +238,14 @@ def _literal_value(node: exp.Expression) -> Literal:
 def _number(text: str) -> int | float | Decimal:
     if text.isdigit():
         return int(text)
-    return float(text) if "e" in text.lower() else Decimal(text)
+    return float(text) if "e" in text.lower() else _decimal(text)
+
+
+def _decimal(text: str) -> Decimal:
+    try:
+        return Decimal(text)
+    except InvalidOperation as error:
+        raise ValueError(f"{text!r} is not a number") from error
 
 
 def _typed_literal(text: str, kind: str) -> Literal:
@@ -248,7 +259,7 @@ def _typed_literal(text: str, kind: str) -> Literal:
     if kind in _FLOAT_CASTS:
         return float(text)
     if kind == "DECIMAL":
-        return Decimal(text)
+        return _decimal(text)
     raise TypeError("expected a number, a string, a boolean, DATE '…' or TIMESTAMP '…'")
 
 
