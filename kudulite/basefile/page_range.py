@@ -103,8 +103,7 @@ class PageDirectory:
         self._read_at = read_at
         self._pages: dict[ColumnChunk, Pages] = {}
         self._elements: list[bytes | None] = []
-        self._chunks: list[list[ColumnChunk | None]] = []
-        self._bound_lengths: list[list[frozenset[int]]] = []
+        self._chunks: list[list[tuple[ColumnChunk | None, frozenset[int]]]] = []
         self._row_counts: list[int] = []
         thrift = _Thrift(footer)
         for field, kind in thrift.fields():
@@ -123,9 +122,7 @@ class PageDirectory:
         for field, kind in thrift.fields():
             if field == 1:
                 count = thrift.list_length()
-                found = [_column_chunk(thrift) for _ in range(count)]
-                self._chunks.append([chunk for chunk, _ in found])
-                self._bound_lengths.append([lengths for _, lengths in found])
+                self._chunks.append([_column_chunk(thrift) for _ in range(count)])
             elif field == 3:
                 self._row_counts.append(thrift.number())
             else:
@@ -137,7 +134,7 @@ class PageDirectory:
         None if the chunk has no offset index, or holds arrays, whose values are more than its rows.
         Raises PageIndexError.
         """
-        chunk, element = self._chunks[row_group][column], self._elements[column]
+        (chunk, _), element = self._chunks[row_group][column], self._elements[column]
         if chunk is None or element is None:
             return None
         pages = self._pages.get(chunk)
@@ -148,10 +145,10 @@ class PageDirectory:
         return PageRange(element, chunk, pages, first, last)
 
     def check_bounds(self, row_group: int, column: int, described: pq.ColumnSchema) -> None:
-        """Raise PageIndexError if a bound in the statistics of a column chunk is too short."""
+        """Raise PageIndexError if a bound in the statistics of a chunk has a wrong length."""
         is_fixed = described.physical_type == "FIXED_LEN_BYTE_ARRAY"
         length = described.length if is_fixed else _VALUE_BYTES.get(described.physical_type)
-        found = self._bound_lengths[row_group][column]
+        _, found = self._chunks[row_group][column]
         if length is not None and not found <= {length}:
             raise PageIndexError(f"bounds of {sorted(found)} bytes, expected {length}")
 
@@ -233,9 +230,7 @@ def _bound_lengths(thrift: _Thrift) -> Iterator[int]:
     """Yield the lengths of the greatest and least values in statistics, of both kinds."""
     for field, kind in thrift.fields():
         if field in (1, 2, 5, 6) and kind == _BINARY:
-            length = thrift.unsigned()
-            thrift.at += length
-            yield length
+            yield thrift.skip_bytes()
         else:
             thrift.skip(kind)
 
@@ -394,7 +389,7 @@ class _Thrift:
 
     def number(self) -> int:
         """Return an integer."""
-        value = self.unsigned()
+        value = self._unsigned()
         return value >> 1 ^ -(value & 1)
 
     def list_length(self) -> int:
@@ -409,10 +404,9 @@ class _Thrift:
         if depth > _DEPTH_MAX:
             raise PageIndexError(f"values inside of {depth} others")
         if kind in (_I16, _I32, _I64):
-            self.unsigned()
+            self._unsigned()
         elif kind == _BINARY:
-            length = self.unsigned()
-            self.at += length
+            self.skip_bytes()
         elif kind == _STRUCT:
             for _, inner in self.fields():
                 self.skip(inner, depth + 1)
@@ -427,10 +421,16 @@ class _Thrift:
         elif kind not in (_TRUE, _FALSE):
             raise PageIndexError(f"a value of type {kind}")
 
+    def skip_bytes(self) -> int:
+        """Pass over bytes; return how many."""
+        length = self._unsigned()
+        self.at += length
+        return length
+
     def _list_head(self) -> tuple[int, int]:
         head = self._byte()
         count = head >> 4
-        count = self.unsigned() if count == 15 else count
+        count = self._unsigned() if count == 15 else count
         if count > len(self.data) - self.at:  # each element has a byte or more
             raise PageIndexError(f"a list of {count} in {len(self.data)} bytes")
         return count, head & 15
@@ -441,8 +441,7 @@ class _Thrift:
         self.at += 1
         return self.data[self.at - 1]
 
-    def unsigned(self) -> int:
-        """Return a length."""
+    def _unsigned(self) -> int:
         value = shift = 0
         while True:
             byte = self._byte()

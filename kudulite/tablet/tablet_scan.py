@@ -175,17 +175,25 @@ def ordered_reads(
     """
     with_keys = replace(spec, with_keys=True)
 
-    def stream(rowset: RowSet) -> OrderedStream[ScannedRows]:
-        def reads() -> Iterator[RowsRead]:
-            for block in _blocks(rowset, with_keys):
-                yield RowsRead(partial(rowset.read_block, block, with_keys), block.row_count)
-
-        return OrderedStream(rowset.key_min, lambda: run(reads()))
+    def reads(rowset: RowSet) -> Iterator[RowsRead]:
+        for block in _blocks(rowset, with_keys):
+            yield RowsRead(partial(rowset.read_block, block, with_keys), block.row_count)
 
     # One merge of all rowsets: rows of a merge inside of another one would be copied twice.
-    streams = [stream(rowset) for tablet in tablets for rowset in _rowsets_to_read(tablet, spec)]
-    windows = merge_windows(streams, _rows_of_each)
-    return (WindowRead([rows for _, rows in window]) for window in windows)
+    rowsets = [rowset for tablet in tablets for rowset in _rowsets_to_read(tablet, spec)]
+    return map(WindowRead, _windows(rowsets, reads, run))
+
+
+def _windows(
+    rowsets: Sequence[RowSet], reads: Callable[[RowSet], Iterator[RowsRead]], run: Runner
+) -> Iterator[list[ScannedRows]]:
+    """Yield the rows of each window of keys, by rowset; `run` runs the `reads` of a rowset."""
+
+    def stream(rowset: RowSet) -> OrderedStream[ScannedRows]:
+        return OrderedStream(rowset.key_min, lambda: run(reads(rowset)))
+
+    for window in merge_windows([stream(rowset) for rowset in rowsets], _rows_of_each):
+        yield [rows for _, rows in window]
 
 
 def _row_count(parts: Sequence[ScannedRows]) -> int:
@@ -309,12 +317,7 @@ def diff_reads(
         for read in block_diffs(rowsets[0], spec):
             yield DiffRead(read.run, spec, read.row_count <= PAGE_ROWS)
         return
-
-    def stream(rowset: RowSet) -> OrderedStream[ScannedRows]:
-        return OrderedStream(rowset.key_min, lambda: run(block_diffs(rowset, spec)))
-
-    for window in merge_windows([stream(rowset) for rowset in rowsets], _rows_of_each):
-        parts = [rows for _, rows in window]
+    for parts in _windows(rowsets, lambda rowset: block_diffs(rowset, spec), run):
         yield DiffRead(partial(in_order, parts), spec, _row_count(parts) < CUT_ROWS_MAX)
 
 

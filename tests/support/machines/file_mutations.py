@@ -319,9 +319,14 @@ def sealed_lock(content: bytes, chance: random.Random) -> bytes:
 
 def sealed_bloom(content: bytes, chance: random.Random) -> bytes:
     """A bloom filter with other bytes, and the CRCs of its blocks and its header right."""
-    changed = mutated(content, chance).ljust(32, b"\0")
-    head = changed[:24] + struct.pack("<I", zlib.crc32(changed[32:]))
-    return head + struct.pack("<I", zlib.crc32(head)) + changed[32:]
+    return checked_bloom(mutated(content, chance))
+
+
+def checked_bloom(content: bytes) -> bytes:
+    """A bloom filter with the right CRCs of its blocks and its header."""
+    content = content.ljust(32, b"\0")
+    head = content[:24] + struct.pack("<I", zlib.crc32(content[32:]))
+    return head + struct.pack("<I", zlib.crc32(head)) + content[32:]
 
 
 def sealed_base_data(content: bytes, chance: random.Random) -> bytes:

@@ -17,6 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kudulite
+from kudulite.basefile.bloom import BloomFilter
+from kudulite.basefile.key_index import decode_header
 from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.errors import CorruptionError, KuduliteError, StorageError, TableNotFoundError
@@ -26,8 +28,11 @@ from kudulite.table import tablet_memory
 from kudulite.table.manifest import Manifest, manifest_name
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.tablet import Superblock
+from kudulite.wal.log import decode_segment_header
+from kudulite.wal.record_format import RecordDecoder, decode_frame
 from tests.support.machines.file_mutations import FileMutations
 from tests.support.tables.core_tables import CoreTables, environment
+from tests.support.tables.wal_changes import TWO_COLUMNS
 from tests.support.tiers import by_tier
 
 SCHEMA = pa.schema([pa.field("k", pa.int64(), nullable=False), ("v", pa.float64())])
@@ -301,6 +306,24 @@ JSON = st.recursive(
     max_leaves=9,
 )
 NAMES = ("format_version", "tablet_id", "rowsets", "wal_start", "tablets", "schema", "partition")
+PARSERS: dict[str, Callable[[bytes], object]] = {
+    "manifest": lambda content: Manifest.decode(content, "x"),
+    "superblock": lambda content: Superblock.decode(content, "x"),
+    "segment": lambda content: decode_segment_header(content, 1, "x"),
+    "frame": lambda content: decode_frame(memoryview(content), 0, salt=bytes(8), offset=40),
+    "record": lambda content: RecordDecoder(TWO_COLUMNS).decode_all(pa.py_buffer(content)),
+    "bloom filter": lambda content: BloomFilter(Path("x"), content).key_count,
+    "key index": lambda content: decode_header(content, path="x", batch_count=1),
+}
+
+
+@pytest.mark.parametrize("parser", PARSERS)
+@given(content=st.binary(min_size=1, max_size=80))
+def test_any_bytes_are_refused(parser: str, content: bytes):
+    """By a CorruptionError and nothing else."""
+    for prefix in (b"", b"kudbloom", b"kudulwal", b"KLWF"):
+        with pytest.raises(CorruptionError):
+            PARSERS[parser](prefix + content)
 
 
 @given(body=st.dictionaries(st.sampled_from(NAMES), JSON))
