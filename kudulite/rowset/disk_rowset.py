@@ -451,17 +451,10 @@ class BaseColumns:
 
     def read_some(self, block: Block, columns: Sequence[Column], at: np.ndarray) -> list[pa.Array]:
         """Return the values of columns at int64[m] positions of a block, m ≥ 1."""
-        if _are_in_few_pages(block.start + at):
-            return self.gather(block.start + at, columns)
-        if block.row_count <= CUT_ROWS_MAX:
+        rowids = block.start + at
+        if block.row_count <= CUT_ROWS_MAX and not _are_in_few_pages(rowids):
             return taken(self.read(block, columns), at)
-        at = at + (block.start - block.row_group * self._meta.rows_per_group)
-        values: dict[int, pa.Array] = {}
-        for file, _, in_file in self._by_file(columns):
-            names = [file.name_by_id[column.id] for column in in_file]
-            arrays = file.read_some(block.row_group, names, at)
-            values |= {column.id: array for column, array in zip(in_file, arrays, strict=True)}
-        return [_of_column(values, column, len(at)) for column in columns]
+        return self.gather(rowids, columns, keeps_groups=False, use_threads=False)
 
     def kept_bytes(self, rowids: np.ndarray, columns: Sequence[Column]) -> int:
         """Return about how many bytes of row groups `gather` would keep in the cache."""
@@ -471,35 +464,52 @@ class BaseColumns:
         return groups * self._meta.rows_per_group * len(columns) * _KEPT_VALUE_BYTES
 
     def gather(
-        self, rowids: np.ndarray, columns: Sequence[Column], keeps_groups: bool = True
+        self,
+        rowids: np.ndarray,
+        columns: Sequence[Column],
+        keeps_groups: bool = True,
+        use_threads: bool = True,
     ) -> list[pa.Array]:
         """Return each column's values of int64[n] row ids in any order.
 
         Decoded pages are kept in the cache, or row groups where the rows are in many pages: the
-        next reader of a near row pays no decoding. Without `keeps_groups`, row groups are decoded
-        by several threads, and forgotten.
+        next reader of a near row pays no decoding. Without `keeps_groups`, columns of row groups
+        that are not in the cache are decoded, by several threads if allowed, and forgotten.
         """
         values: dict[int, pa.Array] = {}
         is_short = _are_in_few_pages(rowids)
         for file, short_unit, in_file in self._by_file(columns):
             unit = short_unit if is_short else self._meta.rows_per_group
-            numbers, types = rowids // unit, [self._types[c.id] for c in in_file]
-            parts, positions = [], []
+            numbers, parts, positions = rowids // unit, [], []
             for number in np.unique(numbers).tolist():
                 at = np.flatnonzero(numbers == number)
                 places = rowids[at] - number * unit
                 if is_short or keeps_groups:
                     page = self._decoded(file, unit, number, in_file, unit)
-                    found = taken([page[c.id] for c in in_file], places)
                 else:
-                    names = [file.name_by_id[c.id] for c in in_file]
-                    found = file.read_some(number, names, places, use_threads=True)
-                parts.append(plain(found, types))
+                    page = self._cache.get((file.path_text, unit, number)) or {}
+                found = self._chosen(page, in_file, places)
+                unknown = [c for c in in_file if c.id not in page]
+                if unknown:
+                    names = [file.name_by_id[c.id] for c in unknown]
+                    arrays = file.read_some(number, names, places, use_threads)
+                    found |= {c.id: array for c, array in zip(unknown, arrays, strict=True)}
+                parts.append([found[c.id] for c in in_file])
                 positions.append(at)
-            joined = [pa.concat_arrays(arrays) for arrays in zip(*parts, strict=True)]
-            in_order = taken(joined, np.argsort(np.concatenate(positions)))
-            values |= {c.id: array for c, array in zip(in_file, in_order, strict=True)}
+            if len(parts) > 1:
+                joined = [pa.concat_arrays(arrays) for arrays in zip(*parts, strict=True)]
+                parts = [taken(joined, np.argsort(np.concatenate(positions)))]
+            values |= {c.id: array for c, array in zip(in_file, parts[0], strict=True)}
         return [_of_column(values, column, len(rowids)) for column in columns]
+
+    def _chosen(
+        self, page: Mapping[int, pa.Array], columns: Sequence[Column], at: np.ndarray
+    ) -> dict[int, pa.Array]:
+        """Return the values at int64[m] positions, m ≥ 1, of those columns that a page has."""
+        known = [c for c in columns if c.id in page]
+        values = taken([page[c.id] for c in known], at)
+        arrays = plain(values, [self._types[c.id] for c in known])
+        return {c.id: array for c, array in zip(known, arrays, strict=True)}
 
     def cells(self, rowid: int, columns: Sequence[Column]) -> list[object]:
         """Return cells of one row as Python values; what is decoded is kept in the cache."""

@@ -136,7 +136,7 @@ def test_rows_whose_cells_were_all_set_are_read_without_base_data(tmp_path, monk
     def read(plan: NativePlan) -> pa.Table:
         return pa.Table.from_batches(b for t in plan.tokens for b in t.open())
 
-    def refuse(self, block, columns):
+    def refuse(self, block, columns, **_options):
         assert not columns, "base data was read"
         return []
 

@@ -212,3 +212,33 @@ def test_merged_blocks_are_decoded_by_threads(core: CoreTables, monkeypatch: pyt
     assert next(stream).num_rows
     stream.close()
     assert not scan_threads()
+
+
+def test_changes_decode_no_column_that_the_cache_has(
+    core: CoreTables, monkeypatch: pytest.MonkeyPatch
+):
+    """Rows by key keep columns of a row group decoded, as codes where that is smaller."""
+    rng = np.random.default_rng(5)
+    rows = make_rows(np.arange(ROW_GROUP_ROWS), 1).drop_columns(["list"])
+    table = core.client().create_table("t", rows.schema, primary_key="k")
+    start = table.insert(rows).timestamp
+    numbers = rng.choice(ROW_GROUP_ROWS, 9_000, replace=False)
+    changed = pa.table({"k": numbers, "real": rng.random(len(numbers))})
+    end = table.update(changed).timestamp
+    table.delete(pa.table({"k": rng.choice(ROW_GROUP_ROWS, 9_000, replace=False)}))
+    read_columns: list[str] = []
+    read = BaseDataFile.read
+
+    def noted(file, row_groups, columns, *args, **options):
+        read_columns.extend(columns)
+        return read(file, row_groups, columns, *args, **options)
+
+    monkeypatch.setattr(BaseDataFile, "read", noted)
+    before = [tuples(table.changes(*w).to_arrow()) for w in ((start, end), (start, None))]
+    assert {"k", "text", "few"} <= set(read_columns)
+    table.get_many(pa.table({"k": rng.choice(ROW_GROUP_ROWS, 1_000, replace=False)}))
+    read_columns.clear()
+    after = [tuples(table.changes(*w).to_arrow()) for w in ((start, end), (start, None))]
+    assert set(read_columns) == {"k"}
+    assert after == before
+    assert len(after[0]) == len(numbers)
