@@ -1,6 +1,7 @@
 """Predicates against a per-row oracle in plain Python, for every type; bounds and statistics."""
 
 import datetime
+import itertools
 import math
 import operator
 import pickle
@@ -33,6 +34,7 @@ NUMBER_LITERALS = [*INTS, 2**63, -(10**400), 10**400, 5.5, -0.5, 0.1, -0.0, NAN,
                    -math.inf,
                    2.0**53, 2**53 + 1, D("5.05"), D("-0.001"), D("5.5"), D(5), 1e300]  # fmt: skip
 FLOATS = [NAN, -NAN, math.inf, -math.inf, 0.0, -0.0, 0.5, -0.5, 5.5, 5e-324, 2.0**53, 1e300, 5.0]
+FLOAT_MAX = float(np.finfo(np.float32).max)
 TEXTS = ["", "a", "a\0", "a\0b", "ab", "b", "ä", "\uffff", "\U0001f600", "\U0010ffff"]
 BLOBS = [b"", b"\0", b"a", b"a\0", b"a\xff", b"b", b"\x80", b"\xff", b"\xff\xff"]
 MOMENTS = [MOMENT, MOMENT.replace(microsecond=1), datetime.datetime(1, 1, 1)]
@@ -79,6 +81,8 @@ def oracle_key(value, column_type):
         return (1 if value > 0 else -1, 0)
     if column_type.is_float and isinstance(value, Decimal):
         value = float(value)
+    if column_type.name == "float" and abs(value) < FLOAT_MAX:
+        value = float(np.float32(value))  # as a cell of this value is
     if not column_type.is_float and isinstance(value, float):
         return (0, Fraction(repr(value)))
     return (0, Fraction(value))
@@ -116,6 +120,18 @@ def predicates_on(draw, column_type, column="v"):
 def schema_of(column_type, nullable=True):
     key = Column(-1, "k", t.int64, nullable=False)
     return Schema.build([key, Column(-1, "v", column_type, nullable=nullable)], ["k"])
+
+
+@pytest.mark.parametrize("column_type", list(CASES), ids=str)
+def test_every_literal_is_compared_with_every_value_as_the_oracle_does(column_type):
+    """One predicate at a time."""
+    values, literals = CASES[column_type]
+    rows = pa.record_batch({"v": pa.array(values, column_type.arrow)})
+    for literal, op in itertools.product(literals, ["=", "<", "<=", ">", ">=", "in"]):
+        predicate = Predicate("v", op, [literal] if op == "in" else literal)
+        found = bind_predicates([predicate], schema_of(column_type)).evaluate(rows)
+        expected = [oracle(value, op, predicate.value, column_type) for value in values]
+        assert found.tolist() == expected, predicate
 
 
 @pytest.mark.parametrize("column_type", list(CASES), ids=str)
