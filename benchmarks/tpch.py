@@ -20,6 +20,7 @@ import math
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -69,8 +70,13 @@ def generate(folder: Path, scale: float) -> None:
     """Write the tables as Parquet, unless they are there."""
     if not (folder / "lineitem.parquet").exists():
         folder.mkdir(parents=True, exist_ok=True)
-        command = ["tpchgen-cli", "parquet", "-s", f"{scale:g}"]
-        subprocess.run([*command, f"--output-dir={folder}"], check=True)
+        # Beside the interpreter, or elsewhere if the environment is an active one.
+        beside = Path(sys.executable).parent
+        found = shutil.which("tpchgen-cli", path=f"{beside}{os.pathsep}{os.environ['PATH']}")
+        if found is None:
+            sys.exit("tpchgen-cli is not installed; run: pip install tpchgen-cli")
+        options = ["parquet", "-s", f"{scale:g}", f"--output-dir={folder}"]
+        subprocess.run([found, *options], check=True)
 
 
 def load(source: Path, root: Path) -> float:
