@@ -26,6 +26,7 @@ import numpy as np
 import pyarrow as pa
 
 from kudulite.basefile.base_data import BaseDataFile
+from kudulite.basefile.block_cache import BlockCache
 from kudulite.client.scan import read_ahead
 from kudulite.client.tokens import RowSetToken
 from kudulite.delta.delta_applier import (
@@ -183,7 +184,7 @@ def plan_native(
         except StorageError:
             pass  # a directory that cannot be written: its rows are handed over all the same
         tablets = _pinned_tablets(read)
-    planner = _Planner(spec, is_readable, limits, with_overlays)
+    planner = _Planner(spec, is_readable, limits, with_overlays, read.store.cache)
     for entry, tablet in tablets:
         planner.add_tablet(entry, tablet)
     planner.limit_excluded()
@@ -291,6 +292,20 @@ class _Rest:
         meta = self.rowset.meta
         return meta.base_bytes * self.row_count // max(1, meta.row_count) + 1
 
+    def key(self, spec: ScanSpec) -> tuple[object, ...]:
+        """Return the key in the cache of the rows that a scan without conditions finds."""
+        meta = self.rowset.meta
+        deltas = (*meta.redo, *meta.undo)
+        newest = max((delta.timestamp_max for delta in deltas), default=0)
+        return (
+            *(str(self.rowset.folder / base.ref.name) for base in meta.base),
+            *(delta.ref.name for delta in deltas),
+            min(spec.timestamp, newest),
+            *((c.id, c.type, repr(c.read_default)) for c in map(spec.schema.column, spec.names)),
+            self.chosen.only_changed,
+            self.chosen.without,
+        )
+
     def as_whole(self) -> None:
         """Leave the rowset to the tokens."""
         self.file = None
@@ -306,6 +321,7 @@ class _Planner:
     is_readable: Callable[[NativeFile], bool]
     limits: NativeLimits
     with_overlays: bool
+    cache: BlockCache
     found: list[_Rest] = field(default_factory=list)
     few_rows: list[BlockRead | DeltaRead] = field(default_factory=list)
 
@@ -403,12 +419,28 @@ class _Planner:
         # Rows beside tokens would save the caller nothing, as it reads those anyway.
         if self._are_few(left):
             for rest in left:
-                batches += read_ahead(chosen_reads(rest.rowset, rest.positions, self.spec))
+                batches += self._rows_of(rest)
             left = []
         if not len(schema):
             return _rows_without_columns(sum(batch.num_rows for batch in batches)), left
         parts = (pa.RecordBatch.from_arrays(batch.columns, schema=schema) for batch in batches)
         return pa.Table.from_batches(parts, schema), left
+
+    def _rows_of(self, rest: _Rest) -> Sequence[pa.RecordBatch]:
+        """Return the rows beside a file.
+
+        The cache keeps them if there are no conditions: a table that is read natively is planned
+        for each query, and most of the base data is decoded for a few scattered rows.
+        """
+        spec = self.spec
+        is_kept = not spec.predicates.columns and spec.lower is None and spec.upper is None
+        rows: Sequence[pa.RecordBatch] | None = self.cache.get(rest.key(spec)) if is_kept else None
+        if rows is None:
+            rows = tuple(read_ahead(chosen_reads(rest.rowset, rest.positions, spec)))
+            if is_kept:
+                nbytes = sum(batch.get_total_buffer_size() for batch in rows)
+                self.cache.put(rest.key(spec), rows, nbytes)
+        return rows
 
     def _are_few(self, rests: list[_Rest]) -> bool:
         size = _ARROW_FACTOR * sum(rest.size_bytes for rest in rests)
