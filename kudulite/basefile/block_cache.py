@@ -1,6 +1,7 @@
 """Least-recently-used cache of parsed file parts, bounded by bytes.
 
-Holds opened files and decoded column chunks of point reads, so that a warm read touches no file.
+Holds opened files, decoded column chunks of point reads, and the changed rows beside the files of
+native plans, so that a warm read touches no file.
 Values are immutable and shared: no caller may change one. `open_mapped` opens the files:
 
     up to 64 KiB    is read: its content is in memory and counts in full
@@ -71,8 +72,8 @@ _CODED_TYPES = {
     pa.binary(): pa.binary(),
 }
 
-# Decoded pages of point reads, key indexes, bloom filters and merged deltas. If the decoded pages
-# exceed the cache, random lookups decode a page almost every time.
+# If the decoded pages of point reads exceed the cache, random lookups decode a page almost every
+# time. Key indexes, bloom filters and merged deltas need less.
 BLOCK_CACHE_MEMORY_FRACTION = 16
 BLOCK_CACHE_BYTES_MAX = 384 << 20
 
