@@ -295,12 +295,10 @@ class _Rest:
     def key(self, spec: ScanSpec) -> tuple[object, ...]:
         """Return the key in the cache of the rows that a scan without conditions finds."""
         meta = self.rowset.meta
-        deltas = (*meta.redo, *meta.undo)
-        newest = max((delta.timestamp_max for delta in deltas), default=0)
         return (
             *(str(self.rowset.folder / base.ref.name) for base in meta.base),
-            *(delta.ref.name for delta in deltas),
-            min(spec.timestamp, newest),
+            *(delta.ref.name for delta in (*meta.redo, *meta.undo)),
+            min(spec.timestamp, meta.timestamp_max),
             *((c.id, c.type, repr(c.read_default)) for c in map(spec.schema.column, spec.names)),
             self.chosen.only_changed,
             self.chosen.without,
@@ -432,15 +430,15 @@ class _Planner:
         The cache keeps them if there are no conditions: a table that is read natively is planned
         for each query, and most of the base data is decoded for a few scattered rows.
         """
-        spec = self.spec
-        is_kept = not spec.predicates.columns and spec.lower is None and spec.upper is None
-        rows: Sequence[pa.RecordBatch] | None = self.cache.get(rest.key(spec)) if is_kept else None
-        if rows is None:
-            rows = tuple(read_ahead(chosen_reads(rest.rowset, rest.positions, spec)))
-            if is_kept:
-                nbytes = sum(batch.get_total_buffer_size() for batch in rows)
-                self.cache.put(rest.key(spec), rows, nbytes)
-        return rows
+
+        def read() -> tuple[Sequence[pa.RecordBatch], int]:
+            rows = tuple(read_ahead(chosen_reads(rest.rowset, rest.positions, self.spec)))
+            return rows, sum(batch.get_total_buffer_size() for batch in rows)
+
+        if self.spec.has_conditions:
+            return read()[0]
+        found: Sequence[pa.RecordBatch] = self.cache.get_or_load(rest.key(self.spec), read)
+        return found
 
     def _are_few(self, rests: list[_Rest]) -> bool:
         size = _ARROW_FACTOR * sum(rest.size_bytes for rest in rests)

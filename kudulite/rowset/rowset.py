@@ -271,6 +271,11 @@ class ScanSpec:
         """The projected columns, without column ids."""
         return self.schema.result_schema(self.names)
 
+    @property
+    def has_conditions(self) -> bool:
+        """Whether there are predicates or bounds."""
+        return bool(self.predicates.columns) or self.lower is not None or self.upper is not None
+
     @cached_property
     def row_predicates(self) -> BoundPredicates:
         """The predicates to evaluate for rows whose keys are within the bounds."""

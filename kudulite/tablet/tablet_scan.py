@@ -209,7 +209,7 @@ def count_rows(tablet: Tablet, spec: ScanSpec) -> int:
     """Return the number of matching rows; without predicates and bounds no file is read."""
     if spec.predicates.is_empty:
         return 0
-    if not spec.predicates.columns and spec.lower is None and spec.upper is None:
+    if not spec.has_conditions:
         visible = tablet.visible(spec.timestamp).items
         return sum(rowset.live_row_count(spec.timestamp) for rowset in visible)
     reads = block_reads(tablet, replace(spec, names=()))
@@ -265,9 +265,7 @@ def _complete_cells(
     rowset: DiskRowSet, rows: np.ndarray, spec: ScanSpec
 ) -> list[tuple[pa.Array, np.ndarray]] | None:
     """Return the cells of the live rows if deltas set all of them, else None."""
-    if not spec.names or spec.predicates.columns or spec.with_keys:
-        return None
-    if spec.lower is not None or spec.upper is not None:
+    if not spec.names or spec.with_keys or spec.has_conditions:
         return None
     types = {c.id: c.type.arrow for c in map(spec.schema.column, spec.names)}
     return rowset.applier(spec.timestamp).complete_cells(types, rows)
