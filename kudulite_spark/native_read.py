@@ -207,7 +207,7 @@ def _selected(frame: DataFrame, plan: NativePlan, names: Sequence[str]) -> DataF
         )
     if [item.name for item in wanted] == [column.name for column in plan.columns]:
         return frame
-    return frame.select(*(backquoted(item.name) for item in wanted))
+    return frame.selectExpr(*(backquoted(item.name) for item in wanted))
 
 
 def _frame(spark: SparkSession, table: Table, plan: NativePlan, has_front: bool) -> DataFrame:
@@ -215,7 +215,7 @@ def _frame(spark: SparkSession, table: Table, plan: NativePlan, has_front: bool)
     columns = [backquoted(column.name) for column in plan.columns]
     if plan.tokens and not plan.files and not plan.conditions:
         # The source can count them without reading them, and is not bound to files.
-        return source.load(str(table.path)).select(*columns)
+        return source.load(str(table.path)).selectExpr(*columns)
     parts, has_rows = _scans(spark, plan, has_front)
     if not plan.columns:
         parts = [part.select() for part in parts]
@@ -223,7 +223,7 @@ def _frame(spark: SparkSession, table: Table, plan: NativePlan, has_front: bool)
         parts.append(_handed_over(spark, plan))
     if plan.tokens:
         source = source.option(SCAN_TOKENS, encoded_tokens(plan.tokens))
-        parts.append(source.load(str(table.path)).select(*columns))
+        parts.append(source.load(str(table.path)).selectExpr(*columns))
     return reduce(DataFrame.union, parts)
 
 

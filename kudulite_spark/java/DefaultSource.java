@@ -554,8 +554,7 @@ public class DefaultSource implements TableProvider, CreatableRelationProvider {
     }
 
     public Scan.ColumnarSupportMode columnarSupportMode() {
-      return isCount() ? Scan.ColumnarSupportMode.SUPPORTED
-          : Scan.ColumnarSupportMode.UNSUPPORTED;
+      return Scan.ColumnarSupportMode.SUPPORTED;
     }
 
     /** Whether the rows need not be read, as for count(*): no column is asked for. */
@@ -595,7 +594,8 @@ public class DefaultSource implements TableProvider, CreatableRelationProvider {
     }
 
     public PartitionReaderFactory createReaderFactory() {
-      return scan.isCount() ? new EmptyRowsFactory() : python().createReaderFactory();
+      return scan.isCount() ? new EmptyRowsFactory()
+          : new PythonBatches.Factory(python().createReaderFactory());
     }
 
     public boolean equals(Object other) {
@@ -685,6 +685,7 @@ public class DefaultSource implements TableProvider, CreatableRelationProvider {
     ChangeRule.class.getDeclaredMethods();
     Procedure.class.getDeclaredMethods();
     Tablets.class.getDeclaredMethods();
+    PythonBatches.check();
     BaseFiles.check();
     return NAME;
   }

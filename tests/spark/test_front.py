@@ -7,14 +7,17 @@ import logging
 import sys
 import zipfile
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.sql import functions as sf
 
 import kudulite
 from kudulite_spark import session
+from kudulite_spark.reader import BATCH_ROWS_MAX
 from tests.support import front_build
 from tests.support.spark.spark_tables import load, make_table, rows, save, staged_files, stored
 
@@ -103,6 +106,34 @@ def test_a_count_of_all_rows_reads_none(spark, path, tmp_path):
         assert spark.sql(f"SELECT {text}").collect() == [(expected,)], text
     assert load(spark, place, filter="k < 10").count() == 7
     spark.catalog.dropTempView("counted")
+
+
+@pytest.mark.quick
+def test_values_outlive_the_batch_that_they_came_in(spark, tmp_path):
+    """Spark reads Python's batches as columns, and each batch replaces the one before it."""
+    count, step = 150_000, 25_000
+    types = {"k": pa.int32(), "s": pa.string(), "b": pa.binary(), "d": pa.decimal128(30, 2)}
+    types["l"] = pa.list_(pa.string())
+    texts = [f"{-k % count:08}" for k in range(count)]
+    given = [(k, t, t.encode(), Decimal(k), [t, None]) for k, t in enumerate(texts)]
+    frame = load(spark, make_table(tmp_path / "t", given, types, primary_key=["k"]))
+    assert "ColumnarToRow" in explained(frame)
+    sizes = frame.rdd.mapPartitions(lambda part: [sum(1 for _ in part)]).collect()
+    assert max(sizes) > 2 * BATCH_ROWS_MAX, "one task reads several batches"
+
+    assert rows(frame.orderBy(sf.desc("s")).limit(3)) == given[1:4]
+    extremes = [sf.max("s"), sf.min("s"), sf.max("b"), sf.max("d"), sf.max_by("l", "k")]
+    found = rows(frame.agg(*extremes, sf.first("s"), sf.last("l")))
+    greatest, least = texts[1], texts[0]
+    last = given[-1]
+    assert found == [(greatest, least, given[1][2], last[3], last[4], texts[0], last[4])]
+    chosen = frame.filter(f"k % {step} = 0").sort("k")
+    kept = rows(chosen.agg(*(sf.collect_list(name) for name in types)))
+    assert [tuple(column) for column in kept[0]] == list(zip(*given[::step], strict=True))
+    other = spark.createDataFrame([(texts[k],) for k in range(0, count, step)], "s string")
+    for hint in ("broadcast", "merge", "shuffle_hash"):
+        joined = frame.join(other.hint(hint), "s").select(*types).sort("k")
+        assert rows(joined) == given[::step]
 
 
 def test_a_filter_on_the_key_opens_one_tablet(spark, path):

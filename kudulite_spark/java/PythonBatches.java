@@ -1,0 +1,137 @@
+package kudulite;
+
+import java.io.IOException;
+import java.lang.reflect.Field;
+import org.apache.arrow.memory.ArrowBuf;
+import org.apache.arrow.vector.DecimalVector;
+import org.apache.arrow.vector.ValueVector;
+import org.apache.spark.sql.connector.metric.CustomTaskMetric;
+import org.apache.spark.sql.connector.read.InputPartition;
+import org.apache.spark.sql.connector.read.PartitionReader;
+import org.apache.spark.sql.connector.read.PartitionReaderFactory;
+import org.apache.spark.sql.types.Decimal;
+import org.apache.spark.sql.types.DecimalType;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.vectorized.ArrowColumnVector;
+import org.apache.spark.sql.vectorized.ColumnVector;
+import org.apache.spark.sql.vectorized.ColumnarBatch;
+import scala.collection.Iterator;
+import scala.jdk.javaapi.CollectionConverters;
+import scala.runtime.AbstractFunction1;
+
+/**
+ * The Arrow batches that Python sends, for Spark to read as columns. Spark's own reader of a Python
+ * source copies each row of them, with all columns, before the query sees it.
+ *
+ * That reader is `batches.flatMap(rows).map(copy)`, and does nothing before it is asked for a row:
+ * this one asks the batches below it instead. Each has one column, a struct of the table's columns.
+ * As with all batches of Spark, the values of a batch are gone when the next one is asked for.
+ */
+class PythonBatches implements PartitionReader<ColumnarBatch> {
+  private static final String READER =
+      "org.apache.spark.sql.execution.datasources.v2.python.PythonPartitionReaderFactory$$anon$1";
+
+  private final PartitionReader<?> rows;
+  private final Iterator<?> batches;
+
+  PythonBatches(PartitionReader<?> rows) {
+    this.rows = rows;
+    batches = below(below((Iterator<?>) value(rows, "outputIter")));
+  }
+
+  /** Fails where Spark's classes are not those that this was made for. */
+  static void check() {
+    try {
+      Class.forName(READER, false, PythonBatches.class.getClassLoader())
+          .getDeclaredField("outputIter");
+    } catch (ReflectiveOperationException error) {
+      throw new LinkageError(READER + " has no field outputIter", error);
+    }
+    Iterator<Object> batches = CollectionConverters.asScala(java.util.List.<Object>of().iterator());
+    if (below(below(batches.flatMap(new Same<>()).map(new Same<>()))) != batches) {
+      throw new LinkageError("iterators of Scala do not have the ones below them");
+    }
+  }
+
+  private static Iterator<?> below(Iterator<?> given) {
+    return (Iterator<?>) value(given, "$outer");
+  }
+
+  private static Object value(Object owner, String name) {
+    try {
+      Field field = owner.getClass().getDeclaredField(name);
+      field.setAccessible(true);
+      return field.get(owner);
+    } catch (ReflectiveOperationException error) {
+      throw new LinkageError(owner.getClass() + " has no field " + name, error);
+    }
+  }
+
+  public boolean next() {
+    return batches.hasNext();
+  }
+
+  public ColumnarBatch get() {
+    ColumnarBatch batch = (ColumnarBatch) batches.next();
+    ArrowColumnVector struct = (ArrowColumnVector) batch.column(0);
+    ColumnVector[] columns = new ColumnVector[((StructType) struct.dataType()).size()];
+    for (int i = 0; i < columns.length; i++) {
+      ArrowColumnVector column = struct.getChild(i);
+      boolean isSmall = column.dataType() instanceof DecimalType decimal
+          && decimal.precision() <= Decimal.MAX_LONG_DIGITS();
+      columns[i] = isSmall ? new SmallDecimals(column.getValueVector()) : column;
+    }
+    return new ColumnarBatch(columns, batch.numRows());
+  }
+
+  /** Decimals of at most 18 digits, without the BigDecimal that Spark's class makes of each. */
+  private static class SmallDecimals extends ArrowColumnVector {
+    private final ArrowBuf values;
+
+    SmallDecimals(ValueVector vector) {
+      super(vector);
+      values = vector.getDataBuffer();
+    }
+
+    public Decimal getDecimal(int row, int precision, int scale) {
+      long place = (long) row * DecimalVector.TYPE_WIDTH;
+      return isNullAt(row) ? null : Decimal.createUnsafe(values.getLong(place), precision, scale);
+    }
+  }
+
+  public CustomTaskMetric[] currentMetricsValues() {
+    return rows.currentMetricsValues();
+  }
+
+  public void close() throws IOException {
+    rows.close();
+  }
+
+  private static class Same<T> extends AbstractFunction1<Object, T> {
+    @SuppressWarnings("unchecked")
+    public T apply(Object given) {
+      return (T) given;
+    }
+  }
+
+  /** Makes the readers of batches from those of rows. */
+  static class Factory implements PartitionReaderFactory {
+    private final PartitionReaderFactory python;
+
+    Factory(PartitionReaderFactory python) {
+      this.python = python;
+    }
+
+    public boolean supportColumnarReads(InputPartition part) {
+      return true;
+    }
+
+    public PartitionReader<ColumnarBatch> createColumnarReader(InputPartition part) {
+      return new PythonBatches(python.createReader(part));
+    }
+
+    public PartitionReader createReader(InputPartition part) {
+      throw new UnsupportedOperationException("a scan reads batches");
+    }
+  }
+}
