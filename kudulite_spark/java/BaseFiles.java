@@ -40,7 +40,6 @@ import org.apache.spark.sql.sources.Filter;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
-import org.apache.spark.sql.vectorized.ArrowColumnVector;
 import org.apache.spark.sql.vectorized.ColumnVector;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
 import scala.Function1;
@@ -74,6 +73,17 @@ public class BaseFiles extends ParquetFileFormat {
     new Batches(Iterator.empty(), new int[0], 0).hasNext();
     new Overlay().copy(VectorSchemaRoot.of(), new StructType());
     new BaseFiles().toString();
+  }
+
+  /** A field that Spark keeps to itself. Fails where the class has none of this name. */
+  static Field field(Class type, String name) {
+    try {
+      Field field = type.getDeclaredField(name);
+      field.setAccessible(true);
+      return field;
+    } catch (NoSuchFieldException error) {
+      throw new LinkageError(type + " has no field " + name, error);
+    }
   }
 
   public boolean equals(Object other) {
@@ -173,7 +183,7 @@ public class BaseFiles extends ParquetFileFormat {
       ColumnVector[] vectors = new ColumnVector[given.getFieldVectors().size()];
       for (int i = 0; i < vectors.length; i++) {
         types = types.add(schema.apply(given.getVector(i).getName()));
-        vectors[i] = new ArrowColumnVector(given.getVector(i));
+        vectors[i] = PythonBatches.column(given.getVector(i));
       }
       WritableColumnVector[] copies = OnHeapColumnVector.allocateColumns(rowCount, types);
       RowToColumnConverter converter = new RowToColumnConverter(types);
@@ -303,16 +313,6 @@ public class BaseFiles extends ParquetFileFormat {
         } catch (IllegalAccessException error) {
           throw new IllegalStateException(error);
         }
-      }
-    }
-
-    private static Field field(Class type, String name) {
-      try {
-        Field field = type.getDeclaredField(name);
-        field.setAccessible(true);
-        return field;
-      } catch (NoSuchFieldException error) {
-        throw new LinkageError(type + " has no field " + name, error);
       }
     }
 

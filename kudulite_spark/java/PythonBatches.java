@@ -1,7 +1,7 @@
 package kudulite;
 
 import java.io.IOException;
-import java.lang.reflect.Field;
+import java.util.List;
 import org.apache.arrow.memory.ArrowBuf;
 import org.apache.arrow.vector.DecimalVector;
 import org.apache.arrow.vector.ValueVector;
@@ -10,14 +10,12 @@ import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.PartitionReader;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.types.Decimal;
-import org.apache.spark.sql.types.DecimalType;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.vectorized.ArrowColumnVector;
 import org.apache.spark.sql.vectorized.ColumnVector;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
 import scala.collection.Iterator;
 import scala.jdk.javaapi.CollectionConverters;
-import scala.runtime.AbstractFunction1;
 
 /**
  * The Arrow batches that Python sends, for Spark to read as columns. Spark's own reader of a Python
@@ -42,13 +40,12 @@ class PythonBatches implements PartitionReader<ColumnarBatch> {
   /** Fails where Spark's classes are not those that this was made for. */
   static void check() {
     try {
-      Class.forName(READER, false, PythonBatches.class.getClassLoader())
-          .getDeclaredField("outputIter");
-    } catch (ReflectiveOperationException error) {
-      throw new LinkageError(READER + " has no field outputIter", error);
+      BaseFiles.field(Class.forName(READER), "outputIter");
+    } catch (ClassNotFoundException error) {
+      throw new LinkageError("no class " + READER, error);
     }
-    Iterator<Object> batches = CollectionConverters.asScala(java.util.List.<Object>of().iterator());
-    if (below(below(batches.flatMap(new Same<>()).map(new Same<>()))) != batches) {
+    Iterator<Object> batches = CollectionConverters.asScala(List.<Object>of().iterator());
+    if (below(below(batches.<Object>flatMap(batch -> null).map(row -> row))) != batches) {
       throw new LinkageError("iterators of Scala do not have the ones below them");
     }
   }
@@ -59,11 +56,9 @@ class PythonBatches implements PartitionReader<ColumnarBatch> {
 
   private static Object value(Object owner, String name) {
     try {
-      Field field = owner.getClass().getDeclaredField(name);
-      field.setAccessible(true);
-      return field.get(owner);
-    } catch (ReflectiveOperationException error) {
-      throw new LinkageError(owner.getClass() + " has no field " + name, error);
+      return BaseFiles.field(owner.getClass(), name).get(owner);
+    } catch (IllegalAccessException error) {
+      throw new IllegalStateException(error);
     }
   }
 
@@ -76,12 +71,24 @@ class PythonBatches implements PartitionReader<ColumnarBatch> {
     ArrowColumnVector struct = (ArrowColumnVector) batch.column(0);
     ColumnVector[] columns = new ColumnVector[((StructType) struct.dataType()).size()];
     for (int i = 0; i < columns.length; i++) {
-      ArrowColumnVector column = struct.getChild(i);
-      boolean isSmall = column.dataType() instanceof DecimalType decimal
-          && decimal.precision() <= Decimal.MAX_LONG_DIGITS();
-      columns[i] = isSmall ? new SmallDecimals(column.getValueVector()) : column;
+      columns[i] = column(struct.getChild(i).getValueVector());
     }
     return new ColumnarBatch(columns, batch.numRows());
+  }
+
+  public CustomTaskMetric[] currentMetricsValues() {
+    return rows.currentMetricsValues();
+  }
+
+  public void close() throws IOException {
+    rows.close();
+  }
+
+  /** A column of Arrow for Spark to read. */
+  static ColumnVector column(ValueVector vector) {
+    boolean isSmall = vector instanceof DecimalVector decimal
+        && decimal.getPrecision() <= Decimal.MAX_LONG_DIGITS();
+    return isSmall ? new SmallDecimals(vector) : new ArrowColumnVector(vector);
   }
 
   /** Decimals of at most 18 digits, without the BigDecimal that Spark's class makes of each. */
@@ -96,21 +103,6 @@ class PythonBatches implements PartitionReader<ColumnarBatch> {
     public Decimal getDecimal(int row, int precision, int scale) {
       long place = (long) row * DecimalVector.TYPE_WIDTH;
       return isNullAt(row) ? null : Decimal.createUnsafe(values.getLong(place), precision, scale);
-    }
-  }
-
-  public CustomTaskMetric[] currentMetricsValues() {
-    return rows.currentMetricsValues();
-  }
-
-  public void close() throws IOException {
-    rows.close();
-  }
-
-  private static class Same<T> extends AbstractFunction1<Object, T> {
-    @SuppressWarnings("unchecked")
-    public T apply(Object given) {
-      return (T) given;
     }
   }
 
