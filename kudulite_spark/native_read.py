@@ -6,7 +6,7 @@
 
     files of one layout ─┬─ no changes: spark.read.schema(…).parquet(…)
                          ├─ the format of the front (java/BaseFiles.java), which leaves excluded
-                         │  rows out and adds `rows` to the same scan
+                         │  rows out, replaces changed cells, and adds `rows` to the same scan
                          └─ without the front: a filter looks up the bit of each row by its
                             file's size and its position in the file
 
@@ -18,9 +18,11 @@ A layout maps the columns of the table to those of a file: their name and type t
 Files of one layout are one scan. After an alteration there are two scans until compactions have
 rewritten the older files.
 
-With the front, a table with changes is one scan for Spark, like one without. The excluded positions
-and the rows are an option of the scan (`overlay`), so the plans of two snapshots are not equal. An
-overlay that is too large for a plan is read as without the front.
+With the front, a table with changes is one scan for Spark, like one without. The excluded
+positions, the changed cells and the rows are an option of the scan (`overlay`), so the plans of two
+snapshots are not equal. Excluded are then only rows that changes have set as a whole. Where changed
+cells cannot be an option, or are too many for one, the read is planned again without overlays: all
+changed rows are excluded. An option that is too large even then is read as without the front.
 
 Without the front, a file is identified by its length, because Spark has that as a constant number
 for each file, which costs nothing to look up. Files of one scan are chosen to have different
@@ -77,13 +79,12 @@ from kudulite_spark.reader import encoded_tokens
 from kudulite_spark.session import activate, has_front, start_directory
 from kudulite_spark.types import find_all, spark_schema, spark_type
 
-# The call decodes the rows that it hands over, and every query copies them. That is cheaper than a
-# trip to Python in every query for up to about 100,000 rows of ten columns (measured). With more
-# changes, which are seldom in few row groups, Python decodes nearly all base data for them, and can
-# as well read all rows. If it reads most rowsets, a union with the others only adds tasks. Without
-# the front, the source decodes all columns for each query, and is left as little as is sensible.
+# The call reads the changes of all columns, before it knows the query. For up to about a twentieth
+# of the rows, that is cheaper than to read the whole rowset in Python in each query (measured). If
+# Python reads most rowsets, a union with the others only adds tasks. Without the front, the source
+# decodes all columns for each query, and is left as little as is sensible.
 LIMITS = NativeLimits(
-    excluded_fraction_max=0.05,
+    changed_fraction_max=0.05,
     handed_bytes_max=12 << 20,
     tokens_fraction_max=0.5,
     bounded_rows_max=4096,
@@ -112,6 +113,8 @@ _SPARK_NAMES = frozenset({"_metadata", _POSITION})
 # Spark keeps the option in the plan. A client of Connect sends it again with each query.
 _OVERLAY_BYTES_MAX = 16 << 20
 _OVERLAY_BYTES_SENT_MAX = 1 << 20
+# Nothing is expected to become smaller than this fraction of its size.
+_PACKED_FACTOR_MAX = 8
 
 # Each overrides the session's setting of the same meaning.
 _READ_OPTIONS = {
@@ -168,15 +171,19 @@ def read_table(
     compared = [column for found in conditions for column in found.columns]
     needed = list(dict.fromkeys([*names, *compared]))
     reader = FileReader.of(spark)
-    front = has_front(spark)
-    plan = table.native_plan(
-        columns=needed,
-        where=conditions,
-        at=snapshot,
-        is_readable=reader.is_readable,
-        limits=_limits(len(needed), front),
-    )
-    frame = _frame(spark, table, plan, front)
+    front = with_overlays = has_front(spark)
+    frame = None
+    while frame is None:  # once, or again without overlays
+        plan = table.native_plan(
+            columns=needed,
+            where=conditions,
+            at=snapshot,
+            is_readable=reader.is_readable,
+            limits=_limits(len(needed), front),
+            with_overlays=with_overlays,
+        )
+        frame = _frame(spark, table, plan, front)
+        with_overlays = False
     for found in plan.conditions:
         frame = frame.filter(condition(found, quoted))
     return _selected(frame, plan, names)
@@ -187,8 +194,7 @@ def _limits(column_count: int, has_front: bool) -> NativeLimits:
     limits = replace(LIMITS, decoded_bytes_max=int(LIMITS.decoded_bytes_max * share))
     if has_front:
         return limits
-    fraction = max(limits.excluded_fraction_max, NativeLimits().excluded_fraction_max)
-    return replace(limits, excluded_fraction_max=fraction, tokens_fraction_max=1.0)
+    return replace(limits, changed_fraction_max=1.0, tokens_fraction_max=1.0)
 
 
 def _selected(frame: DataFrame, plan: NativePlan, names: Sequence[str]) -> DataFrame:
@@ -210,13 +216,19 @@ def _selected(frame: DataFrame, plan: NativePlan, names: Sequence[str]) -> DataF
     return frame.selectExpr(*(backquoted(item.name) for item in wanted))
 
 
-def _frame(spark: SparkSession, table: Table, plan: NativePlan, has_front: bool) -> DataFrame:
+def _frame(
+    spark: SparkSession, table: Table, plan: NativePlan, has_front: bool
+) -> DataFrame | None:
+    """Return the rows of a plan; None if its changed cells have to be left to another plan."""
     source = spark.read.format("kudulite").option("snapshotTimestamp", str(plan.timestamp))
     columns = [backquoted(column.name) for column in plan.columns]
     if plan.tokens and not plan.files and not plan.conditions:
         # The source can count them without reading them, and is not bound to files.
         return source.load(str(table.path)).selectExpr(*columns)
-    parts, has_rows = _scans(spark, plan, has_front)
+    scans = _scans(spark, plan, has_front)
+    if scans is None:
+        return None
+    parts, has_rows = scans
     if not plan.columns:
         parts = [part.select() for part in parts]
     if (plan.rows.num_rows and not has_rows) or not (parts or plan.tokens):
@@ -267,10 +279,12 @@ class FileReader:
         )
 
 
-def _scans(spark: SparkSession, plan: NativePlan, has_front: bool) -> tuple[list[DataFrame], bool]:
+def _scans(
+    spark: SparkSession, plan: NativePlan, has_front: bool
+) -> tuple[list[DataFrame], bool] | None:
     """Return DataFrames that together are the rows of all files, without the excluded ones.
 
-    Also whether they have the rows that the plan hands over."""
+    Also whether they have the rows that the plan hands over. None if changed cells do not fit."""
     by_layout: dict[tuple[object, ...], list[NativeFile]] = {}
     for file in plan.files:
         by_layout.setdefault(_layout(file), []).append(file)
@@ -280,8 +294,10 @@ def _scans(spark: SparkSession, plan: NativePlan, has_front: bool) -> tuple[list
         rows = None if has_rows else _stored(plan, group[0])
         text = overlay(group, rows) if has_front and rows is not None else None
         has_rows |= text is not None
-        if text is None and any(len(file.excluded) for file in group):
+        if text is None and any(file.is_changed for file in group):
             text = overlay(group) if has_front else None
+            if text is None and any(file.overlaid for file in group):
+                return None
             if text is None:
                 frames += _scans_by_array(spark, group)
                 continue
@@ -295,11 +311,8 @@ def _scans(spark: SparkSession, plan: NativePlan, has_front: bool) -> tuple[list
 def _stored(plan: NativePlan, file: NativeFile) -> pa.Table | None:
     """Return the rows beside the files with the columns of a file; None if it has others."""
     names = [item.column.name for item in file.columns]
-    are_own = all(
-        item.stored_name is not None and _stored_type(item) == spark_type(item.column.type)
-        for item in file.columns
-    )
-    if not are_own or plan.rows.column_names != names or not plan.rows.num_rows:
+    are_own = plan.rows.column_names == names and all(map(_is_own, file.columns))
+    if not are_own or not plan.rows.num_rows:
         return None
     return plan.rows.rename_columns([str(item.stored_name) for item in file.columns])
 
@@ -308,27 +321,60 @@ def overlay(files: Sequence[NativeFile], rows: pa.Table | None = None) -> str | 
     """Return the option of java/BaseFiles.java, whose class Overlay has the grammar.
 
     None if it is large, for then it would be a burden of every plan, or cannot be expressed."""
-    changed = {Path(file.path).name: file for file in files if len(file.excluded)}
+    changed = {Path(file.path).name: file for file in files if file.is_changed}
+    overlaid_ids = {column.id for file in files for column in file.overlaid}
+    stored = [item for item in files[0].columns if item.stored_name is not None]
+    overlaid = [
+        (number, item)
+        for number, item in enumerate(stored)
+        if item.column.id in overlaid_ids and _is_own(item) and not item.column.type.is_array
+    ]
     names = {Path(file.path).name for file in files}
-    if len(names) < len(files) or any(file.row_count >> 31 for file in files):
+    is_possible = len(names) == len(files) and len(overlaid) == len(overlaid_ids)
+    if not is_possible or any(file.row_count >> 31 for file in files):
         return None
+    limit = _OVERLAY_BYTES_SENT_MAX if is_remote() else _OVERLAY_BYTES_MAX
     sink = io.BytesIO()
-
-    def write_name(name: str) -> None:
-        sink.write(struct.pack(">H", len(name.encode())) + name.encode())
-
     sink.write(struct.pack(">I", len(changed)))
     for name, file in changed.items():
-        write_name(name)
-        sink.write(struct.pack(">I", len(file.excluded)))
-        sink.write(np.diff(file.excluded, prepend=0).astype(">i4").tobytes())
-    write_name("" if rows is None else Path(files[0].path).name)
+        _write_name(sink, name)
+        _write_positions(sink, file.excluded)
+    sink.write(struct.pack(">I", len(overlaid)))
+    for _, item in overlaid:
+        _write_name(sink, str(item.stored_name))
+        if sink.tell() > _PACKED_FACTOR_MAX * limit:
+            return None
+        cells = [file.changed_cells(item.column) for file in changed.values()]
+        for positions, _ in cells:
+            _write_positions(sink, positions)
+        values = pa.concat_arrays([values for _, values in cells])
+        _write_rows(sink, pa.table({str(item.stored_name): values}))
+    _write_name(sink, "" if rows is None else Path(files[0].path).name)
     if rows is not None:
-        with pa.ipc.new_stream(sink, rows.schema) as writer:
-            writer.write_table(rows.combine_chunks())
+        sink.write(struct.pack(">I", rows.num_rows))
+        _write_rows(sink, rows)
     packed = pa.compress(sink.getbuffer(), "zstd", asbytes=True)
-    limit = _OVERLAY_BYTES_SENT_MAX if is_remote() else _OVERLAY_BYTES_MAX
-    return base64.b64encode(packed).decode() if len(packed) <= limit else None
+    if len(packed) > limit:
+        return None
+    numbers = ",".join(str(number) for number, _ in overlaid)
+    return f"{numbers}:{base64.b64encode(packed).decode()}"
+
+
+def _write_name(sink: io.BytesIO, name: str) -> None:
+    sink.write(struct.pack(">H", len(name.encode())) + name.encode())
+
+
+def _write_positions(sink: io.BytesIO, positions: np.ndarray) -> None:
+    sink.write(struct.pack(">I", len(positions)))
+    sink.write(np.diff(positions, prepend=0).astype(">i4").tobytes())
+
+
+def _write_rows(sink: io.BytesIO, rows: pa.Table) -> None:
+    stream = io.BytesIO()
+    with pa.ipc.new_stream(stream, rows.schema) as writer:
+        writer.write_table(rows.combine_chunks())
+    sink.write(struct.pack(">I", stream.tell()))
+    sink.write(stream.getbuffer())
 
 
 def _scans_by_array(spark: SparkSession, files: Sequence[NativeFile]) -> list[DataFrame]:
@@ -498,6 +544,11 @@ def _may_be_lacking(item: NativeColumn) -> bool:
         value.date() if isinstance(value, datetime.datetime) else value for value in item.bounds
     )
     return least <= _LACKING[1] and greatest >= _LACKING[0]
+
+
+def _is_own(item: NativeColumn) -> bool:
+    """Whether a file has the column, in its current type."""
+    return item.stored_name is not None and _stored_type(item) == spark_type(item.column.type)
 
 
 def _stored_type(item: NativeColumn) -> DataType | None:

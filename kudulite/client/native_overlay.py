@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from kudulite.client.native_plan import NativeFile, OverlaidFile
+from kudulite.client.native_plan import NativeFile
 from kudulite.delta.scatter import bool_array, spread
 from kudulite.model.schema import Column
 
@@ -44,9 +44,7 @@ class Overlay:
         self._flag_type = flag_type
         self.kept = prefix
         """The name of the column that is true for rows of the snapshot."""
-        overlaid = {
-            c.name: c for file in files if isinstance(file, OverlaidFile) for c in file.overlaid
-        }
+        overlaid = {c.name: c for file in files for c in file.overlaid}
         self._names = {
             name: (f"{prefix}is_new{number}", f"{prefix}new{number}")
             for number, name in enumerate(overlaid)
@@ -78,7 +76,7 @@ class Overlay:
             return self._flags(file.excluded, start, stop, are_set=False)
         column, are_values = self._columns[name]
         cells = None
-        if isinstance(file, OverlaidFile):
+        if file.overlaid and file.applier is not None:
             cells = file.applier.column(column.id, column.type.arrow)
         if cells is None:
             return pa.nulls(stop - start, column.type.arrow if are_values else self._flag_type)

@@ -8,6 +8,10 @@ A row of a base file is as it was at T if no delta visible at T changes it. All 
 excluded from the files. They are in `rows` or `tokens`, with their values at T. So are the rows in
 memory, and the rows of rowsets that have too many changes or that the caller cannot read exactly.
 
+With overlays, a row of which deltas set only some cells stays in its file, and the caller replaces
+these cells. Excluded are deleted rows, rows that deltas set as a whole, and rows that memory
+changes. So base data is decoded here only for the keys of excluded rows, and for rows in memory.
+
 Invariants: (1) files, rows and tokens are of one version of each tablet, pinned by the plan:
 together they have every row of the snapshot once; (2) tokens never need the log: all rows that
 memory changes or adds are in `rows`; (3) a plan can be read as long as the files of its versions
@@ -20,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -35,6 +40,7 @@ from kudulite.delta.delta_applier import (
     difference,
     distinct,
 )
+from kudulite.delta.scatter import select
 from kudulite.errors import StorageError
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.predicate import BoundPredicates
@@ -60,8 +66,10 @@ _ARROW_FACTOR = 4
 class NativeLimits:
     """How many rows a plan leaves to the reader, and how many of the rest it returns as Arrow."""
 
-    # Changed rows of a rowset. Above this, reading the whole rowset here is cheaper.
+    # Excluded rows of a rowset, and all its changed rows. A plan with overlays does not exclude rows
+    # of which only some cells have changed. Above either, reading the whole rowset here is cheaper.
     excluded_fraction_max: float = 0.25
+    changed_fraction_max: float = 1.0
     # Changed rows of all rowsets. Above this, rowsets with the most changes become tokens.
     excluded_rows_max: int = 4_000_000
     # The size of `rows`, and of the compressed base data that is decoded for them. Above either,
@@ -85,25 +93,44 @@ class NativeColumn:
     """One column of a plan as it is stored in a base file.
 
     `stored_name` is None if the file does not have the column: all its rows show `default` then.
-    The type in the file may be narrower than the column's current type. `bounds` are the least and
-    the greatest value in the file, for dates and timestamps only; None if they are not known.
+    The type in the file may be narrower than the column's current type.
     """
 
     column: Column
     stored_name: str | None
     stored_type: pa.DataType | None
-    encodings: frozenset[str] = frozenset()
-    bounds: tuple[Any, Any] | None = None
+    base: BaseDataFile = field(repr=False, compare=False)
 
     @property
     def default(self) -> Any:
         """The value in rows that are older than the column."""
         return self.column.read_default
 
+    @cached_property
+    def encodings(self) -> frozenset[str]:
+        """The encodings of the column's pages."""
+        return frozenset() if self.stored_name is None else self.base.encodings(self.stored_name)
+
+    @cached_property
+    def bounds(self) -> tuple[Any, Any] | None:
+        """The least and the greatest date or timestamp in the file; None if they are not known."""
+        if self.stored_name is None or self.column.type.name not in ("date", "unixtime_micros"):
+            return None
+        groups = range(self.base.row_group_count)
+        found = [self.base.statistics(group, self.stored_name) for group in groups]
+        known = [item for item in found if item is not None and None not in item[:2]]
+        if len(known) < len(found):
+            return None
+        return min(item[0] for item in known), max(item[1] for item in known)
+
 
 @dataclass(frozen=True)
 class NativeFile:
-    """A base file, and the ascending int64 positions of the rows in it that must be skipped."""
+    """A base file, and the ascending int64 positions of the rows in it that must be skipped.
+
+    In a plan with overlays, other rows have changed cells in the `overlaid` columns. The process
+    that has planned it can read these cells.
+    """
 
     path: str
     size_bytes: int
@@ -111,17 +138,26 @@ class NativeFile:
     columns: tuple[NativeColumn, ...]
     stored_names: tuple[str, ...]  # of all columns in the file
     excluded: np.ndarray
+    overlaid: tuple[Column, ...] = ()
+    applier: DeltaApplier | None = field(default=None, repr=False)
 
+    @property
+    def is_changed(self) -> bool:
+        """Whether some of its rows are not as the snapshot has them."""
+        return len(self.excluded) > 0 or len(self.overlaid) > 0
 
-@dataclass(frozen=True)
-class OverlaidFile(NativeFile):
-    """A base file of which rows that are not excluded have changed cells, for this process.
+    def changed_cells(self, column: Column) -> tuple[np.ndarray, pa.Array]:
+        """Return the positions of the changed cells of a column, and their values at the snapshot.
 
-    The newest values of the `overlaid` columns are those of `applier`.
-    """
-
-    overlaid: tuple[Column, ...]
-    applier: DeltaApplier
+        Positions are int64 and ascending, without excluded rows. Values are of the column's type.
+        """
+        cells = None
+        if column in self.overlaid and self.applier is not None:
+            cells = self.applier.column(column.id, column.type.arrow)
+        if cells is None:
+            return _NO_ROWS, pa.nulls(0, column.type.arrow)
+        positions = difference(cells.rowids, self.excluded)
+        return positions, select(cells.values, np.searchsorted(cells.rowids, positions))
 
 
 @dataclass(frozen=True)
@@ -171,11 +207,7 @@ def plan_native(
     *,
     with_overlays: bool = False,
 ) -> NativePlan:
-    """Do as `Table.native_plan`.
-
-    With overlays, the files also have the rows of which changes set some cells: see OverlaidFile.
-    Deleted rows, rows with a change of all cells and rows that memory changes are excluded.
-    """
+    """Do as `Table.native_plan`."""
     spec = read.spec
     tablets = _pinned_tablets(read)
     if sum(tablet.memory_row_count for _, tablet in tablets) > limits.memory_rows_max:
@@ -368,8 +400,12 @@ class _Planner:
             split = self._split(rowset)
             excluded = split.whole
             overlaid = [column for column in columns if column.id in split.column_ids]
-        excluded = _joined(excluded, in_memory)
-        if len(excluded) > self.limits.excluded_fraction_max * rowset.meta.row_count:
+        excluded, changed = _joined(excluded, in_memory), _joined(applier.changed, in_memory)
+        row_count, limits = rowset.meta.row_count, self.limits
+        if (
+            len(excluded) > limits.excluded_fraction_max * row_count
+            or len(changed) > limits.changed_fraction_max * row_count
+        ):
             return None
         base = rowset.base.only_file(columns)
         if base is None:
@@ -378,12 +414,12 @@ class _Planner:
             path=str(base.path),
             size_bytes=base.ref.length,
             row_count=rowset.meta.row_count,
-            columns=tuple(_stored_column(base, c, self.with_overlays) for c in columns),
+            columns=tuple(_stored_column(base, column) for column in columns),
             stored_names=tuple(base.name_by_id.values()),
             excluded=excluded,
+            overlaid=tuple(overlaid),
+            applier=applier,
         )
-        if overlaid:
-            file = OverlaidFile(**vars(file), overlaid=tuple(overlaid), applier=applier)
         return file if self.is_readable(file) else None
 
     def _split(self, rowset: DiskRowSet) -> ChangeSplit:
@@ -456,22 +492,7 @@ def _rows_without_columns(row_count: int) -> pa.Table:
     return pa.Table.from_batches([pa.RecordBatch.from_struct_array(empty)])
 
 
-def _stored_column(base: BaseDataFile, column: Column, is_short: bool) -> NativeColumn:
+def _stored_column(base: BaseDataFile, column: Column) -> NativeColumn:
     name = base.name_by_id.get(column.id)
-    if name is None:
-        return NativeColumn(column, None, None)
-    if is_short:  # Polars and DuckDB read all encodings and dates
-        return NativeColumn(column, name, base.schema.field(name).type)
-    bounds = None
-    if column.type.name in ("date", "unixtime_micros"):
-        bounds = _bounds(base, name)
-    return NativeColumn(column, name, base.schema.field(name).type, base.encodings(name), bounds)
-
-
-def _bounds(base: BaseDataFile, name: str) -> tuple[Any, Any] | None:
-    """Return the least and the greatest value of a column, by the statistics of its file."""
-    found = [base.statistics(group, name) for group in range(base.row_group_count)]
-    if any(item is None or item[0] is None or item[1] is None for item in found):
-        return None
-    known = [item for item in found if item is not None]
-    return min(item[0] for item in known), max(item[1] for item in known)
+    stored_type = None if name is None else base.schema.field(name).type
+    return NativeColumn(column, name, stored_type, base)

@@ -37,7 +37,6 @@ from kudulite.client.native_plan import (
     NativeColumn,
     NativeFile,
     NativeLimits,
-    OverlaidFile,
     plan_native,
 )
 from kudulite.client.scan import READ_THREADS, RowScan
@@ -130,9 +129,8 @@ def _clean_and_dirty(
     """
     groups: dict[bool, dict[tuple[object, ...], list[NativeFile]]] = {False: {}, True: {}}
     for file in files:
-        is_dirty = len(file.excluded) > 0 or isinstance(file, OverlaidFile)
         layout = tuple((item.stored_name, str(item.stored_type)) for item in file.columns)
-        groups[is_dirty].setdefault(layout, []).append(file)
+        groups[file.is_changed].setdefault(layout, []).append(file)
     return list(groups[False].values()), list(groups[True].values())
 
 

@@ -302,14 +302,16 @@ class Table(BatchOperations, RowOperations):
         at: Moment | None = None,
         is_readable: Callable[[NativeFile], bool] = lambda file: True,
         limits: NativeLimits = NATIVE_LIMITS,
+        with_overlays: bool = False,
     ) -> NativePlan:
         """Plan a read whose base data a Parquet reader of the caller reads itself.
 
         The reader has to apply `where` to the rows of the files; the plan only skips rowsets by it.
-        Files that `is_readable` refuses are read through tokens. Raises as `scan` does.
+        Files that `is_readable` refuses are read through tokens. `with_overlays` leaves rows with
+        some changed cells in their file; see `NativeFile.changed_cells`. Raises as `scan` does.
         """
-        request = ReadRequest.of(columns, where, at=at)
-        return plan_native(plan_rows(self._store, request), is_readable, limits)
+        read = plan_rows(self._store, ReadRequest.of(columns, where, at=at))
+        return plan_native(read, is_readable, limits, with_overlays=with_overlays)
 
     def to_polars(self) -> pl.LazyFrame:
         """Return the rows of now as a Polars LazyFrame; see `Scan.to_polars`."""

@@ -15,8 +15,10 @@ import java.nio.ByteBuffer;
 import java.util.Arrays;
 import java.util.Base64;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.Map;
 import java.util.PrimitiveIterator;
+import java.util.Set;
 import java.util.WeakHashMap;
 import org.apache.arrow.memory.RootAllocator;
 import org.apache.arrow.vector.VectorSchemaRoot;
@@ -27,6 +29,7 @@ import org.apache.spark.api.java.JavaSparkContext;
 import org.apache.spark.broadcast.Broadcast;
 import org.apache.spark.sql.SparkSession;
 import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 import org.apache.spark.sql.catalyst.expressions.UnsafeProjection;
 import org.apache.spark.sql.execution.RowToColumnConverter;
 import org.apache.spark.sql.execution.datasources.PartitionedFile;
@@ -54,13 +57,16 @@ import scala.runtime.AbstractFunction1;
 /**
  * Spark's Parquet for base files of which a snapshot replaces some rows: the format of read_table.
  *
- * The option `overlay` has the positions of the excluded rows, and the added rows, which are in none
- * of the files. A scan of batches has a column that is NULL in excluded rows, and a filter above the
- * scan removes these: no batch is copied, and Spark generates code for the whole stage. The column
+ * The option `overlay` has the positions of the excluded rows, the changed cells of other rows, and
+ * the added rows, which are in none of the files. A scan of batches has a column that is NULL in
+ * excluded rows, and a filter above the scan removes these: no batch is copied, and Spark generates
+ * code for the whole stage. Changed cells are written into the batches. The column of excluded rows
  * has the name of Spark's column of positions. A scan of single rows reads that one, and removes the
  * excluded rows by itself. Spark takes long to fill it, and a scan of batches does without, because
  * Parquet knows the first position of each row group. The added rows follow the first split of one
- * of the files. Spark applies all filters again, also to rows that Parquet could not skip.
+ * of the files. Spark applies all filters again, also to rows that Parquet could not skip. Files with
+ * changed cells are read without the filters on columns that have some: Parquet would skip rows by
+ * the values before.
  */
 public class BaseFiles extends ParquetFileFormat {
   static final String OVERLAY = "overlay";
@@ -70,8 +76,10 @@ public class BaseFiles extends ParquetFileFormat {
 
   /** Fails where Spark's classes are not those that this was made for. */
   static void check() {
-    new Batches(Iterator.empty(), new int[0], 0).hasNext();
-    new Overlay().copy(VectorSchemaRoot.of(), new StructType());
+    StructType schema = new StructType().add(POSITION, DataTypes.LongType);
+    new Batches(Iterator.empty(), schema, new int[0], Map.of()).hasNext();
+    new ChangedCells(new int[0], null, 0).toString();
+    Overlay.copies(VectorSchemaRoot.of(), new StructType());
     new BaseFiles().toString();
   }
 
@@ -113,9 +121,21 @@ public class BaseFiles extends ParquetFileFormat {
         read = field.name().equals(POSITION) ? read : read.add(field);
       }
     }
-    return new Reader(super.buildReaderWithPartitionValues(
-        spark, data, partition, read, filters, options, conf),
-        broadcast(spark, options.apply(OVERLAY)), data, required, isBatched);
+    String text = options.apply(OVERLAY);
+    Set<String> changed = new HashSet<>();
+    for (String number : text.substring(0, text.indexOf(':')).split(",", -1)) {
+      if (!number.isEmpty()) {
+        changed.add(data.apply(Integer.parseInt(number)).name());
+      }
+    }
+    Seq<Filter> safe = (Seq<Filter>) filters.filter(filter ->
+        Arrays.stream(filter.v2references()).noneMatch(path -> changed.contains(path[0])));
+    Function1<PartitionedFile, Iterator<InternalRow>> parquet =
+        super.buildReaderWithPartitionValues(spark, data, partition, read, filters, options, conf);
+    Function1<PartitionedFile, Iterator<InternalRow>> ofChanged = safe.size() == filters.size()
+        ? parquet
+        : super.buildReaderWithPartitionValues(spark, data, partition, read, safe, options, conf);
+    return new Reader(parquet, ofChanged, broadcast(spark, text), data, required, isBatched);
   }
 
   /** The text is sent to executors once for all queries of a DataFrame. */
@@ -128,24 +148,30 @@ public class BaseFiles extends ParquetFileFormat {
   }
 
   /**
-   * Excluded positions and rows, decoded once by an executor that keeps the text; base64 of
-   * Zstandard of
+   * Excluded positions, changed cells and rows, decoded once by an executor that keeps the text.
    *
-   *     overlay := files:u32be file* rows     file := name:utf count:u32be step:u32be*
-   *     rows    := name:utf arrow-stream      one batch, and the file that gives it; or "" alone
+   *     text      := numbers ":" base64(zstd(overlay))   of the columns with changed cells
+   *     overlay   := files:u32be file* columns:u32be cells* added
+   *     file      := name:utf positions                  of the excluded rows
+   *     cells     := name:utf positions* rows            for each `file`; the values of all
+   *     positions := count:u32be step:u32be*
+   *     added     := name:utf count:u32be rows           of the file that gives them; or "" alone
+   *     rows      := size:u32be arrow-stream             of one batch
    */
   static class Overlay {
     private static final Map<String, Overlay> DECODED = new WeakHashMap<>();
 
     final Map<String, int[]> excluded = new HashMap<>();
-    private final Map<String, ColumnVector> columns = new HashMap<>();
-    private String rowsFile;
-    private int rowCount;
+    final Map<String, Map<String, ChangedCells>> cells = new HashMap<>();  // by file and column
+    private final Map<String, ColumnVector> columns = new HashMap<>();  // of the added rows
+    private byte[] added;  // these rows; their columns are copied when a query needs them
+    private int addedCount;
+    private String addedFile;
 
     static Overlay of(String text, StructType schema) {
       synchronized (DECODED) {
         return DECODED.computeIfAbsent(text, t -> {
-          byte[] packed = Base64.getDecoder().decode(text);
+          byte[] packed = Base64.getDecoder().decode(text.substring(text.indexOf(':') + 1));
           try (DataInputStream in =
               new DataInputStream(new ZstdInputStream(new ByteArrayInputStream(packed)))) {
             return new Overlay().read(in, schema);
@@ -157,70 +183,109 @@ public class BaseFiles extends ParquetFileFormat {
     }
 
     private Overlay read(DataInputStream in, StructType schema) throws IOException {
-      for (int files = in.readInt(); files > 0; files--) {
-        String name = in.readUTF();
-        byte[] steps = in.readNBytes(4 * in.readInt());
-        int[] positions = new int[steps.length / 4];
-        ByteBuffer.wrap(steps).asIntBuffer().get(positions);
-        Arrays.parallelPrefix(positions, Integer::sum);
-        excluded.put(name, positions);
+      String[] names = new String[in.readInt()];
+      for (int i = 0; i < names.length; i++) {
+        names[i] = in.readUTF();
+        excluded.put(names[i], positions(in));
       }
-      rowsFile = in.readUTF();
-      if (!rowsFile.isEmpty()) {
-        try (RootAllocator memory = new RootAllocator();
-            ArrowStreamReader reader = new ArrowStreamReader(in, memory)) {
-          reader.loadNextBatch();
-          copy(reader.getVectorSchemaRoot(), schema);
+      for (int left = in.readInt(); left > 0; left--) {
+        String column = in.readUTF();
+        int[][] positions = new int[names.length][];
+        for (int i = 0; i < names.length; i++) {
+          positions[i] = positions(in);
         }
+        StructType type = new StructType().add(schema.apply(column));
+        WritableColumnVector values = copies(in.readNBytes(in.readInt()), type)[0];
+        for (int i = 0, first = 0; i < names.length; first += positions[i++].length) {
+          if (positions[i].length > 0) {
+            cells.computeIfAbsent(names[i], name -> new HashMap<>())
+                .put(column, new ChangedCells(positions[i], values, first));
+          }
+        }
+      }
+      addedFile = in.readUTF();
+      if (!addedFile.isEmpty()) {
+        addedCount = in.readInt();
+        added = in.readNBytes(in.readInt());
       }
       return this;
     }
 
-    /** Copies the rows into vectors of the class that batches of files have. */
-    private void copy(VectorSchemaRoot given, StructType schema) {
-      rowCount = given.getRowCount();
-      StructType types = new StructType();
-      ColumnVector[] vectors = new ColumnVector[given.getFieldVectors().size()];
-      for (int i = 0; i < vectors.length; i++) {
-        types = types.add(schema.apply(given.getVector(i).getName()));
-        vectors[i] = PythonBatches.column(given.getVector(i));
-      }
-      WritableColumnVector[] copies = OnHeapColumnVector.allocateColumns(rowCount, types);
-      RowToColumnConverter converter = new RowToColumnConverter(types);
-      for (java.util.Iterator<InternalRow> rows =
-          new ColumnarBatch(vectors, rowCount).rowIterator(); rows.hasNext(); ) {
-        converter.convert(rows.next(), copies);
-      }
-      for (int i = 0; i < vectors.length; i++) {
-        columns.put(types.apply(i).name(), copies[i]);
-      }
-      columns.put(POSITION, new OnHeapColumnVector(rowCount, DataTypes.LongType));
+    private static int[] positions(DataInputStream in) throws IOException {
+      byte[] steps = in.readNBytes(4 * in.readInt());
+      int[] positions = new int[steps.length / 4];
+      ByteBuffer.wrap(steps).asIntBuffer().get(positions);
+      Arrays.parallelPrefix(positions, Integer::sum);
+      return positions;
     }
 
-    /** The rows that come with the first split of a file, or null. */
-    ColumnarBatch rows(PartitionedFile file, StructType required) {
-      if (file.start() != 0 || !file.toPath().getName().equals(rowsFile)) {
-        return null;
+    /** Copies columns of rows into vectors of the class that batches of files have. */
+    private static WritableColumnVector[] copies(byte[] stream, StructType types)
+        throws IOException {
+      try (RootAllocator memory = new RootAllocator();
+          ArrowStreamReader reader =
+              new ArrowStreamReader(new ByteArrayInputStream(stream), memory)) {
+        reader.loadNextBatch();
+        VectorSchemaRoot rows = reader.getVectorSchemaRoot();
+        return copies(rows, types);
       }
-      ColumnVector[] vectors = new ColumnVector[required.size()];
-      for (int i = 0; i < vectors.length; i++) {
-        vectors[i] = columns.get(required.apply(i).name());
+    }
+
+    private static WritableColumnVector[] copies(VectorSchemaRoot rows, StructType types) {
+      int count = rows.getRowCount();
+      ColumnVector[] vectors = Arrays.stream(types.fieldNames())
+          .map(name -> PythonBatches.column(rows.getVector(name))).toArray(ColumnVector[]::new);
+      WritableColumnVector[] copies = OnHeapColumnVector.allocateColumns(count, types);
+      RowToColumnConverter converter = new RowToColumnConverter(types);
+      for (java.util.Iterator<InternalRow> left = new ColumnarBatch(vectors, count).rowIterator();
+          left.hasNext(); ) {
+        converter.convert(left.next(), copies);
       }
-      return new ColumnarBatch(vectors, rowCount);
+      return copies;
+    }
+
+    /** Whether the added rows come with this split. */
+    boolean isGivenBy(PartitionedFile file) {
+      return file.start() == 0 && file.toPath().getName().equals(addedFile);
+    }
+
+    /** The added rows, as a batch. */
+    synchronized ColumnarBatch rows(StructType required) {
+      StructType missing = new StructType();
+      for (StructField field : required.fields()) {
+        if (field.name().equals(POSITION)) {
+          columns.put(POSITION, new OnHeapColumnVector(addedCount, DataTypes.LongType));
+        } else if (!columns.containsKey(field.name())) {
+          missing = missing.add(field);
+        }
+      }
+      try {
+        WritableColumnVector[] copies = copies(added, missing);
+        for (int i = 0; i < copies.length; i++) {
+          columns.put(missing.apply(i).name(), copies[i]);
+        }
+      } catch (IOException error) {
+        throw new UncheckedIOException(error);
+      }
+      return new ColumnarBatch(Arrays.stream(required.fieldNames()).map(columns::get)
+          .toArray(ColumnVector[]::new), addedCount);
     }
   }
 
   static class Reader extends AbstractFunction1<PartitionedFile, Iterator<InternalRow>>
       implements Serializable {
     private final Function1<PartitionedFile, Iterator<InternalRow>> parquet;
+    private final Function1<PartitionedFile, Iterator<InternalRow>> ofChanged;
     private final Broadcast<String> overlay;
     private final StructType data;
     private final StructType required;
     private final boolean isBatched;
 
-    Reader(Function1<PartitionedFile, Iterator<InternalRow>> parquet, Broadcast<String> overlay,
+    Reader(Function1<PartitionedFile, Iterator<InternalRow>> parquet,
+        Function1<PartitionedFile, Iterator<InternalRow>> ofChanged, Broadcast<String> overlay,
         StructType data, StructType required, boolean isBatched) {
       this.parquet = parquet;
+      this.ofChanged = ofChanged;
       this.overlay = overlay;
       this.data = data;
       this.required = required;
@@ -229,53 +294,82 @@ public class BaseFiles extends ParquetFileFormat {
 
     public Iterator apply(PartitionedFile file) {
       Overlay own = Overlay.of(overlay.value(), data);
-      int[] excluded = own.excluded.getOrDefault(file.toPath().getName(), new int[0]);
-      int position = required.fieldIndex(POSITION);
-      Iterator given = parquet.apply(file);
-      Iterator found = isBatched ? new Batches(given, excluded, position)
-          : new Rows(given, excluded, position);
-      ColumnarBatch rows = own.rows(file, required);
-      return rows == null ? found : found.concat(new More(rows, isBatched ? null : required));
+      String name = file.toPath().getName();
+      int[] excluded = own.excluded.getOrDefault(name, new int[0]);
+      Map<String, ChangedCells> cells = own.cells.getOrDefault(name, Map.of());
+      Iterator given = (cells.isEmpty() ? parquet : ofChanged).apply(file);
+      Iterator found = isBatched ? new Batches(given, required, excluded, cells)
+          : new Rows(given, required, excluded, cells);
+      return own.isGivenBy(file) ? found.concat(new More(own, required, isBatched)) : found;
     }
   }
 
-  /** The rows of an overlay: the batch, or with a schema its rows. */
+  /** The added rows of an overlay, as a batch or row by row. */
   static class More extends AbstractFunction0<Iterator> {
-    private final ColumnarBatch rows;
-    private final StructType schema;
+    private final Overlay overlay;
+    private final StructType required;
+    private final boolean isBatched;
 
-    More(ColumnarBatch rows, StructType schema) {
-      this.rows = rows;
-      this.schema = schema;
+    More(Overlay overlay, StructType required, boolean isBatched) {
+      this.overlay = overlay;
+      this.required = required;
+      this.isBatched = isBatched;
     }
 
     public Iterator apply() {
-      return schema == null ? Iterator.single(rows)
-          : CollectionConverters.asScala(rows.rowIterator()).map(UnsafeProjection.create(schema));
+      ColumnarBatch rows = overlay.rows(required);
+      return isBatched ? Iterator.single(rows)
+          : CollectionConverters.asScala(rows.rowIterator())
+              .map(UnsafeProjection.create(required));
     }
+  }
+
+  private static ChangedCells[] byColumn(StructType schema, Map<String, ChangedCells> cells) {
+    return Arrays.stream(schema.fieldNames()).map(cells::get).toArray(ChangedCells[]::new);
   }
 
   /** The rows of a file without the excluded ones; they have their positions. */
   static class Rows extends AbstractIterator<InternalRow> {
     private final Iterator<InternalRow> given;
+    private final StructType schema;
     private final int[] excluded;
-    private final int position;
+    private final ChangedCells[] cells;  // of each column, or null
+    private final int place;  // of the position
+    private final UnsafeProjection projection;
     private InternalRow next;
 
-    Rows(Iterator<InternalRow> given, int[] excluded, int position) {
+    Rows(Iterator<InternalRow> given, StructType schema, int[] excluded,
+        Map<String, ChangedCells> cells) {
       this.given = given;
+      this.schema = schema;
       this.excluded = excluded;
-      this.position = position;
+      this.cells = byColumn(schema, cells);
+      place = schema.fieldIndex(POSITION);
+      projection = cells.isEmpty() ? null : UnsafeProjection.create(schema);
     }
 
     public boolean hasNext() {
       while (next == null && given.hasNext()) {
         InternalRow row = given.next();
-        if (Arrays.binarySearch(excluded, (int) row.getLong(position)) < 0) {
-          next = row;
+        int position = (int) row.getLong(place);
+        if (Arrays.binarySearch(excluded, position) < 0) {
+          next = projection == null ? row : changed(row, position);
         }
       }
       return next != null;
+    }
+
+    private InternalRow changed(InternalRow row, int position) {
+      Object[] values = new Object[cells.length];
+      boolean isChanged = false;
+      for (int i = 0; i < cells.length; i++) {
+        int index = cells[i] == null ? -1 : Arrays.binarySearch(cells[i].positions, position);
+        InternalRow from = index < 0 ? row : cells[i].row(index);
+        int column = index < 0 ? i : 0;
+        values[i] = from.isNullAt(column) ? null : from.get(column, schema.apply(i).dataType());
+        isChanged |= index >= 0;
+      }
+      return isChanged ? projection.apply(new GenericInternalRow(values)) : row;
     }
 
     public InternalRow next() {
@@ -286,25 +380,28 @@ public class BaseFiles extends ParquetFileFormat {
     }
   }
 
-  /** The batches of a file, with a column that is NULL in excluded rows. */
+  /** The batches of a file with changed cells, and a column that is NULL in excluded rows. */
   static class Batches extends AbstractIterator<Object> implements InvocationHandler {
     private static final Field READER = field(RecordReaderIterator.class, "rowReader");
     private static final Field GROUPS = field(SpecificParquetRecordReaderBase.class, "reader");
 
     private final Iterator<Object> given;
+    private final StructType schema;
     private final int[] excluded;
-    private final int place;  // of the column
-    private final OnHeapColumnVector column = new OnHeapColumnVector(4096, DataTypes.LongType);
+    private final ChangedCells[] cells;  // of each column, or null
+    private final OnHeapColumnVector kept = new OnHeapColumnVector(4096, DataTypes.LongType);
     private Object groups;
     private long left;  // rows of the row group that is read
     private long position;  // of its first row, or without steps that of the next row
     private PrimitiveIterator.OfLong steps;  // from its first row to each, if Parquet skips pages
 
-    Batches(Iterator<Object> given, int[] excluded, int place) {
+    Batches(Iterator<Object> given, StructType schema, int[] excluded,
+        Map<String, ChangedCells> cells) {
       this.given = given;
+      this.schema = schema;
       this.excluded = excluded;
-      this.place = place;
-      if (excluded.length > 0) {
+      this.cells = byColumn(schema, cells);
+      if (excluded.length > 0 || !cells.isEmpty()) {
         try {
           Object reader = READER.get(given);
           groups = GROUPS.get(reader);
@@ -344,31 +441,54 @@ public class BaseFiles extends ParquetFileFormat {
     public Object next() {
       ColumnarBatch batch = (ColumnarBatch) given.next();
       int count = batch.numRows();
-      column.reset();
-      column.reserve(count);
-      if (steps == null) {
-        for (int i = atOrAfter(position); i < excluded.length && excluded[i] < position + count; i++) {
-          column.putNull((int) (excluded[i] - position));
+      int[] positions = steps == null ? null : nextPositions(count);
+      ColumnVector[] vectors = new ColumnVector[schema.size()];
+      for (int i = 0, read = 0; i < vectors.length; i++) {
+        if (schema.apply(i).name().equals(POSITION)) {
+          kept.reset();
+          kept.reserve(count);
+          find(excluded, positions, count, (row, place) -> kept.putNull(row));
+          vectors[i] = kept;
+          continue;
         }
-        position += count;
-      } else {
-        for (int row = 0; row < count; row++) {
-          if (Arrays.binarySearch(excluded, (int) (position + steps.nextLong())) >= 0) {
-            column.putNull(row);
-          }
+        vectors[i] = batch.column(read++);
+        if (cells[i] != null) {
+          ChangedCells changed = cells[i];
+          WritableColumnVector vector = (WritableColumnVector) vectors[i];
+          find(changed.positions, positions, count, (row, place) -> changed.put(vector, row, place));
         }
       }
+      position += steps == null ? count : 0;
       left -= count;
-      ColumnVector[] vectors = new ColumnVector[batch.numCols() + 1];
-      for (int i = 0; i < vectors.length; i++) {
-        vectors[i] = i == place ? column : batch.column(i < place ? i : i - 1);
-      }
       return new ColumnarBatch(vectors, count);
     }
 
-    private int atOrAfter(long position) {
-      int found = Arrays.binarySearch(excluded, (int) position);
-      return found < 0 ? -found - 1 : found;
+    private int[] nextPositions(int count) {
+      int[] positions = new int[count];
+      Arrays.setAll(positions, row -> (int) (position + steps.nextLong()));
+      return positions;
+    }
+
+    /** Finds the rows of the batch, at `positions` or one after another, in ascending positions. */
+    private void find(int[] ascending, int[] positions, int count, RowFound found) {
+      if (positions == null) {
+        int first = Arrays.binarySearch(ascending, (int) position);
+        for (int place = first < 0 ? -first - 1 : first;
+            place < ascending.length && ascending[place] < position + count; place++) {
+          found.at((int) (ascending[place] - position), place);
+        }
+        return;
+      }
+      for (int row = 0; row < count; row++) {
+        int place = Arrays.binarySearch(ascending, positions[row]);
+        if (place >= 0) {
+          found.at(row, place);
+        }
+      }
+    }
+
+    private interface RowFound {
+      void at(int row, int place);
     }
   }
 }

@@ -1,20 +1,25 @@
-"""The front's format of base files: excluded rows are left out, and added rows read, in every way
-that Spark reads Parquet."""
+"""The front's format of base files: excluded rows are left out, changed cells have their new
+values, and added rows are read, in every way that Spark reads Parquet."""
 
+import base64
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import reduce
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 import kudulite
 import kudulite_spark
 from kudulite import NativeLimits, Table
 from kudulite_spark import native_read
+from kudulite_spark.literals import literal
+from kudulite_spark.native_read import quoted
 from kudulite_spark.session import install_front
-from tests.support.tables.typed_tables import TypedTable, random_table
+from tests.support.tables.typed_tables import COLUMNS, TypedTable, random_table
 from tests.support.tiers import tiered
 
 COUNT = 300_000
@@ -73,7 +78,10 @@ def big(tmp_path_factory) -> Table:
         table.insert(pa.table([keys, [1] * len(keys), texts], schema=schema))
     runs = [*range(131_000, 131_200), *range(150_040, 150_060), 0, COUNT - 1]
     updated = sorted({*chosen.sample(range(COUNT), 3000), *runs})
-    table.update({"k": updated, "v": [100] * len(updated)})
+    table.update({"k": updated, "v": [key * key if key % 5 else 100 for key in updated]})
+    texts = [*range(60_000, 60_010), *range(150_030, 150_050), COUNT - 2, COUNT + 20]
+    table.update({"k": texts, "s": ["zebra", None] * (len(texts) // 2)})
+    table.flush()
     table.delete({"k": [*chosen.sample(range(COUNT), 300), 131_071, 131_072, COUNT + 10]})
     table.insert({"k": [COUNT + 5], "v": [7], "s": ["new"]})
     return table
@@ -88,6 +96,41 @@ def typed(tmp_path_factory) -> TypedTable:
     found.rows()
     found.stand_still()
     return found
+
+
+@pytest.fixture(scope="module")
+def cells(tmp_path_factory) -> Table:
+    """Two files in which each column has one value; changes set others, NULL among them."""
+    client = kudulite.connect(tmp_path_factory.mktemp("cells"), background_maintenance=False)
+    builder = kudulite.schema_builder()
+    builder.add_column("key", kudulite.int32, nullable=False)
+    for name, kind, _ in COLUMNS:
+        builder.add_column(f"a.{name}", kudulite.parse_type(str(kind)))
+    builder.set_primary_keys(["key"])
+    table = client.create_table("t", builder.build())
+    for start in (0, 5000):
+        rows = {f"a.{name}": [values[0]] * 5000 for name, _, values in COLUMNS}
+        keys = list(range(start, start + 5000))
+        table.insert(pa.table({"key": keys} | rows, schema=table.arrow_schema))
+    for number, (name, _, values) in enumerate(COLUMNS):
+        new = [values[i % len(values)] if i % 4 else None for i in range(9)]
+        keys = [number % 7 * i + number for i in range(8)] + [9999 - number]
+        field = table.arrow_schema.field(f"a.{name}")
+        table.update({"key": sorted(keys), field.name: pa.array(new, field.type)})
+    table.delete({"key": [8, 9, 9998]})
+    table.flush()
+    return table
+
+
+def content(frame: DataFrame | pa.Table, schema: pa.Schema) -> list[str]:
+    """All rows, bit by bit, in an order."""
+    table = frame.toArrow() if isinstance(frame, DataFrame) else frame
+    return sorted(map(repr, table.select(schema.names).cast(schema).to_pylist()))
+
+
+def plan_of(frame: DataFrame) -> str:
+    """The plan of a query, as text."""
+    return str(frame._jdf.queryExecution().executedPlan())
 
 
 def of_scan(table: Table, low: int, high: int) -> tuple:
@@ -106,8 +149,10 @@ SUMS = ["count(*)", "sum(k)", "sum(v)", "sum(length(coalesce(s, '')))", "count_i
 
 
 @tiered("name", list(SETTINGS), quick=1)
-def test_rows_are_those_of_a_scan_in_every_way_of_reading(spark, big, typed, name, monkeypatch):
-    """Batches and rows, splits, skipped row groups and pages, and arrays of every type."""
+def test_rows_are_those_of_a_scan_in_every_way_of_reading(
+    spark, big, typed, cells, name, monkeypatch
+):
+    """Batches and rows, splits, skipped row groups and pages, and cells of every type."""
     with settings(spark, SETTINGS[name]):
         frame = kudulite_spark.read_table(spark, str(big.path))
         for low, high in RANGES:
@@ -115,24 +160,85 @@ def test_rows_are_those_of_a_scan_in_every_way_of_reading(spark, big, typed, nam
             assert tuple(found) == of_scan(big, low, high), (low, high)
         expected = big.scan(where=[big["v"] > 1]).to_arrow().num_rows
         assert frame.filter("v > 1").count() == expected
+        for text in ("s = 'zebra'", "s = 'zebra' AND k > 140000", "v = 100 AND s IS NULL"):
+            expected = big.scan(where=text).to_arrow().num_rows
+            assert frame.filter(text).count() == expected > 0
         assert frame.count() == frame.select().count() == big.scan().to_arrow().num_rows
         limits = NativeLimits(excluded_fraction_max=1, bounded_rows_max=8)
         monkeypatch.setattr(native_read, "LIMITS", limits)
-        schema = typed.table.arrow_schema
-        read = kudulite_spark.read_table(spark, typed.path)
-        contents = [
-            sorted(map(repr, found.select(schema.names).cast(schema).to_pylist()))
-            for found in (read.toArrow(), typed.table.scan().to_arrow())
-        ]
-        assert contents[0] == contents[1]
+        for table in (typed.table, cells):
+            schema = table.arrow_schema
+            read = kudulite_spark.read_table(spark, str(table.path))
+            assert content(read, schema) == content(table.scan().to_arrow(), schema)
+
+
+def test_changed_cells_are_part_of_the_scan(spark, cells, monkeypatch):
+    """Of every type; a query pays only for its columns, and finds them by their new values."""
+    frame = kudulite_spark.read_table(spark, str(cells.path))
+    plan = cells.native_plan(with_overlays=True)
+    assert len(plan.files) == 2 and not plan.tokens and not plan.rows.num_rows
+    assert sum(len(file.excluded) for file in plan.files) == 3
+    assert "Union" not in plan_of(frame) and len(frame.inputFiles()) == 2
+    rows = spark.createDataFrame(cells.scan().to_arrow())
+    found, expected = [], []
+    for name, _, values in COLUMNS:
+        column = quoted(f"a.{name}")
+        tests = [column.isNull(), column.isNotNull()]
+        kind = cells.schema.column(f"a.{name}").type
+        if not kind.is_array:
+            tests += [column == literal(value, kind) for value in values]
+            tests += [column != literal(values[0], kind)]
+        for number, test in enumerate(tests):
+            for some, parts in ((frame, found), (rows, expected)):
+                count = some.filter(test).select(sf.lit(f"{name} {number}"), sf.count("key"))
+                parts.append(count)
+    counts = [
+        sorted(map(tuple, reduce(DataFrame.union, parts).collect())) for parts in (found, expected)
+    ]
+    assert counts[0] == counts[1]
+
+
+def test_changed_cells_of_an_altered_table(spark, tmp_path):
+    """Of a renamed column they are read with the file; not of a column that it lacks, or has in a
+    narrower type."""
+    client = kudulite.connect(tmp_path, background_maintenance=False)
+    schema = pa.schema([("k", pa.int64()), ("a", pa.int32()), ("b", pa.string())])
+    table = client.create_table("t", schema, primary_key=["k"])
+    table.insert({"k": list(range(1000)), "a": [1] * 1000, "b": ["x"] * 1000})
+    table.update({"k": [1, 2, 3], "a": [10, None, 30]})
+    table.flush()
+    steps = [
+        lambda alterer: alterer.alter_column("a", rename_to="b2"),
+        lambda alterer: alterer.add_column("c", kudulite.int64, default=7),
+        lambda alterer: alterer.alter_column("b2").type(kudulite.int64),
+    ]
+    changes = [
+        {"k": [2, 4], "b2": [-1, None]},
+        {"k": [3, 5], "c": [None, 8]},
+        {"k": [4, 6], "b2": [2**40, None]},
+    ]
+    scans = []
+    for step, change in zip(steps, changes, strict=True):
+        alterer = client.new_table_alterer(table)
+        step(alterer)
+        table = alterer.alter()
+        table.update(change)
+        table.flush()
+        frame = kudulite_spark.read_table(spark, str(table.path))
+        scans.append("Union" not in plan_of(frame))
+        assert content(frame, table.arrow_schema) == content(
+            table.scan().to_arrow(), table.arrow_schema
+        )
+        assert frame.filter("b2 IS NULL").count() == table.scan(where="b2 IS NULL").count()
+        assert frame.filter("b2 < 0").select("k").collect() == [(2,)]
+    assert scans == [True, False, False]
 
 
 def test_a_table_with_changes_is_one_scan_with_generated_code(spark, big):
     """No union with the added rows, and no step between the scan and what is above it."""
     frame = kudulite_spark.read_table(spark, str(big.path))
     assert len(frame.inputFiles()) > 1
-    plan = frame.filter("v > 1").groupBy("s").count()._jdf.queryExecution().executedPlan()
-    text = str(plan)
+    text = plan_of(frame.filter("v > 1").groupBy("s").count())
     assert "Union" not in text and "LocalTableScan" not in text and "Subquery" not in text
     assert text.count("FileScan parquet") == 1 and "Batched: true" in text
 
@@ -170,12 +276,24 @@ def test_snapshots_of_the_same_files_are_different_plans(spark, tmp_path):
 
 
 def test_an_overlay_that_is_too_large_is_left_to_other_means(spark, big, monkeypatch):
-    """First the added rows are a part of a union, then the positions are an array of bits."""
-    expected = of_scan(big, *RANGES[0])
-    whole = len(native_read.overlay(big.native_plan().files))
-    for limit, scans, has_subquery in ((whole, 1, False), (10, 1, True)):
+    """First the added rows are a part of a union, then rows with changed cells are added rows, too,
+    at last the positions are an array of bits."""
+    added = range(COUNT + 10_005, COUNT + 19_005, 10)
+    big.upsert({"k": added, "v": [7] * len(added), "s": [f"new {key * key}" for key in added]})
+    expected = of_scan(big, 0, COUNT + 20_000)
+    plans = [big.native_plan(with_overlays=with_overlays) for with_overlays in (True, False)]
+    assert plans[0].rows.num_rows > 800
+    texts = [
+        native_read.overlay(plans[0].files, plans[0].rows),
+        *(native_read.overlay(plan.files) for plan in plans),
+    ]
+    sizes = [len(base64.b64decode(text.partition(":")[2])) for text in texts]
+    assert sizes[0] > sizes[1] + 500 and sizes[1] > sizes[2] + 500
+    found = []
+    for limit in (sizes[1] + 250, sizes[2] + 250, 10):
         monkeypatch.setattr(native_read, "_OVERLAY_BYTES_MAX", limit)
         frame = kudulite_spark.read_table(spark, str(big.path))
         assert tuple(frame.selectExpr(*SUMS).first()) == expected
-        text = str(frame._jdf.queryExecution().executedPlan())
-        assert text.count("Union") == scans and ("Subquery" in text) == has_subquery
+        text = plan_of(frame)
+        found.append((text.count("Union"), "Subquery" in text))
+    assert found == [(1, False), (1, False), (1, True)]

@@ -45,6 +45,13 @@ def rows_of_file(file: NativeFile) -> pa.Table:
         else:
             values = stored.column(item.stored_name).cast(column_type)
             assert stored.schema.field(item.stored_name).type == item.stored_type
+        if item.column in file.overlaid:
+            positions, new = file.changed_cells(item.column)
+            assert new.type == column_type and not np.isin(positions, file.excluded).any()
+            source = np.arange(file.row_count)
+            source[positions] = file.row_count + np.arange(len(positions))
+            old = values.chunks if isinstance(values, pa.ChunkedArray) else [values]
+            values = pa.chunked_array([*old, new]).take(source)
         arrays.append(values)
         names.append(item.column.name)
     keep = np.ones(file.row_count, dtype=bool)
@@ -56,7 +63,11 @@ def native_readings(
     table: Table, at: Any = None, limits: Sequence[NativeLimits] = LIMITS
 ) -> list[list[dict]]:
     """The rows of a table by native plans of all kinds of limits, each in any order."""
-    plans = [table.native_plan(at=at, limits=limit) for limit in limits]
+    plans = [
+        table.native_plan(at=at, limits=limit, with_overlays=with_overlays)
+        for limit in limits
+        for with_overlays in (False, True)
+    ]
     if limits is LIMITS:
         plans.append(table.native_plan(at=at, is_readable=lambda file: False))
     return [rows_of_plan(plan).to_pylist() for plan in plans]

@@ -9,7 +9,7 @@ import pytest
 import kudulite
 from kudulite import Table
 from kudulite.client.native_overlay import Overlay
-from kudulite.client.native_plan import OverlaidFile, plan_native
+from kudulite.client.native_plan import plan_native
 from kudulite.client.native_scan import _LIMITS
 from kudulite.delta.delta_applier import DeltaApplier
 from kudulite.table.read_request import ReadRequest, plan_rows
@@ -97,14 +97,13 @@ def test_only_the_columns_that_some_rows_change_are_overlaid(tmp_path):
     plan = plan_of(table)
     assert len(plan.files) == 2 and not plan.rows.num_rows
     for file in plan.files:
-        assert isinstance(file, OverlaidFile)
         assert [column.name for column in file.overlaid] == ["price"]
     excluded = sum(len(file.excluded) for file in plan.files)
     assert excluded == len({*range(100, 200), *range(0, 1000, 9)})
     names = ["id", "note"]
     read = plan_rows(table._store, ReadRequest.of(names))
     of_others = plan_native(read, lambda file: True, _LIMITS, with_overlays=True)
-    assert not any(isinstance(file, OverlaidFile) for file in of_others.files)
+    assert not any(file.overlaid for file in of_others.files)
 
 
 def test_engines_read_changed_tables_without_base_data_of_kudulite(tmp_path, monkeypatch):
