@@ -43,6 +43,7 @@ from kudulite_spark.python_worker import end_work
 
 logger = logging.getLogger("kudulite.spark")
 
+_ROWS = "kudulite rows"
 QUERY_PROPERTY, BATCH_PROPERTY = "sql.streaming.queryId", "streaming.sql.batchId"
 
 
@@ -64,8 +65,18 @@ class PlannedWrite:
     def stage(self, batches: Iterator[pa.RecordBatch], context: TaskContext) -> StagedTask:
         """Stage the rows of one task."""
         given, own = list(self.columns), list(self.columns.values())
-        renamed = (batch.select(given).rename_columns(own) for batch in batches)
+        renamed = (batch.select(given).rename_columns(own) for batch in _rows(batches))
         return self.bulk_write.stage(renamed, context.partitionId())
+
+
+def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a task; with the front, each batch is a cell (java/RowBatches.java)."""
+    for batch in batches:
+        if batch.schema.names != [_ROWS]:
+            yield batch
+            continue
+        for cell in batch.column(0):
+            yield from pa.ipc.open_stream(cell.as_buffer())
 
 
 @dataclass(frozen=True)

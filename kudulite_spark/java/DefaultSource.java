@@ -50,6 +50,7 @@ import org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDat
 import org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSourceReadRunner;
 import org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSourceRunner;
 import org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSourceWriteRunner;
+import org.apache.spark.sql.execution.python.MapInBatchEvaluatorFactory;
 import org.apache.spark.sql.execution.python.PythonPlannerRunner;
 import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.sources.BaseRelation;
@@ -75,8 +76,7 @@ import org.apache.spark.sql.vectorized.ColumnarBatch;
  *
  * All steps of planning, and commits, run in one Python process; see Planner.
  *
- * Plain Java 8 without lambdas or generics of our own: Janino compiles it. The same classes and
- * signatures in Spark 4.1, 4.2 and 4.3.
+ * Spark 4.1, 4.2 and 4.3 have the same classes and signatures, but where a comment says otherwise.
  */
 public class DefaultSource implements TableProvider, CreatableRelationProvider {
   static final String NAME = "kudulite";
@@ -301,6 +301,17 @@ public class DefaultSource implements TableProvider, CreatableRelationProvider {
       return (PythonDataSourceWriteInfo) Step.run(dataSourceCls(),
           new UserDefinedPythonDataSourceWriteRunner(
               dataSourceCls(), name, schema, scalaMap(options), overwrite, isStreaming));
+    }
+
+    /** Called in tasks, which read or write. The constructor of Spark 4.1's class is another one. */
+    public MapInBatchEvaluatorFactory createMapInBatchEvaluatorFactory(byte[] function, String name,
+        StructType input, StructType output, scala.collection.immutable.Map metrics,
+        scala.Option artifacts, scala.Option session) {
+      boolean isRead = input.equals(UserDefinedPythonDataSource.readInputSchema());
+      boolean isStock = isRead || org.apache.spark.package$.MODULE$.SPARK_VERSION().startsWith("4.1");
+      MapInBatchEvaluatorFactory python = super.createMapInBatchEvaluatorFactory(function, name,
+          isStock ? input : RowBatches.SCHEMA, output, metrics, artifacts, session);
+      return isStock ? python : new RowBatches.Factory(python, input);
     }
 
     public void commitWriteInPython(
@@ -686,6 +697,7 @@ public class DefaultSource implements TableProvider, CreatableRelationProvider {
     Procedure.class.getDeclaredMethods();
     Tablets.class.getDeclaredMethods();
     PythonBatches.check();
+    RowBatches.class.getDeclaredMethods();
     BaseFiles.check();
     return NAME;
   }

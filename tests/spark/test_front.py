@@ -20,6 +20,7 @@ from kudulite_spark import session
 from kudulite_spark.reader import BATCH_ROWS_MAX
 from tests.support import front_build
 from tests.support.spark.spark_tables import load, make_table, rows, save, staged_files, stored
+from tests.support.tables.typed_tables import random_table
 
 ROWS = [(k, f"s{k % 3}", k / 2) for k in range(50)]
 
@@ -192,6 +193,36 @@ def test_a_write_is_planned_committed_and_aborted(spark, tmp_path):
     assert (stored(place), staged_files(place)) == (expected, [])
     save(spark.range(2).selectExpr("id AS k", "id AS v"), place, mode="overwrite")
     assert rows(load(spark, place)) == [(0, 0), (1, 1)]
+
+
+@pytest.mark.quick
+def test_rows_of_every_type_are_written(spark, tmp_path):
+    """Of a table, and of values of Python; NULL among them."""
+    typed = random_table(tmp_path / "given", 7, step_count=3)
+    given = typed.table.scan(ordered=True).to_arrow()
+    options = {"primaryKey": "group,id", "hashPartitions": "id:2"}
+    schema = load(spark, typed.path).schema
+    local = spark.createDataFrame(given.to_pylist(), schema)
+    for number, frame in enumerate((load(spark, typed.path), local)):
+        place = tmp_path / f"t{number}"
+        save(frame, place, **options)
+        found = kudulite.open_table(place).scan(ordered=True).to_arrow()
+        found = found.select(given.column_names).cast(given.schema)
+        assert list(map(repr, found.to_pylist())) == list(map(repr, given.to_pylist()))
+
+
+def test_large_rows_are_written_in_several_batches(spark, tmp_path):
+    """A batch has at most a mebibyte, and the row that exceeds it."""
+    length = "CAST(pow(10, id % 8) AS INT)"  # up to 10 MB
+    given = spark.range(0, 50_000, 1, 2).selectExpr(
+        "id AS k",
+        f"CASE WHEN id % 2500 < 8 THEN repeat('x', {length}) ELSE concat('s', id) END AS s",
+        "CAST(id - 25000 AS DECIMAL(18, 9)) * -1 AS d",
+        "IF(id % 3 = 0, NULL, CAST(id AS DECIMAL(38, 1))) AS e",
+    )
+    save(given, tmp_path / "t", primaryKey="k", hashPartitions="k:2")
+    sums = ["sum(k)", "sum(length(s))", "sum(d)", "sum(crc32(concat_ws('|', k, s, d, e)))"]
+    assert load(spark, tmp_path / "t").selectExpr(*sums).first() == given.selectExpr(*sums).first()
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes")
