@@ -66,8 +66,8 @@ _ARROW_FACTOR = 4
 class NativeLimits:
     """How many rows a plan leaves to the reader, and how many of the rest it returns as Arrow."""
 
-    # Excluded rows of a rowset, and all its changed rows. A plan with overlays does not exclude rows
-    # of which only some cells have changed. Above either, reading the whole rowset here is cheaper.
+    # Excluded rows of a rowset, and all changed ones. A plan with overlays does not exclude rows of
+    # which only some cells have changed. Above either, reading the whole rowset here is cheaper.
     excluded_fraction_max: float = 0.25
     changed_fraction_max: float = 1.0
     # Changed rows of all rowsets. Above this, rowsets with the most changes become tokens.
