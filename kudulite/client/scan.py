@@ -62,7 +62,8 @@ from kudulite.tablet.tablet_scan import (
     ordered_reads,
 )
 
-READ_THREADS = min(8, os.cpu_count() or 1)
+# Arrow's number of threads: that of cores, or OMP_NUM_THREADS, which Spark sets to one for a task.
+READ_THREADS = min(8, pa.cpu_count())
 BLOCKS_AHEAD = READ_THREADS + 2
 # A row group of `to_parquet` has at least as many rows; an iteration makes so many dicts at once.
 PARQUET_GROUP_ROWS = 1 << 17
