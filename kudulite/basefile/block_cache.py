@@ -55,6 +55,8 @@ from kudulite.errors import CorruptionError
 from kudulite.fs.file_system import FileRef, arrow_errors, own_size, storage_error
 
 VALUE_CAPACITY_FRACTION = 4  # a value may take at most this part (1/4) of the capacity
+# Says whether so many bytes may stay in the cache.
+Keeps = Callable[[int], bool]
 
 MAPPED_BYTES_MIN = 64 << 10
 # The next work takes returned memory again, page by page. For less work that would be a large part.
@@ -111,6 +113,18 @@ class CacheStatistics:
     eviction_count: int
 
 
+def always(nbytes: int) -> bool:
+    """Let everything stay in the cache."""
+    return True
+
+
+@dataclass(slots=True)
+class _Entry:
+    value: Any
+    nbytes: int
+    turn: int  # the newest operation when it was last used
+
+
 class BlockCache:
     """Map of hashable keys to immutable values; the least recently used leave first."""
 
@@ -123,8 +137,9 @@ class BlockCache:
 
     def _begin(self) -> None:
         self._lock = threading.Lock()
-        self._entries: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
+        self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
         self._size_bytes = 0
+        self._turn = 0
         self._hit_count = 0
         self._miss_count = 0
         self._eviction_count = 0
@@ -141,7 +156,29 @@ class BlockCache:
                 return None
             self._entries.move_to_end(key)
             self._hit_count += 1
-            return entry[0]
+            entry.turn = self._turn
+            return entry.value
+
+    def begin_turn(self) -> Keeps:
+        """Begin an operation that uses many values; return what says whether one may stay.
+
+        It may if nothing is evicted for it that was used since the operation began. If more stayed
+        than fits, each value would evict another, and the same operation would find none again.
+        """
+        with self._lock:
+            self._turn += 1
+            turn = self._turn
+
+        def has_room(nbytes: int) -> bool:
+            with self._lock:
+                room = self.capacity_bytes - self._size_bytes
+                for entry in self._entries.values():
+                    if room >= nbytes or entry.turn >= turn:
+                        break
+                    room += entry.nbytes
+                return room >= nbytes
+
+        return has_room
 
     def put(self, key: Hashable, value: Any, nbytes: int) -> None:
         """Keep `value` of `nbytes` bytes under `key`, in place of an earlier value."""
@@ -154,10 +191,10 @@ class BlockCache:
             if nbytes * VALUE_CAPACITY_FRACTION > self.capacity_bytes:
                 return
             while self._size_bytes + nbytes > self.capacity_bytes:
-                _, (_, evicted_nbytes) = self._entries.popitem(last=False)
-                self._size_bytes -= evicted_nbytes
+                _, evicted = self._entries.popitem(last=False)
+                self._size_bytes -= evicted.nbytes
                 self._eviction_count += 1
-            self._entries[key] = (value, nbytes)
+            self._entries[key] = _Entry(value, nbytes, self._turn)
             self._size_bytes += nbytes
 
     def get_or_load(self, key: Hashable, load: Callable[[], tuple[Any, int]]) -> Any:
@@ -172,7 +209,7 @@ class BlockCache:
         with self._lock:
             entry = self._entries.get(key)
         if entry is not None:
-            return entry[0]
+            return entry.value
         self.put(key, value, nbytes)
         return value
 
@@ -186,7 +223,7 @@ class BlockCache:
         with self._lock:
             entry = self._entries.get(key)
             self._remove(key)
-            return None if entry is None else entry[0]
+            return None if entry is None else entry.value
 
     def remove_below(self, folder: str) -> None:
         """Forget what belongs to paths beginning with `folder`."""
@@ -228,7 +265,7 @@ class BlockCache:
     def _remove(self, key: Hashable) -> None:
         entry = self._entries.pop(key, None)
         if entry is not None:
-            self._size_bytes -= entry[1]
+            self._size_bytes -= entry.nbytes
 
 
 _caches: weakref.WeakSet[BlockCache] = weakref.WeakSet()

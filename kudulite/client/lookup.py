@@ -26,7 +26,7 @@ from kudulite.model.column_cast import cast_to_column
 from kudulite.model.encoded_key import decode_key, encode_keys
 from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.model.key_array import KeyArray
-from kudulite.model.schema import Column, Schema
+from kudulite.model.schema import Schema
 from kudulite.model.types import ColumnType, value_text
 from kudulite.model.values import canonical_value
 from kudulite.rowset.rowset import RowSet
@@ -89,6 +89,7 @@ class KeyLookup:
         """Return the rows whose keys exist, in the order of `keys`."""
         timestamp = TIMESTAMP_MAX if at is None else choose_snapshot(self.store, at)
         manifest = self.store.newest()
+        has_room = self.store.cache.begin_turn()
         columns = self._key_columns(manifest, keys)
         encoded = encode_keys(list(columns.values()), manifest.schema.key_types)
         found: list[_FoundRows] = []
@@ -104,21 +105,16 @@ class KeyLookup:
         given = pa.array(places[order])
         arrays = [columns[name].take(given) for name in manifest.schema.key_names]
         if manifest.schema.value_columns:
-            parts = self._read(found, manifest.schema.value_columns, timestamp)
+            columns_read = manifest.schema.value_columns
+            parts = [
+                pa.Table.from_arrays(
+                    each.rowset.read_rows(each.rowids, columns_read, timestamp, keeps=has_room),
+                    names=[column.name for column in columns_read],
+                )
+                for each in found
+            ]
             arrays += pa.concat_tables(parts).take(pa.array(order)).columns
         return pa.Table.from_arrays(arrays, names=manifest.schema.names).cast(fields)
-
-    def _read(
-        self, found: Sequence[_FoundRows], columns: Sequence[Column], timestamp: int
-    ) -> list[pa.Table]:
-        """Return the values of rows. Row groups that do not fit into the cache are not kept."""
-        size = sum(each.rowset.kept_bytes(each.rowids, columns) for each in found)
-        keeps = size <= self.store.cache.capacity_bytes
-        tables = []
-        for each in found:
-            arrays = each.rowset.read_rows(each.rowids, columns, timestamp, keeps_groups=keeps)
-            tables.append(pa.Table.from_arrays(arrays, names=[column.name for column in columns]))
-        return tables
 
     def tablet_index(self, keys: Keys) -> pa.Array:
         """Return int32 per row of key columns: which tablet owns it, -1 where no range does."""

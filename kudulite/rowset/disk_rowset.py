@@ -38,7 +38,7 @@ import numpy as np
 import pyarrow as pa
 
 from kudulite.basefile.base_data import CUT_ROWS_MAX, ROW_GROUP_ROWS, BaseDataFile, taken
-from kudulite.basefile.block_cache import BlockCache, compacted, kept_bytes, plain
+from kudulite.basefile.block_cache import BlockCache, Keeps, always, compacted, kept_bytes, plain
 from kudulite.basefile.bloom import BloomFilter
 from kudulite.basefile.key_index import KeyIndex
 from kudulite.basefile.page_range import PAGE_ROWS
@@ -72,8 +72,8 @@ _DELTA_ROW_BYTES = 9
 _OPEN_FILE_BYTES = 16 << 10
 # Scattered rows in more pages of each row group are read by row group.
 _FEW_PAGES = 4
-# A decoded value takes about so many bytes in the cache.
-_KEPT_VALUE_BYTES = 6
+# A decoded value seldom takes more bytes in the cache.
+_KEPT_VALUE_BYTES = 8
 # Reading a block row by row pays when at most one row in so many is read.
 _FEW_ROWS = 4
 
@@ -184,23 +184,19 @@ class DiskRowSet(RowSet):
         columns: Sequence[Column],
         timestamp: int,
         *,
-        keeps_groups: bool = True,
+        keeps: Keeps = always,
     ) -> list[pa.Array]:
         """Return each column's values of int64[n] row ids in any order, as of `timestamp`.
 
-        Decoded blocks are kept in the cache: the next reader of a near row pays no decoding. Whole
-        row groups are not, unless `keeps_groups`.
+        Decoded pages are kept in the cache: the next reader of a near row pays no decoding. Whole
+        row groups are kept if `keeps` says so.
         """
         applier = self.applier(timestamp)
-        base = self.base.gather(rowids, columns, keeps_groups)
+        base = self.base.gather(rowids, columns, keeps)
         return [
             applier.apply_rows(values, column.id, rowids)
             for values, column in zip(base, columns, strict=True)
         ]
-
-    def kept_bytes(self, rowids: np.ndarray, columns: Sequence[Column]) -> int:
-        """Return about how many bytes of row groups `read_rows` would keep in the cache."""
-        return self.base.kept_bytes(rowids, columns)
 
     # -- scans
 
@@ -456,27 +452,20 @@ class BaseColumns:
         rowids = block.start + at
         if block.row_count <= CUT_ROWS_MAX and not _are_in_few_pages(rowids):
             return taken(self.read(block, columns), at)
-        return self.gather(rowids, columns, keeps_groups=False, use_threads=False)
-
-    def kept_bytes(self, rowids: np.ndarray, columns: Sequence[Column]) -> int:
-        """Return about how many bytes of row groups `gather` would keep in the cache."""
-        if _are_in_few_pages(rowids):
-            return 0
-        groups = len(np.unique(rowids // self._meta.rows_per_group))
-        return groups * self._meta.rows_per_group * len(columns) * _KEPT_VALUE_BYTES
+        return self.gather(rowids, columns, keeps=lambda _: False, use_threads=False)
 
     def gather(
         self,
         rowids: np.ndarray,
         columns: Sequence[Column],
-        keeps_groups: bool = True,
+        keeps: Keeps = always,
         use_threads: bool = True,
     ) -> list[pa.Array]:
         """Return each column's values of int64[n] row ids in any order.
 
         Decoded pages are kept in the cache, or row groups where the rows are in many pages: the
-        next reader of a near row pays no decoding. Without `keeps_groups`, columns of row groups
-        that are not in the cache are decoded, by several threads if allowed, and forgotten.
+        next reader of a near row pays no decoding. Row groups that `keeps` refuses are decoded, by
+        several threads if allowed, and forgotten.
         """
         values: dict[int, pa.Array] = {}
         is_short = _are_in_few_pages(rowids)
@@ -486,10 +475,10 @@ class BaseColumns:
             for number in np.unique(numbers).tolist():
                 at = np.flatnonzero(numbers == number)
                 places = rowids[at] - number * unit
-                if is_short or keeps_groups:
+                if is_short:
                     page = self._decoded(file, unit, number, in_file, unit)
                 else:
-                    page = self._cache.get((file.path_text, unit, number)) or {}
+                    page = self._kept_group(file, number, in_file, keeps)
                 found = self._chosen(page, in_file, places)
                 unknown = [c for c in in_file if c.id not in page]
                 if unknown:
@@ -503,6 +492,17 @@ class BaseColumns:
                 parts = [taken(joined, np.argsort(np.concatenate(positions)))]
             values |= {c.id: array for c, array in zip(in_file, parts[0], strict=True)}
         return [_of_column(values, column, len(rowids)) for column in columns]
+
+    def _kept_group(
+        self, file: BaseDataFile, number: int, columns: Sequence[Column], keeps: Keeps
+    ) -> Mapping[int, pa.Array]:
+        """Return the columns of a row group that are in the cache or may stay there."""
+        unit = self._meta.rows_per_group
+        page: dict[int, pa.Array] = self._cache.get((file.path_text, unit, number)) or {}
+        missing = sum(column.id not in page for column in columns)
+        if missing and keeps(missing * unit * _KEPT_VALUE_BYTES):
+            return self._decoded(file, unit, number, columns, unit)
+        return page
 
     def _chosen(
         self, page: Mapping[int, pa.Array], columns: Sequence[Column], at: np.ndarray

@@ -41,6 +41,7 @@ import numpy as np
 import pyarrow as pa
 
 from kudulite.basefile.base_data import ROW_GROUP_ROWS
+from kudulite.basefile.block_cache import Keeps, always
 from kudulite.delta.delta_applier import DeltaApplier
 from kudulite.delta.delta_file import OP_DELETE, OP_REINSERT, OP_UPDATE, DeltaColumn, DeltaRows
 from kudulite.delta.delta_mem_store import ChunkLog, DeltaMemSnapshot, DeltaMemStore
@@ -336,7 +337,7 @@ class MemRowSetSnapshot(RowSet):
         columns: Sequence[Column],
         timestamp: int,
         *,
-        keeps_groups: bool = True,
+        keeps: Keeps = always,
     ) -> list[pa.Array]:
         """Return each column's values of int64[n] slots in any order, as of `timestamp`."""
         applier = self.applier(timestamp)

@@ -49,6 +49,7 @@ import numpy as np
 import pyarrow as pa
 
 from kudulite.basefile.base_data import ROW_GROUP_ROWS
+from kudulite.basefile.block_cache import Keeps, always
 from kudulite.delta.delta_applier import DeltaApplier
 from kudulite.delta.delta_file import (
     TIMESTAMP_UNASSIGNED,
@@ -134,16 +135,12 @@ class RowSet(ABC):
         columns: Sequence[Column],
         timestamp: int,
         *,
-        keeps_groups: bool = True,
+        keeps: Keeps = always,
     ) -> list[pa.Array]:
         """Return each column's values of int64[n] row ids in any order, as of `timestamp`.
 
-        `keeps_groups` allows decoded row groups to stay in the cache.
+        `keeps` says whether so many bytes of a decoded row group may stay in the cache.
         """
-
-    def kept_bytes(self, rowids: np.ndarray, columns: Sequence[Column]) -> int:
-        """Return about how many bytes of row groups `read_rows` would keep in the cache."""
-        return 0
 
     @abstractmethod
     def read_row(self, rowid: int, columns: Sequence[Column], timestamp: int) -> list[object]:

@@ -39,6 +39,26 @@ def test_a_value_above_a_quarter_of_the_capacity_is_not_kept():
     assert cache.get("a") == "fits"
 
 
+def test_an_operation_leaves_what_it_has_used_itself():
+    """Values of earlier operations make room; an operation larger than the cache finds a part."""
+    cache = BlockCache(1000)
+    for key in "abcd":
+        cache.put(key, key, 100)
+    found = []
+    for _ in range(3):
+        has_room = cache.begin_turn()
+        assert cache.get("d") == "d"
+        for number in range(20):
+            if cache.get(number) is not None:
+                found.append(number)
+            elif has_room(100):
+                cache.put(number, str(number), 100)
+    assert found == [*range(9)] * 2
+    assert [cache.get(key) for key in "abc"] == [None] * 3 and cache.get("d") == "d"
+    assert not has_room(100) and cache.begin_turn()(1000)
+    assert not cache.begin_turn()(1001)
+
+
 def test_a_cache_of_no_capacity_keeps_nothing_that_has_a_size():
     cache = BlockCache(0)
     assert cache.get_or_load("a", lambda: (1, 1)) == 1
