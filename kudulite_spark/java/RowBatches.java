@@ -34,8 +34,8 @@ import scala.jdk.javaapi.CollectionConverters;
 
 /**
  * The rows of a write, as Arrow batches for the Python writer: rows of one binary column, an Arrow
- * stream of one batch each. Spark would make the same batches, but it adds up the size of all
- * vectors after each row, and makes a BigDecimal of each decimal, which is half of its time.
+ * stream of one batch each. Spark would make such batches, too, but it adds up the sizes of all
+ * vectors after each row, and makes a BigDecimal of each decimal: nearly half of its work.
  */
 class RowBatches extends AbstractIterator<InternalRow> {
   /** What Python gets; kudulite_spark/writer.py knows the name. */
@@ -117,7 +117,7 @@ class RowBatches extends AbstractIterator<InternalRow> {
     }
   }
 
-  /** Gives the batches to an evaluator of Spark that expects rows. */
+  /** Makes the evaluators that `python` makes, but of these batches; its own fields are not used. */
   static class Factory extends MapInBatchEvaluatorFactory {
     private final MapInBatchEvaluatorFactory python;
     private final StructType schema;
