@@ -1,14 +1,13 @@
-"""Rows by primary key: one, or many at once, straight through bloom filter and key index.
+"""Lookups by primary key: one row, many rows at once, or all versions of one row.
 
-A current read takes each tablet as its newest superblock shows it and needs no settled snapshot.
-Decoded column blocks stay in the cache, so a warm read decodes nothing.
+**Rows** are found straight through bloom filter and key index. A current read takes each tablet as
+its newest superblock shows it and needs no settled snapshot. Decoded column blocks stay in the
+cache, so a warm read decodes nothing.
 
-Every version of one row that can still be read.
+**Versions** are those that can still be read. Versions older than the retention are omitted, except
+the one that was current at the ancient history mark, because a read at the mark still returns it.
 
-Versions older than the retention are omitted, except the one that was current at the ancient
-history mark, because a read at the mark still returns it.
-
-Turns what users hold into Arrow batches: Arrow itself, pandas, Polars, DuckDB, rows as dicts.
+**Keys** may be anything that holds columns: Arrow, pandas, Polars, DuckDB, rows as dicts.
 """
 
 from __future__ import annotations
