@@ -75,9 +75,7 @@ class Overlay:
         if name == self.kept:
             return self._flags(file.excluded, start, stop, are_set=False)
         column, are_values = self._columns[name]
-        cells = None
-        if file.overlaid and file.applier is not None:
-            cells = file.applier.column(column.id, column.type.arrow)
+        cells = file.cells(column)
         if cells is None:
             return pa.nulls(stop - start, column.type.arrow if are_values else self._flag_type)
         if not are_values:

@@ -36,6 +36,7 @@ from kudulite.client.scan import read_ahead
 from kudulite.client.tokens import RowSetToken
 from kudulite.delta.delta_applier import (
     ChangeSplit,
+    ColumnApplier,
     DeltaApplier,
     difference,
     distinct,
@@ -146,14 +147,18 @@ class NativeFile:
         """Whether some of its rows are not as the snapshot has them."""
         return len(self.excluded) > 0 or len(self.overlaid) > 0
 
+    def cells(self, column: Column) -> ColumnApplier | None:
+        """Return the changed cells of a column, those of excluded rows among them, if any."""
+        if column not in self.overlaid or self.applier is None:
+            return None
+        return self.applier.column(column.id, column.type.arrow)
+
     def changed_cells(self, column: Column) -> tuple[np.ndarray, pa.Array]:
         """Return the positions of the changed cells of a column, and their values at the snapshot.
 
         Positions are int64 and ascending, without excluded rows. Values are of the column's type.
         """
-        cells = None
-        if column in self.overlaid and self.applier is not None:
-            cells = self.applier.column(column.id, column.type.arrow)
+        cells = self.cells(column)
         if cells is None:
             return _NO_ROWS, pa.nulls(0, column.type.arrow)
         positions = difference(cells.rowids, self.excluded)

@@ -51,7 +51,6 @@ import scala.collection.AbstractIterator;
 import scala.collection.Iterator;
 import scala.collection.immutable.Seq;
 import scala.jdk.javaapi.CollectionConverters;
-import scala.runtime.AbstractFunction0;
 import scala.runtime.AbstractFunction1;
 
 /**
@@ -300,24 +299,12 @@ public class BaseFiles extends ParquetFileFormat {
       Iterator given = (cells.isEmpty() ? parquet : ofChanged).apply(file);
       Iterator found = isBatched ? new Batches(given, required, excluded, cells)
           : new Rows(given, required, excluded, cells);
-      return own.isGivenBy(file) ? found.concat(new More(own, required, isBatched)) : found;
-    }
-  }
-
-  /** The added rows of an overlay, as a batch or row by row. */
-  static class More extends AbstractFunction0<Iterator> {
-    private final Overlay overlay;
-    private final StructType required;
-    private final boolean isBatched;
-
-    More(Overlay overlay, StructType required, boolean isBatched) {
-      this.overlay = overlay;
-      this.required = required;
-      this.isBatched = isBatched;
+      return own.isGivenBy(file) ? found.concat(() -> added(own)) : found;
     }
 
-    public Iterator apply() {
-      ColumnarBatch rows = overlay.rows(required);
+    /** The added rows of an overlay, as a batch or row by row. */
+    private Iterator added(Overlay own) {
+      ColumnarBatch rows = own.rows(required);
       return isBatched ? Iterator.single(rows)
           : CollectionConverters.asScala(rows.rowIterator())
               .map(UnsafeProjection.create(required));

@@ -95,29 +95,8 @@ class CatalogTable extends DefaultSource.FrontTable
     return new Change(this, info.command());
   }
 
-  private static class WriteInfo implements LogicalWriteInfo {
-    private final String queryId;
-    private final StructType schema;
-    private final CaseInsensitiveStringMap options;
-
-    WriteInfo(String queryId, StructType schema, CaseInsensitiveStringMap options) {
-      this.queryId = queryId;
-      this.schema = schema;
-      this.options = options;
-    }
-
-    public String queryId() {
-      return queryId;
-    }
-
-    public StructType schema() {
-      return schema;
-    }
-
-    public CaseInsensitiveStringMap options() {
-      return options;
-    }
-  }
+  private record WriteInfo(String queryId, StructType schema, CaseInsensitiveStringMap options)
+      implements LogicalWriteInfo {}
 
   /** One DELETE, UPDATE or MERGE. */
   private static class Change implements SupportsDelta, RowLevelOperationBuilder {

@@ -284,7 +284,7 @@ def test_positions_hold_where_row_groups_are_skipped(spark, tmp_path):
 
 
 def test_many_changes_and_few_keys_are_not_left_to_files(spark, tmp_path):
-    """If more than a quarter has changed, the source reads the table; the call reads few keys."""
+    """The source reads a table with many changes, if it has the front; the call reads few keys."""
     made_rows = [(k, f"s{k % 3}") for k in range(9000)]
     types = {"k": pa.int64(), "s": pa.string()}
     path = make_table(tmp_path / "t", made_rows, types, primary_key=["k"])
