@@ -508,8 +508,8 @@ def taken(arrays: Sequence[pa.Array], positions: np.ndarray) -> list[pa.Array]:
     first, count = int(positions[0]), len(positions)
     if positions[-1] - first == count - 1 and (np.diff(positions) == 1).all():
         return [array.slice(first, count) for array in arrays]
-    at = pa.array(positions)
-    return [array.take(at) for array in arrays]
+    rows = pa.RecordBatch.from_arrays(arrays, list(map(str, range(len(arrays)))))
+    return rows.take(pa.array(positions)).columns
 
 
 def combined(column: pa.ChunkedArray) -> pa.Array:

@@ -30,11 +30,13 @@ import pyarrow as pa
 from kudulite.delta.delta_file import OP_DELETE, OP_UPDATE, concat_values
 from kudulite.delta.delta_mem_store import DeltaMemSnapshot
 from kudulite.delta.delta_source import DeltaSource
-from kudulite.delta.scatter import scatter, select
+from kudulite.delta.scatter import DeltaCells, as_rows, laid_over, scatter, select
 from kudulite.model.types import widened
 
 # With up to so many row ids per change a table over all ids is cheaper than sorting.
 _DENSE_FACTOR = 2
+# With up to so many row ids per probe, places are found in a table over them, not by searching.
+_TABLE_FACTOR = 32
 
 
 @dataclass(frozen=True)
@@ -63,48 +65,6 @@ class ColumnApplier:
         """Return one row's value, or None if it has none here."""
         at = _place_of(self.rowids, rowid)
         return None if at < 0 else self.values[at]
-
-
-@dataclass(frozen=True)
-class DeltaCells:
-    """The cells that deltas set in one column of n rows, in layers, the newest last.
-
-    A layer has int64[m] ascending positions, an array, and the m places of the values in it.
-    """
-
-    arrow_type: pa.DataType
-    row_count: int
-    layers: tuple[tuple[np.ndarray, pa.Array, np.ndarray], ...] = ()
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether no row has its value from base data."""
-        return not self.row_count or any(len(layer[0]) == self.row_count for layer in self.layers)
-
-    def under(self, positions: np.ndarray, values: pa.Array, at: np.ndarray) -> DeltaCells:
-        """Return these cells under the newer `values` at places `at`."""
-        if not len(positions):
-            return self
-        kept = () if len(positions) == self.row_count else self.layers
-        return replace(self, layers=(*kept, (positions, values, at)))
-
-    def over(self, base: pa.Array | None, places: np.ndarray | None = None) -> pa.Array:
-        """Return `base`, or its values at int64[n] places, with these cells on top.
-
-        A base that is None has no value that is needed.
-        """
-        layers = list(self.layers)
-        if not self.row_count:
-            return pa.nulls(0, self.arrow_type)
-        if self.is_complete:
-            _, values, at = layers.pop(0)
-            cells = select(values, at)
-        else:
-            assert base is not None
-            cells = select(base, places)
-        for positions, values, at in layers:
-            cells = scatter(cells, positions, select(values, at))
-        return cells
 
 
 @dataclass(frozen=True)
@@ -337,9 +297,12 @@ class DeltaApplier:
         found |= _gathered(base, unchanged, selected)
         return [found[place] for place in range(len(base))]
 
-    def apply_rows(self, base: pa.Array, column_id: int, rowids: np.ndarray) -> pa.Array:
-        """Bring `base`, the column's values of the given rows (any order), to the snapshot."""
-        return self.cells({column_id: base.type}, rowids)[column_id].over(base)
+    def apply_rows(
+        self, base: Sequence[pa.Array], column_ids: Sequence[int], rowids: np.ndarray
+    ) -> list[pa.Array]:
+        """Bring the columns' values of int64[n] row ids, in any order, to the snapshot."""
+        types = {c: values.type for c, values in zip(column_ids, base, strict=True)}
+        return laid_over(list(self.cells(types, rowids).values()), base)
 
     def cells(self, types: Mapping[int, pa.DataType], rowids: np.ndarray) -> dict[int, DeltaCells]:
         """Return what the deltas set in columns of int64[n] row ids, by column id."""
@@ -476,10 +439,13 @@ class DeltaApplier:
                 value_parts.append(select(column.values, at))
         if not rowid_parts:
             return None
+        known = [column.rowids for column in list(self._columns.values()) if column is not None]
+        if len(rowid_parts) == 1 and any(rowids is rowid_parts[0] for rowids in known):
+            return ColumnApplier(rowid_parts[0], value_parts[0])
         merged = _newest_of_each_row(rowid_parts, value_parts)
-        for other in list(self._columns.values()):
-            if other is not None and np.array_equal(other.rowids, merged.rowids):
-                return replace(merged, rowids=other.rowids)
+        for rowids in known:
+            if np.array_equal(rowids, merged.rowids):
+                return replace(merged, rowids=rowids)
         return merged
 
 
@@ -492,10 +458,9 @@ def _gathered(
     """Return copies of arrays of `base`, with those of `new` behind them, at int64[m] positions."""
     if not places:
         return ()
-    names = [str(place) for place in places]
-    rows = pa.RecordBatch.from_arrays([base[place] for place in places], names)
+    rows = as_rows([base[place] for place in places])
     if new:
-        rows = pa.concat_batches([rows, pa.RecordBatch.from_arrays(new, names)])
+        rows = pa.concat_batches([rows, as_rows(new)])
     rows = pa.concat_batches([rows]) if source is None else rows.take(pa.array(source))
     return zip(places, rows.columns, strict=True)
 
@@ -504,7 +469,7 @@ def _newest_of_each_row(
     rowid_parts: list[np.ndarray], value_parts: list[pa.Array]
 ) -> ColumnApplier:
     """Keep the last value of each row of parts in order of time."""
-    rowids = np.concatenate(rowid_parts)
+    rowids = rowid_parts[0] if len(rowid_parts) == 1 else np.concatenate(rowid_parts)
     values = concat_values(value_parts)
     if len(rowids) > 1 and not (rowids[1:] > rowids[:-1]).all():
         last = _last_of_each_row(rowids)
@@ -531,6 +496,13 @@ def places_in(ascending: np.ndarray, probes: np.ndarray) -> tuple[np.ndarray, np
 
     The place of a missing probe is any valid index.
     """
+    first, last = int(probes.min(initial=0)), int(probes.max(initial=0))
+    if last - first < _TABLE_FACTOR * len(probes):
+        low, high = np.searchsorted(ascending, [first, last + 1])
+        table = np.full(last - first + 1, -1, np.int32)
+        table[ascending[low:high] - first] = np.arange(low, high)
+        place = table[probes - first]
+        return place, place >= 0
     at = np.searchsorted(ascending, probes)
     at[at == len(ascending)] = 0
     hit: np.ndarray = ascending[at] == probes

@@ -277,12 +277,6 @@ class ChangedRows:
         newest = np.zeros(len(rowids), np.uint64)
         if not len(self.rowids) or not len(rowids):
             return newest
-        first, last = int(rowids.min()), int(rowids.max())
-        if last - first < 2 * len(rowids):  # a table over all ids is cheaper than searching
-            low, high = np.searchsorted(self.rowids, [first, last + 1])
-            table = np.zeros(last - first + 1, np.uint64)
-            table[self.rowids[low:high] - first] = self.timestamps[low:high]
-            return table[rowids - first]
         at, hit = places_in(self.rowids, rowids)
         newest[hit] = self.timestamps[at[hit]]
         return newest

@@ -8,10 +8,16 @@ without a selection is chosen row by row between the base and the new values, wh
 the rows without copying their bytes. Other text with a selection, and lists, are gathered once from
 both together. This is two to four times faster than a masked replace followed by a filter.
 
+Few rows of many columns are gathered column by column in one call of Arrow (`laid_over`), which
+other threads do not wait for.
+
 **Threads** any.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -208,3 +214,68 @@ def _validity(array: pa.Array) -> np.ndarray:
 
 def _from_numpy(arrow_type: pa.DataType, cells: np.ndarray, valid: np.ndarray | None) -> pa.Array:
     return pa.Array.from_buffers(arrow_type, len(cells), [_bitmap(valid), pa.py_buffer(cells)])
+
+
+@dataclass(frozen=True)
+class DeltaCells:
+    """The cells that deltas set in one column of n rows, in layers, the newest last.
+
+    A layer has int64[m] ascending positions, an array, and the m places of the values in it.
+    """
+
+    arrow_type: pa.DataType
+    row_count: int
+    layers: tuple[tuple[np.ndarray, pa.Array, np.ndarray], ...] = ()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether no row has its value from base data."""
+        return not self.row_count or any(len(layer[0]) == self.row_count for layer in self.layers)
+
+    def under(self, positions: np.ndarray, values: pa.Array, at: np.ndarray) -> DeltaCells:
+        """Return these cells under the newer `values` at places `at`."""
+        if not len(positions):
+            return self
+        kept = () if len(positions) == self.row_count else self.layers
+        return replace(self, layers=(*kept, (positions, values, at)))
+
+
+def laid_over(
+    cells: Sequence[DeltaCells], base: Sequence[pa.Array | None], places: np.ndarray | None = None
+) -> list[pa.Array]:
+    """Return columns of n rows: `base`, or its values at int64[n] places, under their cells.
+
+    A base that is None has no value that is needed. Columns that the same changes set are gathered
+    together: each call of Arrow and numpy takes longer than moving few cells.
+    """
+    found: dict[int, pa.Array] = {}
+    alike: dict[tuple[int, ...], list[int]] = {}
+    for number, column in enumerate(cells):
+        kind = column.is_complete, *(id(positions) for positions, _, _ in column.layers)
+        alike.setdefault(kind, []).append(number)
+    for numbers in alike.values():
+        layers = list(zip(*(cells[number].layers for number in numbers), strict=True))
+        if not cells[numbers[0]].is_complete:
+            rows = as_rows([base[number] for number in numbers])
+            rows = rows if places is None else rows.take(pa.array(places))
+        elif layers:
+            rows = _new_rows(layers.pop(0))
+        else:
+            rows = as_rows([pa.nulls(0, cells[number].arrow_type) for number in numbers])
+        for layer in layers:
+            positions, new = layer[0][0], _new_rows(layer)
+            source = np.arange(rows.num_rows)
+            source[positions] = np.arange(rows.num_rows, rows.num_rows + len(positions))
+            rows = pa.concat_batches([rows, new]).take(pa.array(source))
+        found |= zip(numbers, rows.columns, strict=True)
+    return [found[number] for number in range(len(cells))]
+
+
+def _new_rows(layer: Sequence[tuple[np.ndarray, pa.Array, np.ndarray]]) -> pa.RecordBatch:
+    """Return the new values of columns that the same changes set."""
+    return as_rows([values for _, values, _ in layer]).take(pa.array(layer[0][2]))
+
+
+def as_rows(columns: Sequence[pa.Array | None]) -> pa.RecordBatch:
+    """Return columns as one batch, so that one call of Arrow gathers all of them."""
+    return pa.RecordBatch.from_arrays(columns, list(map(str, range(len(columns)))))

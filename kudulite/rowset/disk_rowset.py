@@ -42,10 +42,11 @@ from kudulite.basefile.block_cache import BlockCache, Keeps, always, compacted, 
 from kudulite.basefile.bloom import BloomFilter
 from kudulite.basefile.key_index import KeyIndex
 from kudulite.basefile.page_range import PAGE_ROWS
-from kudulite.delta.delta_applier import DeltaApplier
+from kudulite.delta.delta_applier import DeltaApplier, distinct
 from kudulite.delta.delta_file import DeltaFile, DeltaFileMeta
 from kudulite.delta.delta_mem_store import DeltaMemSnapshot
 from kudulite.delta.delta_source import DeltaSource
+from kudulite.delta.scatter import laid_over
 from kudulite.errors import CorruptionError
 from kudulite.model.key_array import KeyArray
 from kudulite.model.predicate import Statistics
@@ -193,10 +194,7 @@ class DiskRowSet(RowSet):
         """
         applier = self.applier(timestamp)
         base = self.base.gather(rowids, columns, keeps)
-        return [
-            applier.apply_rows(values, column.id, rowids)
-            for values, column in zip(base, columns, strict=True)
-        ]
+        return applier.apply_rows(base, [column.id for column in columns], rowids)
 
     # -- scans
 
@@ -238,6 +236,11 @@ class DiskRowSet(RowSet):
         """Return int64[n]: the row ids of a block's rows."""
         return np.arange(block.start, block.stop)
 
+    def places_in(self, block: Block, rowids: np.ndarray) -> tuple[np.ndarray, np.ndarray | slice]:
+        """Return the positions of a block's rows whose ids are given, and their places there."""
+        low, high = np.searchsorted(rowids, [block.start, block.stop])
+        return rowids[low:high] - block.start, slice(low, high)
+
     def keys_of(self, block: Block, positions: np.ndarray | None) -> KeyArray:
         """Return the keys of a block's rows at int64[m] `positions`; None is all of them."""
         keys = self.key_index.slice(block.start, block.stop)
@@ -275,18 +278,12 @@ class DiskRowSet(RowSet):
         types = {column.id: column.type.arrow for column in columns}
         cells = [applier.cells(types, block.start + at) for applier, at in views]
         in_base = [c for c in columns if not all(found[c.id].is_complete for found in cells)]
-        base: dict[int, pa.Array] = {}
-        places = [at for _, at in views]
-        if in_base:
-            is_chosen = np.zeros(block.row_count, dtype=bool)
-            for at in places:
-                is_chosen[at] = True
-            arrays = self.base.read_some(block, in_base, np.flatnonzero(is_chosen))
-            base = {column.id: array for column, array in zip(in_base, arrays, strict=True)}
-            place = np.cumsum(is_chosen) - 1
-            places = [place[at] for at in places]
+        chosen = distinct(np.concatenate([at for _, at in views]))
+        arrays = self.base.read_some(block, in_base, chosen) if in_base else []
+        base = {column.id: array for column, array in zip(in_base, arrays, strict=True)}
+        places = [None if len(at) == len(chosen) else chosen.searchsorted(at) for _, at in views]
         return [
-            [found[c.id].over(base.get(c.id), at) for c in columns]
+            laid_over([found[c.id] for c in columns], [base.get(c.id) for c in columns], at)
             for found, at in zip(cells, places, strict=True)
         ]
 
@@ -472,7 +469,7 @@ class BaseColumns:
         for file, short_unit, in_file in self._by_file(columns):
             unit = short_unit if is_short else self._meta.rows_per_group
             numbers, parts, positions = rowids // unit, [], []
-            for number in np.unique(numbers).tolist():
+            for number in np.flatnonzero(np.bincount(numbers)).tolist():
                 at = np.flatnonzero(numbers == number)
                 places = rowids[at] - number * unit
                 if is_short:

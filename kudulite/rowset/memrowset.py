@@ -42,7 +42,7 @@ import pyarrow as pa
 
 from kudulite.basefile.base_data import ROW_GROUP_ROWS
 from kudulite.basefile.block_cache import Keeps, always
-from kudulite.delta.delta_applier import DeltaApplier
+from kudulite.delta.delta_applier import DeltaApplier, places_in
 from kudulite.delta.delta_file import OP_DELETE, OP_REINSERT, OP_UPDATE, DeltaColumn, DeltaRows
 from kudulite.delta.delta_mem_store import ChunkLog, DeltaMemSnapshot, DeltaMemStore
 from kudulite.delta.delta_source import DeltaSource
@@ -341,7 +341,7 @@ class MemRowSetSnapshot(RowSet):
     ) -> list[pa.Array]:
         """Return each column's values of int64[n] slots in any order, as of `timestamp`."""
         applier = self.applier(timestamp)
-        return [_values(column, rowids, applier) for column in columns]
+        return _values(columns, rowids, applier)
 
     def read_row(self, rowid: int, columns: Sequence[Column], timestamp: int) -> list[object]:
         """Return one row's cells as Python values, as of `timestamp`."""
@@ -387,6 +387,14 @@ class MemRowSetSnapshot(RowSet):
         """Return int64[n]: the slots of a block's rows, in key order."""
         return self.sorted_keys.rowids[block.start : block.stop]
 
+    def places_in(self, block: Block, rowids: np.ndarray) -> tuple[np.ndarray, np.ndarray | slice]:
+        """Return the positions of a block's rows whose slots are given, and their places there."""
+        if not len(rowids):
+            return rowids, slice(0)
+        at, is_given = places_in(rowids, self.rowids_of(block))
+        positions = np.flatnonzero(is_given)
+        return positions, at[positions]
+
     def are_live(self, rowids: np.ndarray, timestamp: int, applier: DeltaApplier) -> np.ndarray:
         """Return bool[n]: which of int64[n] slots are live; `applier` is that of `timestamp`."""
         is_live: np.ndarray = rowids < self._inserted_count(timestamp)
@@ -399,12 +407,13 @@ class MemRowSetSnapshot(RowSet):
         """Return, for each view, the columns' values of the block's rows at its positions."""
         slots = self.rowids_of(block)
         chosen = [(applier, slots if at is None else slots[at]) for applier, at in views]
-        return [[_values(column, at, applier) for column in columns] for applier, at in chosen]
+        return [_values(columns, at, applier) for applier, at in chosen]
 
 
-def _values(column: Column, slots: np.ndarray, applier: DeltaApplier) -> pa.Array:
+def _values(columns: Sequence[Column], slots: np.ndarray, applier: DeltaApplier) -> list[pa.Array]:
     # A column that no change of a row sets was added after the row's insert.
-    return applier.apply_rows(constant(column, len(slots)), column.id, slots)
+    base = [constant(column, len(slots)) for column in columns]
+    return applier.apply_rows(base, [column.id for column in columns], slots)
 
 
 def join_keys(chunks: Sequence[KeyChunk], width: int | None) -> KeyChunk:

@@ -157,6 +157,10 @@ class RowSet(ABC):
         """Return int64[n]: the row ids of a block's rows, in key order."""
 
     @abstractmethod
+    def places_in(self, block: Block, rowids: np.ndarray) -> tuple[np.ndarray, np.ndarray | slice]:
+        """Return int64[m] positions of a block's rows, and their places in ascending `rowids`."""
+
+    @abstractmethod
     def keys_of(self, block: Block, positions: np.ndarray | None) -> KeyArray:
         """Return the keys of a block's rows at int64[m] `positions`; None is all of them."""
 

@@ -32,7 +32,10 @@ import pyarrow as pa
 
 from kudulite.delta.delta_applier import DeltaApplier
 from kudulite.delta.delta_history import ChangedRows, OneRowSource, changed_rows, changes_within
+from kudulite.delta.scatter import select
+from kudulite.model.encoded_key import decode_keys
 from kudulite.model.hybrid_time import TIMESTAMP_MAX
+from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Column
 from kudulite.rowset.merge import RowsRead
 from kudulite.rowset.rowset import Block, DiffSpec, RowSet, ScannedRows, ScanSpec, View
@@ -85,6 +88,18 @@ class NewestChanges:
         self._at_insert = rowset.applier(self._inserted)
         self._before_delete = rowset.applier(max(0, self._deleted - 1))
 
+    def in_block(self, block: Block) -> tuple[np.ndarray, np.ndarray]:
+        """Return int64[m], ascending: the positions of a block's changed rows; and uint64[m]: when.
+
+        Takes the time of the changed rows, unless all rows of the rowset have changed together.
+        """
+        if not self._inserted and not self._deleted:
+            positions, places = self._rowset.places_in(block, self._changed.rowids)
+            return positions, self._changed.timestamps[places]
+        newest = self.of(self._rowset.rowids_of(block))
+        positions = np.flatnonzero(newest)
+        return positions, newest[positions]
+
     def of(self, rowids: np.ndarray) -> np.ndarray:
         """Return uint64[n]: the newest change in the window of each row, 0 where there is none."""
         newest = self._changed.newest_of(rowids)
@@ -111,22 +126,20 @@ class _RowSetDiff:
     def read(self, block: Block) -> ScannedRows | None:
         """Return the changed rows of a block, None when there are none."""
         rowset, spec = self._rowset, self._spec
-        rowids = rowset.rowids_of(block)
-        newest = self._changes.of(rowids)
-        at = np.flatnonzero(newest)
+        at, newest = self._changes.in_block(block)
         if spec.key_scan.predicates.columns and len(at):
-            at = at[self._matches(block, at)]
+            is_match = self._matches(block, at)
+            at, newest = at[is_match], newest[is_match]
         if not len(at):
             return None
-        rowids = rowids[at]
+        rowids = rowset.rowids_of(block)[at]
         live_start = rowset.are_live(rowids, spec.start, self._at_start)
         live_end = rowset.are_live(rowids, spec.end, self._at_end)
-        arrays = [pa.array(live_start), pa.array(live_end), pa.array(newest[at])]
-        arrays += self._images(block, at, live_start, live_end)
+        arrays = [pa.array(live_start), pa.array(live_end), pa.array(newest)]
+        keys = rowset.keys_of(block, at)
+        arrays += self._images(block, at, keys, live_start, live_end)
         names = [str(number) for number in range(len(arrays))]
-        return ScannedRows(
-            pa.RecordBatch.from_arrays(arrays, names=names), rowset.keys_of(block, at)
-        )
+        return ScannedRows(pa.RecordBatch.from_arrays(arrays, names=names), keys)
 
     def _matches(self, block: Block, at: np.ndarray) -> np.ndarray:
         """Return bool[m]: which of the rows match the predicates on the key."""
@@ -137,7 +150,12 @@ class _RowSetDiff:
         return predicates.evaluate(pa.RecordBatch.from_arrays(values, predicates.columns))
 
     def _images(
-        self, block: Block, at: np.ndarray, live_start: np.ndarray, live_end: np.ndarray
+        self,
+        block: Block,
+        at: np.ndarray,
+        keys: KeyArray,
+        live_start: np.ndarray,
+        live_end: np.ndarray,
     ) -> list[pa.Array]:
         """Return the columns of the rows at `end` (or else `start`), then those at `start`."""
         spec = self._spec
@@ -145,27 +163,45 @@ class _RowSetDiff:
             sides = 2 if spec.reads_before else 1
             return [pa.nulls(len(at), column.type.arrow) for column in spec.image_columns] * sides
         old = live_start if spec.reads_before else live_start & ~live_end
-        views: list[View] = [
-            (self._at_end, at[live_end]),
-            (self._at_start, at[old]),
-        ]
-        ends, starts = self._rowset.read_images(block, spec.image_columns, views)
+        ends, starts = self._read(block, at, keys, live_end, old)
         end_count = int(np.count_nonzero(live_end))
         null_at = end_count + int(np.count_nonzero(old))
         old_at = np.where(old, end_count + np.cumsum(old) - 1, null_at)
         new_at = np.where(live_end, np.cumsum(live_end) - 1, old_at)
-        after = new_at if end_count < len(at) else None
-        images = [_gather(e, s, after) for e, s in zip(ends, starts, strict=True)]
-        if spec.reads_before:
-            images += [_gather(e, s, old_at) for e, s in zip(ends, starts, strict=True)]
-        return images
+        images = ends if end_count == len(at) else _gather(ends, starts, new_at)
+        return [*images, *_gather(ends, starts, old_at)] if spec.reads_before else images
+
+    def _read(
+        self, block: Block, at: np.ndarray, keys: KeyArray, new: np.ndarray, old: np.ndarray
+    ) -> list[list[pa.Array]]:
+        """Return the columns of the `new` rows at `end`, and of the `old` ones at `start`.
+
+        Both are bool[m], of the rows `at`. Key columns are taken from the keys, which no delta
+        changes.
+        """
+        schema, columns = self._spec.schema, self._spec.image_columns
+        in_key = dict(zip(schema.key_names, decode_keys(keys, schema.key_types), strict=True))
+        others = [column for column in columns if column.name not in in_key]
+        sides = [(self._at_end, new), (self._at_start, old)]
+        views: list[View] = [(applier, at[rows]) for applier, rows in sides if rows.any()]
+        read = iter(self._rowset.read_images(block, others, views))
+        found = []
+        for _, rows in sides:
+            values = next(read) if rows.any() else [pa.nulls(0, c.type.arrow) for c in others]
+            chosen = None if rows.all() else np.flatnonzero(rows)
+            known = {name: select(array, chosen) for name, array in in_key.items()}
+            known |= zip((column.name for column in others), values, strict=True)
+            found.append([known[column.name] for column in columns])
+        return found
 
 
-def _gather(ends: pa.Array, starts: pa.Array, at: np.ndarray | None) -> pa.Array:
-    """Return the values at `at` in `ends`, `starts` and one null, in a row; None is all `ends`."""
-    if at is None:
-        return ends
-    return pa.concat_arrays([ends, starts, pa.nulls(1, ends.type)]).take(pa.array(at))
+def _gather(ends: Sequence[pa.Array], starts: Sequence[pa.Array], at: np.ndarray) -> list[pa.Array]:
+    """Return the values at `at` in `ends`, `starts` and one null, in a row."""
+    nulls = [pa.nulls(1, array.type) for array in ends]
+    names = [str(number) for number in range(len(ends))]
+    parts = [pa.RecordBatch.from_arrays(arrays, names) for arrays in (ends, starts, nulls)]
+    gathered: list[pa.Array] = pa.concat_batches(parts).take(pa.array(at)).columns
+    return gathered
 
 
 class OneRow:

@@ -49,7 +49,6 @@ from kudulite.delta.scatter import select
 from kudulite.errors import UsageError
 from kudulite.fs.json_form import JsonForm
 from kudulite.model.hybrid_time import TIMESTAMP_MAX
-from kudulite.model.key_array import KeyArray
 from kudulite.model.predicate import bind_predicates
 from kudulite.model.schema import Schema
 from kudulite.rowset.disk_rowset import DiskRowSet
@@ -322,19 +321,16 @@ def diff_reads(
 def _one_row_per_key(rows: ScannedRows, spec: DiffSpec) -> pa.RecordBatch:
     """Join the rows of each key in a window of ascending keys into one change."""
     assert rows.keys is not None
-    batch, keys = rows.batch, rows.keys
-    live_start = batch.column(LIVE_START).to_numpy(zero_copy_only=False)
-    live_end = batch.column(LIVE_END).to_numpy(zero_copy_only=False)
-    starts, group = _groups(keys)
-    # At each end a key is live in at most one row. If it is not live, any row stands in, unused.
-    before_at, after_at = starts.copy(), starts.copy()
-    for_start, for_end = np.flatnonzero(live_start), np.flatnonzero(live_end)
-    before_at[group[for_start]] = for_start
-    after_at[group[for_start]] = for_start
-    after_at[group[for_end]] = for_end
-    was_live = np.logical_or.reduceat(live_start, starts)
-    is_live = np.logical_or.reduceat(live_end, starts)
-    stamps = np.maximum.reduceat(batch.column(TIMESTAMP).to_numpy(), starts)
+    batch = rows.batch
+    was_live = batch.column(LIVE_START).to_numpy(zero_copy_only=False)
+    is_live = batch.column(LIVE_END).to_numpy(zero_copy_only=False)
+    stamps = batch.column(TIMESTAMP).to_numpy()
+    before_at = after_at = starts = np.flatnonzero(~rows.keys.equals_previous())
+    if len(starts) < batch.num_rows:
+        before_at, after_at = _rows_of_ends(starts, was_live, is_live)
+        was_live = np.logical_or.reduceat(was_live, starts)
+        is_live = np.logical_or.reduceat(is_live, starts)
+        stamps = np.maximum.reduceat(stamps, starts)
     kept = was_live | is_live
     if spec.value_predicates.columns:
         kept &= _matches(batch, spec, after_at, before_at, was_live)
@@ -359,10 +355,22 @@ def _rows_at(array: pa.Array, at: np.ndarray) -> pa.Array:
     return array if len(at) == len(array) else array.take(pa.array(at))
 
 
-def _groups(keys: KeyArray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the position of each key's first row, and int64[n]: the index of each row's key."""
-    is_first = ~keys.equals_previous()
-    return np.flatnonzero(is_first), np.cumsum(is_first) - 1
+def _rows_of_ends(
+    starts: np.ndarray, live_start: np.ndarray, live_end: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the position of each key's row before and after; its first row is at `starts`.
+
+    At each end a key is live in at most one row. If it is not live, any row stands in, unused.
+    """
+    is_first = np.zeros(len(live_start), dtype=bool)
+    is_first[starts] = True
+    key = np.cumsum(is_first) - 1
+    for_start, for_end = np.flatnonzero(live_start), np.flatnonzero(live_end)
+    before_at, after_at = starts.copy(), starts.copy()
+    before_at[key[for_start]] = for_start
+    after_at[key[for_start]] = for_start
+    after_at[key[for_end]] = for_end
+    return before_at, after_at
 
 
 def _image_places(spec: DiffSpec) -> dict[str, int]:

@@ -119,12 +119,13 @@ def expected(history: History, snapshot: int) -> tuple[dict[int, list], set[int]
     return cells, dead
 
 
-@pytest.mark.parametrize("dense_factor", [0, 9], ids=["by sorting", "by a table"])
+@pytest.mark.parametrize("factor", [0, 9], ids=["by sorting", "by a table"])
 @given(history=histories(), data=st.data())
-def test_an_overlay_equals_a_dictionary_at_every_snapshot(dense_factor, history: History, data):
+def test_an_overlay_equals_a_dictionary_at_every_snapshot(factor, history: History, data):
     """Whole files or single rows may be after the snapshot; any range or rows may be asked for."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(delta_applier, "_DENSE_FACTOR", dense_factor)
+        patch.setattr(delta_applier, "_DENSE_FACTOR", factor)
+        patch.setattr(delta_applier, "_TABLE_FACTOR", factor)
         check_every_snapshot(history, data)
 
 
@@ -152,12 +153,13 @@ def check_every_snapshot(history: History, data) -> None:
             )
             assert applier.is_deleted(rowids).tolist() == [row in dead for row in rowids]
             check_few(applier, history, cells, start, stop)
-            for c, arrow in COLUMNS.items():
-                base = pa.array(history.base[c], arrow)
+            whole = [pa.array(history.base[c], arrow) for c, arrow in COLUMNS.items()]
+            of_rows = [base.take(pa.array(rowids)) for base in whole]
+            in_rows = applier.apply_rows(of_rows, list(COLUMNS), rowids)
+            for base, found, (c, arrow) in zip(whole, in_rows, COLUMNS.items(), strict=True):
+                assert found.equals(pa.array([cells[c][row] for row in rowids], arrow))
                 in_range = applier.apply_range(base.slice(start, stop - start), c, start)
                 assert in_range.equals(pa.array(cells[c][start:stop], arrow))
-                in_rows = applier.apply_rows(base.take(pa.array(rowids)), c, rowids)
-                assert in_rows.equals(pa.array([cells[c][row] for row in rowids], arrow))
                 chosen = np.flatnonzero(np.arange(stop - start) % 2 == 0)
                 picked = applier.apply_range(base.slice(start, stop - start), c, start, chosen)
                 assert picked.equals(pa.array(cells[c][start:stop:2], arrow))
