@@ -53,6 +53,7 @@ from kudulite.model.types import is_widened
 
 FORMAT_VERSION = 1
 OP_UPDATE, OP_DELETE, OP_REINSERT = 0, 1, 2  # on disk: do not renumber
+_BUFFER_BYTES = 1 << 16
 TIMESTAMP_UNASSIGNED = 0
 
 _COLUMN_TYPES = {"rowid": pa.uint32(), "timestamp": pa.uint64(), "op": pa.uint8()}
@@ -178,8 +179,10 @@ def write_delta_file(sink: Sink, rows: DeltaRows) -> DeltaFileMeta:
     batch = pa.RecordBatch.from_arrays(arrays, names=names)
     schema = batch.schema.with_metadata({"format_version": str(FORMAT_VERSION)})
     options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
-    with pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema, options=options) as writer:
-        writer.write_batch(batch.replace_schema_metadata(schema.metadata))
+    # The buffer makes one write of the many parts of a small file.
+    with pa.BufferedOutputStream(pa.PythonFile(sink, mode="w"), _BUFFER_BYTES) as buffered:
+        with pa.ipc.new_file(buffered, schema, options=options) as writer:
+            writer.write_batch(batch.replace_schema_metadata(schema.metadata))
     return _describe(sink.finish(), rows)
 
 

@@ -377,10 +377,10 @@ class Installer:
                 if meta.redo:
                     to_sync.add(target / meta.id)
             for delta in part.deltas:
-                name = f"{delta.rowset_id}/{delta.meta.ref.name}"
-                self._rename(source / name, target / name)
-                check_length(target / name, delta.meta.ref)
-                to_sync.add(target / delta.rowset_id)
+                ref, folder = delta.meta.ref, target / delta.rowset_id
+                self._rename(source / ref.name, folder / ref.name)
+                check_length(folder / ref.name, ref)
+                to_sync.add(folder)
             if part.tombstones is not None:
                 # The tablet's folder is synced with the superblock.
                 ref = part.tombstones.meta.ref

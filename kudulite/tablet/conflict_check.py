@@ -182,7 +182,7 @@ class ConflictCheck:
     def _delta_file(self, part: StagedTablet, delta: StagedDelta, before: Tablet) -> DeltaFile:
         base = before.rowset(delta.rowset_id)
         assert base is not None
-        path = self.resolver.folder / part.folder / delta.rowset_id / delta.meta.ref.name
+        path = self.resolver.folder / part.folder / delta.meta.ref.name
         return DeltaFile(path, delta.meta, base.meta.row_count)
 
     # -- removing rows and resolving them again
@@ -232,7 +232,8 @@ class ConflictCheck:
         if conflict.rowset is not None:
             ops = np.full(len(conflict.at), OP_DELETE, dtype=np.uint8)
             hide = DeltaRows(conflict.at, ops, {})
-            mask = self.resolver.stage_delta(conflict.rowset.id, hide, part.folder)
+            folder = f"{part.folder}/{conflict.rowset.id}"
+            mask = self.resolver.stage_delta(conflict.rowset.id, hide, folder)
             current = next(r for r in part.rowsets if r.id == conflict.rowset.id)
             return part.with_masked_rowset(current.with_redo((mask.meta,)), len(conflict.at))
         assert conflict.delta is not None
@@ -241,7 +242,7 @@ class ConflictCheck:
     def _without_delta_rows(
         self, part: StagedTablet, delta: StagedDelta, at: np.ndarray
     ) -> StagedTablet:
-        path = self.resolver.folder / part.folder / delta.rowset_id / delta.meta.ref.name
+        path = self.resolver.folder / part.folder / delta.meta.ref.name
         rows = DeltaFile(path, delta.meta, 1 << 32).read()
         delete_count = int(np.count_nonzero(rows.ops[at] == OP_DELETE))
         fewer = WriteCounts(updated=delete_count - len(at), deleted=-delete_count)

@@ -3,7 +3,8 @@
     rows -> sort by key -> look up each key -> one effect per key -> new rowsets + REDO files
 
     staging folder of a part := <rowset id>/base-… key-… bloom-…     a new rowset
-                                <rowset id>/redo-…                  a delta of a rowset, old or new
+                                <rowset id>/redo-…                  a delta of this rowset
+                                redo-…                              a delta of a rowset of the table
                                 tombstone-…                         deletes of an ordered write
 
 Values are copied once, from the caller's batch to the files. A commit stamps the entries with its
@@ -272,15 +273,13 @@ class Resolver:
         if self.spec.leaves_equal_cells:
             effects = self._without_equal_cells(rows, effects, old_rows)
         resolved = _Resolved(rows, keys, locations, _first_rows(keyed, len(keys)), effects)
-        folder = f"{staging}/{tablet.id}"
-        self.file_system.make_directory(self.folder / folder)
-        rowsets = self._stage_inserts(resolved, folder)
-        deltas = self._stage_deltas(resolved, tablet, folder)
+        rowsets = self._stage_inserts(resolved, staging)
+        deltas = self._stage_deltas(resolved, tablet, staging)
         tombstones = None
         if ordering is not None:
-            tombstones = self._stage_tombstones(ordering, keys, keyed, tablet, folder)
+            tombstones = self._stage_tombstones(ordering, keys, keyed, tablet, staging)
         counts = effects.counts + WriteCounts(ignored=superseded_count)
-        return StagedTablet(tablet.id, folder, rowsets, deltas, counts, tombstones)
+        return StagedTablet(tablet.id, staging, rowsets, deltas, counts, tombstones)
 
     def check_unchanged(self, keys: KeyArray, tablet: Tablet) -> None:
         """Raise ConflictError if any of ascending `keys` has changed since the write's `read_at`.
@@ -450,10 +449,9 @@ class Resolver:
         return tuple(staged)
 
     def stage_delta(self, rowset_id: str, delta: DeltaRows, folder: str) -> StagedDelta:
-        """Write one REDO file for a rowset into the staging folder of its tablet."""
-        target = self.folder / folder / rowset_id
-        self.file_system.make_directory(target)
-        return StagedDelta(rowset_id, create_delta_file(self.file_system, target, "redo", delta))
+        """Write one REDO file for a rowset into a folder, which is relative to the table's."""
+        meta = create_delta_file(self.file_system, self.folder / folder, "redo", delta)
+        return StagedDelta(rowset_id, meta)
 
     def _delta_rows(self, resolved: _Resolved, at: np.ndarray) -> DeltaRows:
         effects = resolved.effects
@@ -550,7 +548,8 @@ class StagedDelta:
 class StagedTablet:
     """One part of a write in one tablet; small and picklable.
 
-    `folder` is relative to the table's folder. Parts of a write apply in order.
+    `folder` is relative to the table's folder, and other tablets may have files there. Parts of a
+    write apply in order.
     """
 
     tablet_id: str
