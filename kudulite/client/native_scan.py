@@ -56,8 +56,8 @@ _LIMITS = NativeLimits(
 _GLOB_CHARACTERS = frozenset("*?[")
 # The names of a file and of its overlay in a query of DuckDB.
 _STORED, _NEW = "stored", "overlay"
-# Joins by position run in one thread each. Each part costs a millisecond of binding.
-_PARTS_PER_THREAD = 1
+# A row beside the files, which is read in one thread, takes as long as so many rows of a file.
+_REST_WEIGHT = 2
 
 # Reads rows of some columns, in their order.
 Reader = Callable[[Sequence[str]], Iterator[pa.RecordBatch]]
@@ -134,15 +134,18 @@ def _clean_and_dirty(
     return list(groups[False].values()), list(groups[True].values())
 
 
-def _balanced(files: Sequence[NativeFile], count: int) -> list[list[NativeFile]]:
-    """Return the files in at most `count` parts of about as many bytes."""
-    parts: list[list[NativeFile]] = [[] for _ in range(min(count, len(files)))]
-    sizes = [0] * len(parts)
-    for file in sorted(files, key=lambda file: -file.size_bytes):
+def _balanced(files: Sequence[NativeFile], rest_rows: int) -> list[list[NativeFile]]:
+    """Return the files in a part for each thread, of about as many rows.
+
+    The last part is smaller by the rows beside the files: an engine begins those first.
+    """
+    parts: list[list[NativeFile]] = [[] for _ in range(READ_THREADS)]
+    sizes = [0] * (READ_THREADS - 1) + [_REST_WEIGHT * rest_rows]
+    for file in sorted(files, key=lambda file: -file.row_count):
         least = sizes.index(min(sizes))
         parts[least].append(file)
-        sizes[least] += file.size_bytes
-    return parts
+        sizes[least] += file.row_count
+    return [part for part in parts if part]
 
 
 def _unused_name(schema: pa.Schema) -> str:
@@ -301,14 +304,14 @@ class _UnionQuery:
         for item in group[0].columns:
             value, names = self._value(item), overlay.names_of(item.column.name)
             if names is not None:
-                value = f"CASE WHEN {_NEW}.{names[0]} THEN {_NEW}.{names[1]} ELSE {value} END"
+                value = f"CASE WHEN {_NEW}.{names[0]} > 0 THEN {_NEW}.{names[1]} ELSE {value} END"
             values.append(f"{value} AS {_quoted(item.column.name)}")
         beside = self._named(
             _dataset_of(overlay.schema, lambda names: overlay.read(names, ROW_GROUP_ROWS))
         )
         self._parts.append(
             f"SELECT {', '.join(values)} FROM {_parquet(group)}"
-            f" POSITIONAL JOIN {beside} AS {_NEW} WHERE {_NEW}.{overlay.kept}"
+            f" POSITIONAL JOIN {beside} AS {_NEW} WHERE {_NEW}.{overlay.kept} > 0"
         )
 
     def add_rows(self, rows: Any) -> None:
@@ -362,7 +365,8 @@ def _duckdb_relation(
     query = _UnionQuery(dict(zip(schema.names, map(str, types), strict=True)))
     clean, dirty = _clean_and_dirty(files)
     for group in dirty:
-        for part in _balanced(group, _PARTS_PER_THREAD * READ_THREADS):
+        # Joins by position run in one thread each, and each costs a millisecond of binding.
+        for part in _balanced(group, sum(len(file.excluded) for file in group)):
             query.add_overlaid(part)
     for group in clean:
         query.add_files(group)

@@ -125,10 +125,10 @@ def test_engines_read_changed_tables_without_base_data_of_kudulite(tmp_path, mon
         assert sorted(frame.collect(engine=engine).rows()) == expected
 
 
-@pytest.mark.parametrize("parts", [1, 3])
-def test_a_limit_and_a_count_of_overlaid_files(tmp_path, monkeypatch, parts):
+@pytest.mark.parametrize("threads", [1, 2, 8])
+def test_a_limit_and_a_count_of_overlaid_files(tmp_path, monkeypatch, threads):
     """Joins by position survive a query that wants few rows, no columns, or one of the keys."""
-    monkeypatch.setattr("kudulite.client.native_scan._PARTS_PER_THREAD", parts)
+    monkeypatch.setattr("kudulite.client.native_scan.READ_THREADS", threads)
     table, model = changed_table(tmp_path)
     rows = {tuple(row.values()) for row in model.values()}
     relation, frame = table.to_duckdb(duckdb.connect()), table.to_polars()
