@@ -52,7 +52,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kudulite.basefile.block_cache import open_mapped, release_pages
@@ -62,14 +61,18 @@ from kudulite.basefile.page_range import (
     PageDirectory,
     PageIndexError,
     PageRange,
+    check_chunks,
 )
 from kudulite.errors import CorruptionError, StorageError
 from kudulite.fs.file_system import FileRef, Sink, arrow_errors, check_format_version
 from kudulite.model.schema import FIELD_ID_KEY, Column
-from kudulite.model.types import DICTIONARY, check_values, parquet_encoding, parquet_path
-
-SAMPLE_ROWS = 8192
-SAMPLE_DISTINCT_FRACTION_MAX = 0.8  # of 8192: about 17,000 distinct values in the column
+from kudulite.model.types import (
+    DICTIONARY,
+    check_values,
+    has_repeats,
+    parquet_encoding,
+    parquet_path,
+)
 
 FORMAT_VERSION = 2  # on disk: a change of meaning raises it
 ROW_GROUP_ROWS = 131072  # on disk: the rows of a row group in version 1, the most in version 2
@@ -86,6 +89,10 @@ TRAILER_BYTES = 8  # length and magic
 _THRIFT_STRING_HEADER = b"\x18\x08"
 
 COMPRESSION_DEFAULT = "zstd"
+# A column that compression does not make smaller than this part is stored without it: a reader
+# pays 30 µs for each page that is compressed, however small it is.
+COMPRESSED_FRACTION_MAX = 0.8
+COMPRESSED_ROWS = 4096  # of a sample
 
 
 class _SealingSink:
@@ -123,9 +130,10 @@ class _SealingSink:
 class BaseDataWriter:
     """Writes base data to a sink, row group after row group.
 
-    Rows must be in key order. The file's columns are in the order of `columns`; the encoding of a
-    column with encoding "auto" depends on the first rows that are written. Leaving the `with` block
-    before `close` drops the rows that are not in the sink yet.
+    Rows must be in key order. The file's columns are in the order of `columns`. The first rows that
+    are written choose the encoding of a column with encoding "auto", and whether one with the
+    default compression is compressed. Leaving the `with` block before `close` drops the rows that
+    are not in the sink yet.
     """
 
     def __init__(
@@ -178,22 +186,41 @@ class BaseDataWriter:
                 self._writer.close()
 
     def _opened(self, sample: pa.Table) -> pq.ParquetWriter:
-        compressions = {
-            parquet_path(column.name, column.type): (
-                COMPRESSION_DEFAULT if column.compression == "default" else column.compression
-            )
-            for column in self._columns
-        }
         encodings = {
             parquet_path(c.name, c.type): parquet_encoding(
                 c.type, c.encoding, has_repeats=c.encoding == "auto" and has_repeats(values)
             )
             for c, values in zip(self._columns, sample.columns, strict=True)
         }
+        gainless = self._gainless(sample, encodings)
+        codecs = {}
+        for column, path in zip(self._columns, encodings, strict=True):
+            default = "none" if path in gainless else COMPRESSION_DEFAULT
+            codecs[path] = default if column.compression == "default" else column.compression
+        return self._writer_to(pa.PythonFile(self._sink, "w"), codecs, encodings)
+
+    def _gainless(self, sample: pa.Table, encodings: Mapping[str, str]) -> set[str]:
+        """Return the columns that compression hardly makes smaller; none where rows are few."""
+        if len(sample) < 8 * COMPRESSED_ROWS:
+            return set()
+        # Of rows in the middle: those of the smallest keys may be of one kind.
+        sink = pa.BufferOutputStream()
+        with self._writer_to(sink, COMPRESSION_DEFAULT, encodings) as writer:
+            writer.write_table(sample.slice(len(sample) // 2, COMPRESSED_ROWS))
+        group = pq.read_metadata(pa.BufferReader(sink.getvalue())).row_group(0)
+        return {
+            chunk.path_in_schema
+            for chunk in map(group.column, range(group.num_columns))
+            if chunk.total_compressed_size > COMPRESSED_FRACTION_MAX * chunk.total_uncompressed_size
+        }
+
+    def _writer_to(
+        self, sink: pa.NativeFile, codecs: str | dict[str, str], encodings: Mapping[str, str]
+    ) -> pq.ParquetWriter:
         return pq.ParquetWriter(
-            pa.PythonFile(self._sink, "w"),
+            sink,
             self._schema,
-            compression=compressions,
+            compression=codecs,
             use_dictionary=[name for name, encoding in encodings.items() if encoding == DICTIONARY],
             column_encoding={n: e for n, e in encodings.items() if e != DICTIONARY} or None,
             write_page_checksum=True,
@@ -210,19 +237,6 @@ def group_rows_of(row_bytes: int) -> int:
     while rows % 2 == 0 and rows * row_bytes > ROW_GROUP_BYTES:
         rows //= 2
     return rows
-
-
-def has_repeats(values: pa.ChunkedArray) -> bool:
-    """Return whether a dictionary pays: few values of an evenly spaced sample are distinct."""
-    if pa.types.is_list(values.type):
-        chunks = [chunk.flatten() for chunk in values.chunks]
-        values = pa.chunked_array(chunks, values.type.value_type)
-    if pa.types.is_boolean(values.type) or len(values) == 0:
-        return False
-    rows = np.linspace(0, len(values) - 1, min(len(values), SAMPLE_ROWS)).astype(np.int64)
-    sample = values.take(pa.array(rows)).drop_null()
-    distinct_count: int = pc.count_distinct(sample).as_py()
-    return distinct_count <= len(sample) * SAMPLE_DISTINCT_FRACTION_MAX
 
 
 @dataclass(frozen=True)
@@ -543,20 +557,6 @@ def checked_version(path: Path, metadata: pq.FileMetaData) -> str:
             " was copied over another: restore the file from a copy of the table"
         )
     return stored
-
-
-def check_chunks(metadata: pq.FileMetaData, content: pa.Buffer) -> None:
-    """Raise Arrow's error for a footer with a column chunk that Arrow cannot describe.
-
-    Asked for the metadata of such a chunk, pyarrow ends the process, because Python does not expect
-    what its C++ part throws. A read that buffers first looks at all chunks, where errors are
-    expected, and then reads, which the closed source of `content` refuses.
-    """
-    source = pa.BufferReader(content)
-    reader = pq.ParquetFile(source, metadata=metadata, pre_buffer=True)
-    source.close()
-    with contextlib.suppress(ValueError):  # a closed source
-        reader.read_row_groups(range(metadata.num_row_groups), use_threads=False)
 
 
 def sealed_footer(tail: bytes) -> bytes:

@@ -17,10 +17,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from kudulite.errors import ConflictError, SchemaError
 
 DICTIONARY = "DICTIONARY"  # not a Parquet encoding id: dictionary pages, PLAIN once they are full
+SAMPLE_ROWS = 8192
+SAMPLE_DISTINCT_FRACTION_MAX = 0.8  # of 8192: about 17,000 distinct values in the column
 DECIMAL_PRECISION_MAX = 38
 VARCHAR_LENGTH_MAX = 65535
 DATE_MIN, DATE_MAX = -719162, 2932896  # days since the epoch of 0001-01-01 and 9999-12-31
@@ -362,3 +365,16 @@ def parquet_encoding(column_type: ColumnType, encoding: str, *, has_repeats: boo
     if encoding == "auto" and has_repeats:
         return DICTIONARY
     return "PLAIN" if encoding == "auto" else "BYTE_STREAM_SPLIT"
+
+
+def has_repeats(values: pa.ChunkedArray) -> bool:
+    """Return whether a dictionary pays: few values of an evenly spaced sample are distinct."""
+    if pa.types.is_list(values.type):
+        chunks = [chunk.flatten() for chunk in values.chunks]
+        values = pa.chunked_array(chunks, values.type.value_type)
+    if pa.types.is_boolean(values.type) or len(values) == 0:
+        return False
+    rows = np.linspace(0, len(values) - 1, min(len(values), SAMPLE_ROWS)).astype(np.int64)
+    sample = values.take(pa.array(rows)).drop_null()
+    distinct_count: int = pc.count_distinct(sample).as_py()
+    return distinct_count <= len(sample) * SAMPLE_DISTINCT_FRACTION_MAX
