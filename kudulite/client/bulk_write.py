@@ -31,7 +31,7 @@ import numpy as np
 import pyarrow as pa
 
 from kudulite.client.lookup import joined_batches
-from kudulite.errors import RowError, StorageError
+from kudulite.errors import KuduliteError, RowError, StorageError
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.schema import Schema
 from kudulite.table.commit import Commit, CommitResult
@@ -174,7 +174,11 @@ class BulkWrite:
 def _opened_write(folder: Path, lock_timeout_seconds: float, state: WriteState) -> BulkWrite:
     """Return a write that another process has begun."""
     environment = replace(default_environment(), lock_timeout_seconds=lock_timeout_seconds)
-    return BulkWrite(TableStore(folder, environment), state)
+    store = TableStore(folder, environment)
+    # It is mostly the version that the write began on, which is then read only once.
+    with contextlib.suppress(KuduliteError):
+        store.newest()
+    return BulkWrite(store, state)
 
 
 @dataclass(frozen=True)

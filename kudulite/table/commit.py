@@ -229,13 +229,16 @@ class Commit:
         old = {entry.id: entry for entry in before.tablets}
         new = {entry.id: entry for entry in now.tablets}
 
+        def must_be(tablet_id: str) -> bool:
+            if old[tablet_id].superblock != new[tablet_id].superblock:
+                return True
+            return is_first and (self.state.is_resolved_at_commit or len(parts[tablet_id]) > 1)
+
         def rebased(tablet_id: str) -> list[StagedTablet]:
-            is_same = old[tablet_id].superblock == new[tablet_id].superblock
-            if is_same and not is_first:
-                return parts[tablet_id]
             return self._rebased_tablet(parts[tablet_id], old[tablet_id], new[tablet_id], now)
 
-        return dict(zip(parts, in_threads("rebase", rebased, parts), strict=True))
+        chosen = [tablet_id for tablet_id in parts if must_be(tablet_id)]
+        return {**parts, **dict(zip(chosen, in_threads("rebase", rebased, chosen), strict=True))}
 
     def _rebased_tablet(
         self, parts: list[StagedTablet], old: TabletEntry, new: TabletEntry, now: Manifest
@@ -247,8 +250,6 @@ class Commit:
             # A row that is deleted and inserted again loses its values of columns added since.
             return Stager(self.store, self.state, now).resolve_operations(operations, new.id)
         stager = Stager(self.store, self.state, self.base)
-        if old.superblock == new.superblock and len(parts) == 1:
-            return parts
         conflict_check = ConflictCheck(stager.resolver, self.store.cache)
         before, current = self.store.tablet(old), self.store.tablet(new)
         return conflict_check.rebase(
