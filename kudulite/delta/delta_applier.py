@@ -302,7 +302,8 @@ class DeltaApplier:
     ) -> list[pa.Array]:
         """Bring the columns' values of int64[n] row ids, in any order, to the snapshot."""
         types = {c: values.type for c, values in zip(column_ids, base, strict=True)}
-        return laid_over(list(self.cells(types, rowids).values()), base)
+        cells = self.cells(types, rowids)
+        return laid_over([cells[column_id] for column_id in column_ids], base)
 
     def cells(self, types: Mapping[int, pa.DataType], rowids: np.ndarray) -> dict[int, DeltaCells]:
         """Return what the deltas set in columns of int64[n] row ids, by column id."""

@@ -32,7 +32,7 @@ import pyarrow as pa
 
 from kudulite.delta.delta_applier import DeltaApplier
 from kudulite.delta.delta_history import ChangedRows, OneRowSource, changed_rows, changes_within
-from kudulite.delta.scatter import select
+from kudulite.delta.scatter import as_rows, select
 from kudulite.model.encoded_key import decode_keys
 from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.model.key_array import KeyArray
@@ -180,8 +180,10 @@ class _RowSetDiff:
         changes.
         """
         schema, columns = self._spec.schema, self._spec.image_columns
-        in_key = dict(zip(schema.key_names, decode_keys(keys, schema.key_types), strict=True))
-        others = [column for column in columns if column.name not in in_key]
+        others = [column for column in columns if column.name not in schema.key_names]
+        in_key: dict[str, pa.Array] = {}
+        if len(others) < len(columns):
+            in_key |= zip(schema.key_names, decode_keys(keys, schema.key_types), strict=True)
         sides = [(self._at_end, new), (self._at_start, old)]
         views: list[View] = [(applier, at[rows]) for applier, rows in sides if rows.any()]
         read = iter(self._rowset.read_images(block, others, views))
@@ -198,9 +200,8 @@ class _RowSetDiff:
 def _gather(ends: Sequence[pa.Array], starts: Sequence[pa.Array], at: np.ndarray) -> list[pa.Array]:
     """Return the values at `at` in `ends`, `starts` and one null, in a row."""
     nulls = [pa.nulls(1, array.type) for array in ends]
-    names = [str(number) for number in range(len(ends))]
-    parts = [pa.RecordBatch.from_arrays(arrays, names) for arrays in (ends, starts, nulls)]
-    gathered: list[pa.Array] = pa.concat_batches(parts).take(pa.array(at)).columns
+    rows = pa.concat_batches([as_rows(arrays) for arrays in (ends, starts, nulls)])
+    gathered: list[pa.Array] = rows.take(pa.array(at)).columns
     return gathered
 
 
