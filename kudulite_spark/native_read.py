@@ -44,6 +44,7 @@ from __future__ import annotations
 import base64
 import datetime
 import io
+import json
 import struct
 import threading
 from collections.abc import Iterator, Sequence
@@ -424,13 +425,14 @@ def _scan(
         stored = _stored_type(item)
         if item.stored_name is not None and stored is not None:
             fields.append(StructField(item.stored_name, stored))
-    reader = spark.read.format("parquet")
-    if overlay is not None:
-        fields.append(StructField(_POSITION, LongType()))
-        reader = spark.read.format("kudulite.BaseFiles").option("overlay", overlay)
-    reader = reader.schema(StructType(fields)).options(**_READ_OPTIONS)
+    paths = [f"file:{file.path}" for file in files]
+    reader = spark.read.options(**_READ_OPTIONS)
     with _found_by_driver(spark, len(files)):
-        return reader.load([f"file:{file.path}" for file in files])
+        if overlay is None:
+            return reader.format("parquet").schema(StructType(fields)).load(paths)
+        fields.append(StructField(_POSITION, LongType()))
+        reader = reader.format("kudulite.OverlaidFiles").schema(StructType(fields))
+        return reader.options(overlay=overlay, files=json.dumps(paths)).load()
 
 
 @contextmanager

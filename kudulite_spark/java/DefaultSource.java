@@ -699,6 +699,7 @@ public class DefaultSource implements TableProvider, CreatableRelationProvider {
     PythonBatches.check();
     RowBatches.class.getDeclaredMethods();
     BaseFiles.check();
+    OverlaidFiles.class.getDeclaredMethods();
     return NAME;
   }
 }

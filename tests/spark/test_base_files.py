@@ -282,6 +282,31 @@ def test_snapshots_of_the_same_files_are_different_plans(spark, tmp_path):
     assert sorted(map(tuple, rows)) == [(0, 1960), (1, 19), (2, 10), (3, 10)]
 
 
+def test_changes_do_not_move_the_size_that_spark_estimates(spark, tmp_path):
+    """It plans joins by it; and two scans of one snapshot are the same, so Spark may run one."""
+    client = kudulite.connect(tmp_path, background_maintenance=False)
+    rows = pa.table({"k": range(10_000), "v": [0.5] * 10_000, "s": [str(n) for n in range(10_000)]})
+    table = client.create_table("t", rows.schema, primary_key=["k"])
+    table.insert(rows)
+
+    def plans() -> list:
+        frame = kudulite_spark.read_table(spark, str(table.path))
+        frames = [frame, frame.select("k", "v"), frame.select("s"), frame.filter("v > 1")]
+        return [each._jdf.queryExecution() for each in frames]
+
+    def sizes(found: list) -> list[int]:
+        return [int(plan.optimizedPlan().stats().sizeInBytes()) for plan in found]
+
+    clean = plans()
+    table.update({"k": [5, 7], "v": [1.5, 2.5]})
+    table.delete({"k": [9]})
+    changed, again = plans(), plans()
+    assert "_tmp_metadata_row_index" in changed[0].toString()
+    assert sizes(changed) == pytest.approx(sizes(clean), abs=2)
+    for first, second in zip(changed, again, strict=True):
+        assert first.executedPlan().sameResult(second.executedPlan())
+
+
 def test_an_overlay_that_is_too_large_is_left_to_other_means(spark, big, monkeypatch):
     """First the added rows are a part of a union, then rows with changed cells are added rows, too,
     at last the positions are an array of bits."""
