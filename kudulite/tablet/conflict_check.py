@@ -36,6 +36,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -182,8 +183,10 @@ class ConflictCheck:
     def _delta_file(self, part: StagedTablet, delta: StagedDelta, before: Tablet) -> DeltaFile:
         base = before.rowset(delta.rowset_id)
         assert base is not None
-        path = self.resolver.folder / part.folder / delta.meta.ref.name
-        return DeltaFile(path, delta.meta, base.meta.row_count)
+        return DeltaFile(self._path(part, delta), delta.meta, base.meta.row_count)
+
+    def _path(self, part: StagedTablet, delta: StagedDelta) -> Path:
+        return self.resolver.folder / part.folder / delta.meta.ref.name
 
     # -- removing rows and resolving them again
 
@@ -242,8 +245,7 @@ class ConflictCheck:
     def _without_delta_rows(
         self, part: StagedTablet, delta: StagedDelta, at: np.ndarray
     ) -> StagedTablet:
-        path = self.resolver.folder / part.folder / delta.meta.ref.name
-        rows = DeltaFile(path, delta.meta, 1 << 32).read()
+        rows = DeltaFile(self._path(part, delta), delta.meta, 1 << 32).read()
         delete_count = int(np.count_nonzero(rows.ops[at] == OP_DELETE))
         fewer = WriteCounts(updated=delete_count - len(at), deleted=-delete_count)
         keep = np.ones(len(rows.rowids), dtype=bool)
