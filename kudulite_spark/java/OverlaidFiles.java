@@ -31,7 +31,8 @@ public class OverlaidFiles implements SchemaRelationProvider {
   public BaseRelation createRelation(
       SQLContext context, Map<String, String> options, StructType schema) {
     DataFrameReader reader = context.sparkSession().read()
-        .format("kudulite.BaseFiles").schema(schema).options(options.removed(FILES));
+        .format("kudulite.BaseFiles").schema(schema).options(options.removed(FILES))
+        .option("__globPaths__", "false");  // in lower case, as it is in options, Spark ignores it
     Dataset<?> files = (Dataset<?>) reader.load(paths(options.apply(FILES)));
     LogicalRelation plan = (LogicalRelation) files.queryExecution().analyzed();
     HadoopFsRelation found = (HadoopFsRelation) plan.relation();
