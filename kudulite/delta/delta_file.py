@@ -35,6 +35,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -43,17 +44,20 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.ipc
 
 from kudulite.basefile.block_cache import is_mapped, open_mapped
 from kudulite.errors import CorruptionError, FormatVersionError
 from kudulite.fs.file_system import FileRef, FileSystem, Sink, arrow_errors, check_content
 from kudulite.fs.json_form import JsonForm, Stored
+from kudulite.model.schema import Column
 from kudulite.model.types import is_widened
 
 FORMAT_VERSION = 1
 OP_UPDATE, OP_DELETE, OP_REINSERT = 0, 1, 2  # on disk: do not renumber
 _BUFFER_BYTES = 1 << 16
+_OPEN_FILES_MAX = 32
 TIMESTAMP_UNASSIGNED = 0
 
 _COLUMN_TYPES = {"rowid": pa.uint32(), "timestamp": pa.uint64(), "op": pa.uint8()}
@@ -136,15 +140,38 @@ class DeltaFileMeta(JsonForm):
 def create_delta_file(
     file_system: FileSystem, folder: Path, kind: str, rows: DeltaRows
 ) -> DeltaFileMeta:
-    """Write `rows` to a new file of `folder`; `kind` is "redo" or "undo". See write_delta_file.
+    """Write `rows` to a new file of `folder`; `kind` is "redo" or "undo".
 
-    A timestamp that all rows share is written to the entry and not to the file.
+    The file is durable, and its name once the caller has synced the folder. A timestamp that all
+    rows share is written to the entry and not to the file.
     """
-    with file_system.open_sink(folder / f"{kind}-{uuid.uuid4().hex}.arrow") as sink:
-        timestamp = _common_timestamp(rows)
-        if timestamp is None:
-            return write_delta_file(sink, rows)
-        return write_delta_file(sink, replace(rows, timestamps=None)).stamped(timestamp)
+    return create_delta_files(file_system, folder, kind, [rows])[0]
+
+
+def create_delta_files(
+    file_system: FileSystem, folder: Path, kind: str, parts: Sequence[DeltaRows]
+) -> list[DeltaFileMeta]:
+    """Write each part to a new file as `create_delta_file` does.
+
+    Files are synced after all of them have been written, because the first sync of a file system
+    with a journal then does most of the work of the others.
+    """
+    metas: list[DeltaFileMeta] = []
+    for start in range(0, len(parts), _OPEN_FILES_MAX):
+        some = parts[start : start + _OPEN_FILES_MAX]
+        with ExitStack() as files:
+            written = []
+            for rows in some:
+                path = folder / f"{kind}-{uuid.uuid4().hex}.arrow"
+                sink = files.enter_context(file_system.open_sink(path))
+                timestamp = _common_timestamp(rows)
+                stored = rows if timestamp is None else replace(rows, timestamps=None)
+                _write(sink, stored)
+                written.append((sink, stored, timestamp))
+            for sink, stored, timestamp in written:
+                meta = _describe(sink.finish(), stored)
+                metas.append(meta if timestamp is None else meta.stamped(timestamp))
+    return metas
 
 
 def write_deltas(
@@ -159,8 +186,7 @@ def write_deltas(
     return (create_delta_file(file_system, folder, kind, without_unset(rows)),)
 
 
-def write_delta_file(sink: Sink, rows: DeltaRows) -> DeltaFileMeta:
-    """Write `rows` to `sink`, make them durable, and return the file's entry, not yet stamped."""
+def _write(sink: Sink, rows: DeltaRows) -> None:
     assert len(rows.rowids) > 0
     assert (rows.rowids[1:] >= rows.rowids[:-1]).all(), "rows of a file ascend by row id"
     arrays: list[pa.Array] = [pa.array(rows.rowids.astype(np.uint32))]
@@ -183,7 +209,6 @@ def write_delta_file(sink: Sink, rows: DeltaRows) -> DeltaFileMeta:
     with pa.BufferedOutputStream(pa.PythonFile(sink, mode="w"), _BUFFER_BYTES) as buffered:
         with pa.ipc.new_file(buffered, schema, options=options) as writer:
             writer.write_batch(batch.replace_schema_metadata(schema.metadata))
-    return _describe(sink.finish(), rows)
 
 
 def _common_timestamp(rows: DeltaRows) -> int | None:
@@ -382,6 +407,21 @@ def take_rows(rows: DeltaRows, at: np.ndarray) -> DeltaRows:
     }
     stamps = None if rows.timestamps is None else rows.timestamps[at]
     return DeltaRows(rows.rowids[at], rows.ops[at], columns, stamps)
+
+
+def take_cells(
+    rows: DeltaRows, column: Column, at: np.ndarray, unset: pa.Array | None = None
+) -> pa.Array:
+    """Return a column's values at positions `at`; those of `unset` or null where not set."""
+    delta = rows.columns.get(column.id)
+    if unset is None:
+        unset = pa.nulls(len(at), column.type.arrow)
+    if delta is None:
+        return unset
+    values = delta.values.take(pa.array(at))
+    if delta.is_set is None:
+        return values
+    return pc.if_else(pa.array(delta.is_set[at]), values, unset)
 
 
 def without_unset(rows: DeltaRows) -> DeltaRows:

@@ -43,7 +43,14 @@ import pyarrow as pa
 
 from kudulite.basefile.block_cache import BlockCache
 from kudulite.basefile.key_index import KeyIndex
-from kudulite.delta.delta_file import OP_DELETE, DeltaFile, DeltaRows, take_rows, without_unset
+from kudulite.delta.delta_file import (
+    OP_DELETE,
+    DeltaFile,
+    DeltaRows,
+    take_cells,
+    take_rows,
+    without_unset,
+)
 from kudulite.model.encoded_key import decode_keys
 from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.model.key_array import KeyArray
@@ -55,7 +62,6 @@ from kudulite.tablet.resolve import (
     Resolver,
     StagedDelta,
     StagedTablet,
-    take_rows_out,
 )
 from kudulite.tablet.row_effects import WriteCounts
 from kudulite.tablet.tablet import Tablet
@@ -217,7 +223,7 @@ class ConflictCheck:
             unset = None
             if self.resolver.spec.leaves_equal_cells:
                 unset = base.read_rows(rowids, [column], TIMESTAMP_MAX)[0]
-            arrays.append(take_rows_out(rows, column, conflict.at, unset))
+            arrays.append(take_cells(rows, column, conflict.at, unset))
         is_delete = rows.ops[conflict.at] == OP_DELETE
         changes = np.where(is_delete, Operation.DELETE_IGNORE, Operation.UPDATE_IGNORE)
         return pa.Table.from_arrays(arrays, names=names), self._operations(changes)

@@ -9,7 +9,7 @@
 
 Values are copied once, from the caller's batch to the files. A commit stamps the entries with its
 timestamp and renames the files into the tablet's folder. A conflict check may take staged rows out
-again; `take_rows_out` turns the cells of a staged delta back into cells of the write's rows.
+again, and turn the cells of a staged delta back into cells of the write's rows.
 
 A computed write (one with `read_at`) leaves out the cells that are equal to those of the row, so a
 caller may give whole rows and pays for what differs. Rows that do not differ at all are staged in a
@@ -23,6 +23,7 @@ two parts, and gives a cell that was left out the value of the row.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -40,6 +41,9 @@ from kudulite.delta.delta_file import (
     DeltaFileMeta,
     DeltaRows,
     create_delta_file,
+    create_delta_files,
+    slice_rows,
+    without_unset,
 )
 from kudulite.errors import RowError
 from kudulite.fs.file_system import FileSystem
@@ -430,7 +434,7 @@ class Resolver:
     def _stage_deltas(
         self, resolved: _Resolved, tablet: Tablet, folder: str
     ) -> tuple[StagedDelta, ...]:
-        effects, rowset_index = resolved.effects, resolved.locations.rowset_index
+        effects = resolved.effects
         changed = effects.action >= ACTION_UPDATE
         replaced = np.flatnonzero((effects.action == ACTION_UPDATE) & effects.is_replaced)
         if len(replaced):
@@ -442,11 +446,22 @@ class Resolver:
             differs = np.logical_or.reduce([differs, *(s != SOURCE_KEEP for s in effects.sources)])
             parts = [changed & differs, changed & ~differs]
         for part in parts:
-            for index in np.unique(rowset_index[part]):
-                delta = self._delta_rows(resolved, np.flatnonzero(part & (rowset_index == index)))
-                rowset_id = tablet.rowsets[index].meta.id
-                staged.append(self.stage_delta(rowset_id, delta, folder))
+            staged += self._stage_changes(resolved, np.flatnonzero(part), tablet, folder)
         return tuple(staged)
+
+    def _stage_changes(
+        self, resolved: _Resolved, at: np.ndarray, tablet: Tablet, folder: str
+    ) -> list[StagedDelta]:
+        """Write the changes of the keys `at` to one REDO file for each rowset."""
+        rowset_index = resolved.locations.rowset_index[at]
+        order = np.argsort(rowset_index, kind="stable")  # within a rowset as before, by row id
+        indexes, starts = np.unique(rowset_index[order], return_index=True)
+        rows = self._delta_rows(resolved, at[order])
+        bounds = itertools.pairwise([*starts.tolist(), len(at)])
+        parts = [without_unset(slice_rows(rows, *bound)) for bound in bounds]
+        metas = create_delta_files(self.file_system, self.folder / folder, "redo", parts)
+        ids = [tablet.rowsets[index].meta.id for index in indexes]
+        return [StagedDelta(*staged) for staged in zip(ids, metas, strict=True)]
 
     def stage_delta(self, rowset_id: str, delta: DeltaRows, folder: str) -> StagedDelta:
         """Write one REDO file for a rowset into a folder, which is relative to the table's."""
@@ -465,7 +480,7 @@ class Resolver:
             is_set = source != SOURCE_KEEP
             if is_set.any():
                 values = _values(resolved.rows, column, source, len(at))
-                columns[column.id] = DeltaColumn(values, None if is_set.all() else is_set)
+                columns[column.id] = DeltaColumn(values, is_set)
         ops = np.where(deletes, OP_DELETE, OP_UPDATE).astype(np.uint8)
         return DeltaRows(resolved.locations.rowid[at], ops, columns)
 
@@ -581,18 +596,3 @@ class StagedTablet:
         replaced = (new if delta is old else delta for delta in self.deltas)
         deltas = tuple(delta for delta in replaced if delta is not None)
         return replace(self, deltas=deltas, counts=self.counts + counts)
-
-
-def take_rows_out(
-    rows: DeltaRows, column: Column, at: np.ndarray, unset: pa.Array | None = None
-) -> pa.Array:
-    """Return a column's values at positions `at`; those of `unset` or null where not set."""
-    delta = rows.columns.get(column.id)
-    if unset is None:
-        unset = pa.nulls(len(at), column.type.arrow)
-    if delta is None:
-        return unset
-    values = delta.values.take(pa.array(at))
-    if delta.is_set is None:
-        return values
-    return pc.if_else(pa.array(delta.is_set[at]), values, unset)

@@ -18,7 +18,7 @@ from kudulite.delta.delta_file import (
     DeltaColumn,
     DeltaFile,
     DeltaRows,
-    write_delta_file,
+    create_delta_file,
 )
 from kudulite.fs.file_system import FileSystem
 
@@ -94,13 +94,11 @@ def write(folder: Path, number: int, changes: list[Change], has_timestamps: bool
     stamps = np.array([change.timestamp for change in ordered]) if has_timestamps else None
     rowids = np.array([change.rowid for change in ordered], np.int64)
     rows = DeltaRows(rowids, np.array(ops, np.uint8), columns, stamps)
-    path = folder / f"{number}.arrow"
-    with FileSystem().open_sink(path) as sink:
-        meta = write_delta_file(sink, rows)
+    meta = create_delta_file(FileSystem(), folder, f"{number}", rows)
     if not has_timestamps:
         meta = meta.stamped(changes[0].timestamp)
     assert type(meta).from_json(meta.to_json()) == meta
-    return DeltaFile(path, meta, count)
+    return DeltaFile(folder / meta.ref.name, meta, count)
 
 
 def expected(history: History, snapshot: int) -> tuple[dict[int, list], set[int]]:

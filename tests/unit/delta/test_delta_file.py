@@ -16,7 +16,6 @@ from kudulite.delta.delta_file import (
     DeltaFileMeta,
     DeltaRows,
     create_delta_file,
-    write_delta_file,
 )
 from kudulite.errors import CorruptionError, FormatVersionError, StorageError
 from kudulite.fs.file_system import FileRef, FileSystem
@@ -39,8 +38,9 @@ def path(tmp_path: Path) -> Path:
 
 def written(path: Path, rows: DeltaRows = ROWS) -> DeltaFileMeta:
     """Write rows and return the stamped entry."""
-    with FileSystem().open_sink(path) as sink:
-        return write_delta_file(sink, rows).stamped(5)
+    meta = create_delta_file(FileSystem(), path.parent, "redo", rows).stamped(5)
+    (path.parent / meta.ref.name).rename(path)
+    return meta
 
 
 def test_the_entry_counts_what_is_in_the_file(path: Path):

@@ -16,9 +16,9 @@ from kudulite.delta.delta_file import (
     DeltaColumn,
     DeltaFile,
     DeltaRows,
+    create_delta_file,
     take_rows,
     without_unset,
-    write_delta_file,
 )
 from kudulite.delta.delta_history import merge_undo, stamped
 from kudulite.delta.delta_mem_store import DeltaMemStore
@@ -111,9 +111,8 @@ def redo_flushed(meta: RowSetMeta, store: DeltaMemStore, folder: Path) -> RowSet
     """The rowset with its changes in memory as one more REDO file."""
     if not store.row_count:
         return meta
-    path = folder / meta.id / f"redo-{len(meta.redo)}.arrow"
-    with FileSystem().open_sink(path) as sink:
-        return meta.with_redo((write_delta_file(sink, store.snapshot().to_rows()),))
+    rows = store.snapshot().to_rows()
+    return meta.with_redo((create_delta_file(FileSystem(), folder / meta.id, "redo", rows),))
 
 
 def test_three_lives_leave_the_undo_that_kudu_leaves():
@@ -187,11 +186,11 @@ def test_undo_in_several_files_reads_as_in_one(versions: Versions, cuts: list[in
         )
         bounds = [1 << 60, *sorted(cuts, reverse=True), 0]
         metas = []
-        for number, (high, low) in enumerate(itertools.pairwise(bounds)):
+        for high, low in itertools.pairwise(bounds):
             at = np.flatnonzero((rows.timestamps <= high) & (rows.timestamps > low))
             if len(at):
-                with FileSystem().open_sink(folder / f"undo-{number}.arrow") as sink:
-                    metas.append(write_delta_file(sink, without_unset(take_rows(rows, at))))
+                part = without_unset(take_rows(rows, at))
+                metas.append(create_delta_file(FileSystem(), folder, "undo", part))
         split = replace(meta, undo=tuple(metas))
         for moment in versions.moments()[::-1]:
             for delta in metas:
