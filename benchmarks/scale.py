@@ -83,10 +83,20 @@ class Figures:
     def __init__(self) -> None:
         self.found: dict[str, dict[str, float]] = {}
 
-    def measure(self, name: str, works: list[Callable[[], Any]], millions: float = 1.0) -> None:
-        """Run works one after the other and keep their medians, divided by `millions`."""
+    def measure(
+        self,
+        name: str,
+        works: list[Callable[[], Any]],
+        millions: float = 1.0,
+        before: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Run works one after the other and keep their medians, divided by `millions`.
+
+        `before` runs before each of them and is not measured.
+        """
         times = Times()
         for work in works:
+            before()
             times.run(work)
         found = times.figures()
         self.found[name] = {key: found[key] / millions for key in ("seconds", "cpu_seconds")}
@@ -150,11 +160,17 @@ def read_all(figures: Figures, table: kudu.Table, name: str, millions: float) ->
 def read_little(
     figures: Figures, table: kudu.Table, name: str, random: np.random.Generator, row_count: int
 ) -> None:
-    """Measure reads by key, each of other rows."""
-    many = [pa.table({KEY: some_keys(random, row_count, 10_000)}) for _ in range(5)]
-    figures.measure(
-        f"10,000 rows by key, {name}", [lambda keys=keys: table.get_many(keys) for keys in many]
-    )
+    """Measure reads by key, each of other rows; first without base data in the block cache.
+
+    The small table fits into the cache and the large one does not. So the reads that find their
+    rows there are not the same work in both.
+    """
+    cache = default_environment().cache
+    files = {str(path) for path in table.path.glob("tablet/*/rowset/*/base-*.parquet")}
+
+    def forget() -> None:
+        cache.remove_files(files)
+
     firsts = random.integers(0, row_count - RANGE_KEYS, 20) * KEY_STEP
     ends = firsts + RANGE_KEYS * KEY_STEP
 
@@ -162,11 +178,18 @@ def read_little(
         return table.scan(where=[table[KEY] >= low, table[KEY] < high]).to_arrow()
 
     ranges = [(int(low), int(high)) for low, high in zip(firsts, ends, strict=True)]
-    figures.measure(f"range of 1,000 keys, {name}", [lambda r=r: read(*r) for r in ranges])
+    works = [lambda r=r: read(*r) for r in ranges]
+    figures.measure(f"range of 1,000 keys, {name}", works, before=forget)
     gets = [int(key) for key in some_keys(random, row_count, 200)]
     works = [lambda key=key: table.get(key) for key in gets]
-    figures.measure(f"get, first read of a key, {name}", works)
-    figures.measure(f"get, again, {name}", works)
+    for work in works:
+        work()  # key indexes are in the cache from here on
+    figures.measure(f"get, first read of base data, {name}", works, before=forget)
+    figures.measure(f"get, again, {name}", works[-1:] * 200)
+    many = [pa.table({KEY: some_keys(random, row_count, 10_000)}) for _ in range(5)]
+    works = [lambda keys=keys: table.get_many(keys) for keys in many]
+    figures.measure(f"10,000 rows by key, first read of base data, {name}", works, before=forget)
+    figures.measure(f"10,000 rows by key, {name}", works)
 
 
 # -- memory

@@ -254,8 +254,8 @@ class _OpenedFile:
 
     @cached_property
     def pages(self) -> PageDirectory:
-        """The pages of the file, parsed at the first short read. Raises PageIndexError."""
-        return PageDirectory(self.footer, self.source.read_at)
+        """The pages of the file. Raises PageIndexError."""
+        return PageDirectory(self.footer, self.metadata, self.source.read_at)
 
 
 class BaseDataFile:

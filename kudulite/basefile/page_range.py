@@ -29,6 +29,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -94,41 +95,25 @@ class Pages:
 
 
 class PageDirectory:
-    """The column chunks of a file that have an offset index, and the pages of those in use.
+    """Where the pages of a file are, column chunk by column chunk, each parsed when it is needed.
 
-    Also the lengths of the bounds in the statistics of all chunks: Parquet ends the process if it
-    is asked for bounds that are too short for their type.
+    Also the lengths of the bounds in the statistics: Parquet ends the process if it is asked for
+    bounds that are too short for their type.
     """
 
-    def __init__(self, footer: bytes, read_at: ReadAt) -> None:
-        """Parse a footer; `read_at` reads the file. Raises PageIndexError."""
-        self._read_at = read_at
-        self._pages: dict[ColumnChunk, Pages] = {}
-        self._elements: list[bytes | None] = []
-        self._chunks: list[list[tuple[ColumnChunk | None, frozenset[int]]]] = []
-        self._row_counts: list[int] = []
-        thrift = _Thrift(footer)
-        for field, kind in thrift.fields():
-            if field == 2:
-                self._elements = _column_elements(thrift)
-            elif field == 4:
-                for _ in range(thrift.list_length()):
-                    self._add_row_group(thrift)
-            else:
-                thrift.skip(kind)
-        found = [len(chunks) for chunks in self._chunks]
-        if found != [len(self._elements)] * len(self._row_counts):
-            raise PageIndexError(f"row groups of {found} columns, not {len(self._elements)}")
+    def __init__(self, footer: bytes, metadata: pq.FileMetaData, read_at: ReadAt) -> None:
+        """`metadata` are those that Parquet has parsed from the footer; `read_at` reads the file.
 
-    def _add_row_group(self, thrift: _Thrift) -> None:
-        for field, kind in thrift.fields():
-            if field == 1:
-                count = thrift.list_length()
-                self._chunks.append([_column_chunk(thrift) for _ in range(count)])
-            elif field == 3:
-                self._row_counts.append(thrift.number())
-            else:
-                thrift.skip(kind)
+        Raises PageIndexError.
+        """
+        self._footer = footer
+        self._metadata = metadata
+        self._read_at = read_at
+        self._elements = _column_elements(footer)
+        self._chunks: dict[tuple[int, int], _FoundChunk] = {}
+        self._pages: dict[ColumnChunk, Pages] = {}
+        if len(self._elements) != metadata.num_columns:
+            raise PageIndexError(f"{len(self._elements)} columns, not {metadata.num_columns}")
 
     def covering(self, row_group: int, column: int, start: int, stop: int) -> PageRange | None:
         """Return the pages of a column chunk with rows start..stop of the row group.
@@ -136,13 +121,15 @@ class PageDirectory:
         None if the chunk has no offset index, or holds arrays, whose values are more than its rows.
         Raises PageIndexError.
         """
-        (chunk, _), element = self._chunks[row_group][column], self._elements[column]
+        element = self._elements[column]
+        chunk = self._found(row_group, column).chunk if element is not None else None
         if chunk is None or element is None:
             return None
         pages = self._pages.get(chunk)
         if pages is None:
             index = self._read_at(chunk.index_stop - chunk.index_start, chunk.index_start)
-            pages = self._pages[chunk] = read_pages(chunk, index, self._row_counts[row_group])
+            row_count = self._metadata.row_group(row_group).num_rows
+            pages = self._pages[chunk] = read_pages(chunk, index, row_count)
         first, last = pages.covering(start, stop)
         return PageRange(element, chunk, pages, first, last)
 
@@ -150,7 +137,7 @@ class PageDirectory:
         """Raise PageIndexError if a bound in the statistics of a chunk has a wrong length."""
         is_fixed = described.physical_type == "FIXED_LEN_BYTE_ARRAY"
         length = described.length if is_fixed else _VALUE_BYTES.get(described.physical_type)
-        _, found = self._chunks[row_group][column]
+        found = self._found(row_group, column).bound_lengths
         if length is not None and not found <= {length}:
             raise PageIndexError(f"bounds of {sorted(found)} bytes, expected {length}")
 
@@ -158,10 +145,28 @@ class PageDirectory:
         """Return a Parquet file with the first rows of the given pages; see `cut_file`."""
         return cut_file(ranges, row_count, self._read_at)
 
+    def _found(self, row_group: int, column: int) -> _FoundChunk:
+        found = self._chunks.get((row_group, column))
+        if found is None:
+            described = self._metadata.row_group(row_group).column(column)
+            found = self._chunks[row_group, column] = _found_chunk(self._footer, described)
+        return found
 
-def _column_elements(thrift: _Thrift) -> list[bytes | None]:
+
+class _FoundChunk(NamedTuple):
+    """A column chunk, None without an offset index, and the lengths of its bounds."""
+
+    chunk: ColumnChunk | None
+    bound_lengths: frozenset[int]
+
+
+def _column_elements(footer: bytes) -> list[bytes | None]:
     """Return the schema element of each column of the table, None for one that is not flat."""
-    elements: list[tuple[bytes, int]] = []
+    thrift, elements = _Thrift(footer), list[tuple[bytes, int]]()
+    for field, kind in thrift.fields():
+        if field == 2:
+            break
+        thrift.skip(kind)
     for _ in range(thrift.list_length()):
         start, children = thrift.at, 0
         for field, kind in thrift.fields():
@@ -182,50 +187,67 @@ def _column_elements(thrift: _Thrift) -> list[bytes | None]:
     return columns
 
 
-def _column_chunk(thrift: _Thrift) -> tuple[ColumnChunk | None, frozenset[int]]:
-    """Return a chunk, None without an offset index, and the lengths of its bounds."""
-    metadata: dict[int, int] = {}
+def _found_chunk(footer: bytes, described: pq.ColumnChunkMetaData) -> _FoundChunk:
+    """Find a column chunk in the footer by its numbers. Raises PageIndexError.
+
+    Parquet has parsed the numbers, but it does not tell where the offset index is. A walk through
+    the footer to the chunk would take hundreds of times as long where it has many row groups.
+    """
+    data_start, dictionary_start = described.data_page_offset, described.dictionary_page_offset
+    numbers = [
+        b"\x16" + _zigzag(described.num_values),  # 5
+        b"\x16" + _zigzag(described.total_uncompressed_size),  # 6
+        b"\x16" + _zigzag(described.total_compressed_size),  # 7
+        b"\x26" + _zigzag(data_start),  # 9
+        b"" if dictionary_start is None else b"\x26" + _zigzag(dictionary_start),  # 11
+    ]
+    at, start = _only_place(footer, b"".join(numbers)), dictionary_start or data_start
+    thrift = _Thrift(footer, at + sum(map(len, numbers)))
+    lengths = set[int]()
+    for field, kind in thrift.fields(after=9 if dictionary_start is None else 11):
+        if field == 12 and kind == _STRUCT:
+            lengths.update(_bound_lengths(thrift))
+        else:
+            thrift.skip(kind)
     index: dict[int, int] = {}
-    description, lengths = b"", frozenset[int]()
-    for field, kind in thrift.fields():
-        if field == 3:
-            description, metadata, found = _column_metadata(thrift)
-            lengths |= found
-        elif field in (4, 5):
+    for field, kind in thrift.fields(after=3):  # the metadata
+        if field in (4, 5):
             index[field] = thrift.number()
         else:
             thrift.skip(kind)
-    if len(index) < 2 or not {6, 7, 9} <= metadata.keys():
-        return None, lengths
-    start = metadata.get(11, metadata[9])
+    if len(index) < 2:
+        return _FoundChunk(None, frozenset(lengths))
     chunk = ColumnChunk(
-        description,
-        uncompressed_bytes=metadata[6],
+        _description(footer, at, described),
+        uncompressed_bytes=described.total_uncompressed_size,
         start=start,
-        data_start=metadata[9],
-        stop=start + metadata[7],
+        data_start=data_start,
+        stop=start + described.total_compressed_size,
         index_start=index[4],
         index_stop=index[4] + index[5],
     )
     if not 0 <= start <= chunk.data_start <= chunk.stop <= chunk.index_start < chunk.index_stop:
         raise PageIndexError(f"a column chunk at {start} to {chunk.stop}, its index at {index[4]}")
-    return chunk, lengths
+    return _FoundChunk(chunk, frozenset(lengths))
 
 
-def _column_metadata(thrift: _Thrift) -> tuple[bytes, dict[int, int], frozenset[int]]:
-    start, description = thrift.at, b""
-    numbers: dict[int, int] = {}
-    lengths: set[int] = set()
-    for field, kind in thrift.fields():
-        if kind in (_I32, _I64):
-            numbers[field] = thrift.number()
-        elif field == 12 and kind == _STRUCT:
-            lengths.update(_bound_lengths(thrift))
-        else:
-            thrift.skip(kind)
-        if field == 4:
-            description = thrift.data[start : thrift.at]
-    return description, numbers, frozenset(lengths)
+def _only_place(footer: bytes, numbers: bytes) -> int:
+    at = footer.find(numbers)
+    if at < 0 or footer.find(numbers, at + 1) >= 0:
+        raise PageIndexError("the footer does not describe each column chunk once")
+    return at
+
+
+def _description(footer: bytes, stop: int, described: pq.ColumnChunkMetaData) -> bytes:
+    """Return the type, encodings, path and codec of a flat column, which end at `stop`."""
+    path, encodings = described.path_in_schema.encode(), len(described.encodings)
+    path_field = b"\x19\x18" + _varint(len(path)) + path
+    description = footer[max(stop - encodings - len(path_field) - 6, 0) : stop]
+    expected = b"\x15", b"\x19" + bytes([encodings << 4 | _I32]), path_field + b"\x15"
+    found = description[:1], description[2:4], description[4 + encodings : -1]
+    if encodings > 14 or found != expected:
+        raise PageIndexError(f"the description of column {described.path_in_schema} differs")
+    return description
 
 
 def _bound_lengths(thrift: _Thrift) -> Iterator[int]:
@@ -379,9 +401,12 @@ class _Thrift:
         self.data = data
         self.at = at
 
-    def fields(self) -> Iterator[tuple[int, int]]:
-        """Yield the (id, type) of each field of a struct; the caller reads or skips its value."""
-        field = 0
+    def fields(self, after: int = 0) -> Iterator[tuple[int, int]]:
+        """Yield the (id, type) of each field of a struct; the caller reads or skips its value.
+
+        The fields up to the id `after` have been read.
+        """
+        field = after
         while True:
             head = self._byte()
             if head == 0:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from kudulite.backups.backup_job import BackupJob
 from kudulite.backups.backup_set import Backup
@@ -169,7 +170,8 @@ class _Parsers:
 
         def parse_directory(content: bytes) -> object:
             with arrow_errors("x", "as in base data"):
-                pages = PageDirectory(content, lambda length, at: base[at : at + length])
+                read_at = pa.BufferReader(base).read_at
+                pages = PageDirectory(content, pq.read_metadata(pa.BufferReader(base)), read_at)
                 return [pages.covering(0, number, 0, 5) for number in range(4)]
 
         def parse_tombstones(content: bytes) -> object:

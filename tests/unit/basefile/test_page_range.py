@@ -1,6 +1,7 @@
 """Page ranges: short reads of base data equal whole ones, and damage of the index is found."""
 
 import decimal
+import itertools
 import struct
 import zlib
 
@@ -118,7 +119,8 @@ def directory_of(file):
     """The page directory of a file, parsed anew."""
     data = file.path.read_bytes()
     start, stop = footer_bounds(data, len(data))
-    return PageDirectory(data[start:stop], pa.BufferReader(data).read_at)
+    metadata = pq.read_metadata(pa.BufferReader(data))
+    return PageDirectory(data[start:stop], metadata, pa.BufferReader(data).read_at)
 
 
 def small_file(folder):
@@ -202,20 +204,41 @@ def test_a_footer_of_any_bytes_is_an_error_or_a_directory(tmp_path):
         data = file.path.read_bytes()
         start, stop = footer_bounds(data, len(data))
         footer = data[start:stop]
-        read_at = pa.BufferReader(data).read_at
+        read_at, metadata = pa.BufferReader(data).read_at, pq.read_metadata(pa.BufferReader(data))
+        refused = 0
         for at in range(len(footer)):
             damaged = footer[:at] + bytes([(0, 0x1C, 0x7F, 0xFF)[at % 4]]) + footer[at + 1 :]
             for candidate in (damaged, footer[:at]) if at % 9 == 0 else (damaged,):
                 try:
-                    PageDirectory(candidate, read_at)
-                except PageIndexError as error:
+                    directory = PageDirectory(candidate, metadata, read_at)
+                    for group, column in itertools.product(range(3), range(3)):
+                        directory.check_bounds(group, column, metadata.schema.column(column))
+                        pages = directory.covering(group, column, 5, 7)
+                        if pages is not None:
+                            assert pages.rows[0] <= 5 < 7 <= pages.rows[1]
+                except (PageIndexError, OSError) as error:  # OSError: an index beyond the end
+                    refused += 1
                     assert str(error)
+        assert refused > 400
 
 
-def test_deep_nesting_ends_with_an_error():
+def test_deep_nesting_ends_with_an_error(tmp_path):
     """A hostile footer of structs inside of structs does not end the process."""
+    file, _, _ = small_file(tmp_path)
+    metadata = pq.read_metadata(file.path)
     with pytest.raises(PageIndexError, match="inside"):
-        PageDirectory(b"\x1c" * 100_000, pa.BufferReader(b"").read_at)
+        PageDirectory(b"\x1c" * 100_000, metadata, pa.BufferReader(b"").read_at)
+
+
+def test_a_column_chunk_that_a_footer_describes_twice_is_damage(tmp_path):
+    """Parquet would read one of them, and nothing says which."""
+    file, _, _ = small_file(tmp_path)
+    data = file.path.read_bytes()
+    start, stop = footer_bounds(data, len(data))
+    metadata = pq.read_metadata(file.path)
+    directory = PageDirectory(data[start:stop] * 2, metadata, pa.BufferReader(data).read_at)
+    with pytest.raises(PageIndexError, match="each column chunk once"):
+        directory.covering(0, 0, 5, 7)
 
 
 def test_a_cut_has_more_columns_than_a_short_list_head(tmp_path):

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from kudulite.delta import delta_file
 from kudulite.delta.delta_file import (
     OP_DELETE,
     OP_UPDATE,
@@ -16,9 +17,12 @@ from kudulite.delta.delta_file import (
     DeltaFileMeta,
     DeltaRows,
     create_delta_file,
+    create_delta_files,
+    slice_rows,
 )
 from kudulite.errors import CorruptionError, FormatVersionError, StorageError
 from kudulite.fs.file_system import FileRef, FileSystem
+from tests.support.doubles.killing_file_system import FailingFileSystem
 
 ROWS = DeltaRows(
     rowids=np.array([1, 4, 9]),
@@ -99,6 +103,31 @@ def test_one_timestamp_for_all_rows_is_kept_once(tmp_path: Path, rowids, timesta
     )
     stored = DeltaFile(tmp_path / meta.ref.name, meta, 5).timestamps()
     assert (None if stored is None else stored.tolist()) == (None if common else timestamps)
+
+
+def test_files_that_are_synced_together_have_their_own_rows(tmp_path: Path, monkeypatch):
+    """Also where a part is a slice of all rows, and where there are more than may be open."""
+    monkeypatch.setattr(delta_file, "_OPEN_FILES_MAX", 2)
+    parts = [slice_rows(ROWS, number, number + 1) for number in range(3)]
+    metas = create_delta_files(FileSystem(), tmp_path, "redo", parts)
+    assert sorted(meta.ref.name for meta in metas) == sorted(p.name for p in tmp_path.iterdir())
+    for part, meta in zip(parts, metas, strict=True):
+        found = DeltaFile(tmp_path / meta.ref.name, meta.stamped(5), 10).read()
+        assert (found.rowids.tolist(), found.ops.tolist()) == (
+            part.rowids.tolist(),
+            part.ops.tolist(),
+        )
+        for column_id, column in part.columns.items():
+            assert found.columns[column_id].values.equals(column.values)
+            assert found.columns[column_id].is_set.tolist() == column.is_set.tolist()
+
+
+def test_a_sync_that_fails_leaves_no_file_that_is_not_synced(tmp_path: Path):
+    """The files before it are complete, and garbage."""
+    parts = [slice_rows(ROWS, number, number + 1) for number in range(3)]
+    with pytest.raises(StorageError, match="cannot fsync"):
+        create_delta_files(FailingFileSystem(4), tmp_path, "redo", parts)  # after 3 are created
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 @pytest.mark.parametrize("damage", [lambda c: c[:-3], lambda c: c[:50] + b"\xff" + c[51:]])

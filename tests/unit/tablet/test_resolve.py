@@ -7,6 +7,8 @@ import pytest
 import kudulite
 from kudulite.errors import RowError
 from kudulite.table import stage
+from kudulite.table.environment import default_environment
+from kudulite.table.table_store import TableStore
 from kudulite.tablet.resolve import RowGather
 from tests.support.tables.core_tables import CoreTables, stored
 
@@ -64,6 +66,29 @@ def test_all_null_rows_under_ignore_null_leave_no_trace(table):
     rows = pa.table({"k": pa.array([1], pa.int32()), "a": pa.array([None], pa.int32())})
     assert table.update(rows, ignore_null=True).updated == 1
     assert table.version == version
+
+
+def test_rowsets_get_the_columns_that_their_own_rows_set(table):
+    """The cells of a tablet are gathered at once, and cut by rowset: keys 0, 10 and 20 differ."""
+    for first in (10, 20):
+        table.insert([{"k": k, "a": k, "d": k, "r": k} for k in range(first, first + 4)])
+    rows = {"k": [21, 0, 10, 12, 3, 20], "a": [5, 1, None, None, None, None]}
+    rows |= {"d": [None, None, 6, None, None, None], "r": [None, None, None, 8, None, 9]}
+    types = dict.fromkeys(rows, pa.int32())
+    table.update(pa.table(rows, schema=pa.schema(types)), ignore_null=True)
+    changed = {0: (1, 0, 0), 10: (10, 6, 10), 12: (12, 12, 8), 20: (20, 20, 9), 21: (5, 21, 21)}
+    assert stored(table) == [
+        (k, *changed.get(k, (k, k, k))) for first in (0, 10, 20) for k in range(first, first + 4)
+    ]
+    store = TableStore(table.path, default_environment())
+    (entry,) = store.newest().tablets
+    redo = [meta.redo[0].update_counts for meta in store.tablet(entry).superblock.rowsets]
+    ids = {name: table.schema.column(name).id for name in "adr"}
+    assert sorted(redo, key=len) == [
+        {ids["a"]: 1},
+        {ids["d"]: 1, ids["r"]: 1},
+        {ids["a"]: 1, ids["r"]: 1},
+    ]
 
 
 def in_chunks(table: pa.Table, bounds: list[int]) -> pa.Table:
