@@ -429,10 +429,14 @@ def _scan(
     reader = spark.read.options(**_READ_OPTIONS)
     with _found_by_driver(spark, len(files)):
         if overlay is None:
-            return reader.format("parquet").schema(StructType(fields)).load(paths)
-        fields.append(StructField(_POSITION, LongType()))
-        reader = reader.format("kudulite.OverlaidFiles").schema(StructType(fields))
-        return reader.options(overlay=overlay, files=json.dumps(paths)).load()
+            found = reader.format("parquet").schema(StructType(fields)).load(paths)
+        else:
+            fields.append(StructField(_POSITION, LongType()))
+            reader = reader.format("kudulite.OverlaidFiles").schema(StructType(fields))
+            found = reader.options(overlay=overlay, files=json.dumps(paths)).load()
+    for file in files:
+        file.check_exists()  # Spark passes over a missing file whose path has a * or [
+    return found
 
 
 @contextmanager

@@ -57,11 +57,12 @@ import pyarrow.parquet as pq
 from kudulite.basefile.block_cache import open_mapped, release_pages
 from kudulite.basefile.page_range import (
     PAGE_ROWS,
-    PARQUET_MAGIC,
+    TRAILER_BYTES,
     PageDirectory,
     PageIndexError,
     PageRange,
     check_chunks,
+    footer_bounds,
 )
 from kudulite.errors import CorruptionError, StorageError
 from kudulite.fs.file_system import FileRef, Sink, arrow_errors, check_format_version
@@ -85,7 +86,6 @@ FORMAT_VERSION_KEY = b"kudulite.format_version"
 FILE_NAME_KEY = b"kudulite.file_name"
 FOOTER_CRC_KEY = b"kudulite.footer_crc32"
 FOOTER_CRC_BLANK = b"00000000"
-TRAILER_BYTES = 8  # length and magic
 _THRIFT_STRING_HEADER = b"\x18\x08"
 
 COMPRESSION_DEFAULT = "zstd"
@@ -93,6 +93,7 @@ COMPRESSION_DEFAULT = "zstd"
 # pays 30 µs for each page that is compressed, however small it is.
 COMPRESSED_FRACTION_MAX = 0.8
 COMPRESSED_ROWS = 4096  # of a sample
+COMPRESSED_RUNS = 8  # of neighbouring rows in it
 
 
 class _SealingSink:
@@ -203,16 +204,15 @@ class BaseDataWriter:
         """Return the columns that compression hardly makes smaller; none where rows are few."""
         if len(sample) < 8 * COMPRESSED_ROWS:
             return set()
-        # Of rows in the middle: those of the smallest keys may be of one kind.
+        # Of rows in several places: those of neighbouring keys may be of one kind.
+        count = COMPRESSED_ROWS // COMPRESSED_RUNS
+        starts = np.linspace(0, len(sample) - count, COMPRESSED_RUNS).astype(int).tolist()
         sink = pa.BufferOutputStream()
         with self._writer_to(sink, COMPRESSION_DEFAULT, encodings) as writer:
-            writer.write_table(sample.slice(len(sample) // 2, COMPRESSED_ROWS))
+            writer.write_table(pa.concat_tables([sample.slice(at, count) for at in starts]))
         group = pq.read_metadata(pa.BufferReader(sink.getvalue())).row_group(0)
-        return {
-            chunk.path_in_schema
-            for chunk in map(group.column, range(group.num_columns))
-            if chunk.total_compressed_size > COMPRESSED_FRACTION_MAX * chunk.total_uncompressed_size
-        }
+        chunks = map(group.column, range(group.num_columns))
+        return {chunk.path_in_schema for chunk in chunks if _is_gainless(chunk)}
 
     def _writer_to(
         self, sink: pa.NativeFile, codecs: str | dict[str, str], encodings: Mapping[str, str]
@@ -229,6 +229,13 @@ class BaseDataWriter:
             store_schema=False,  # our types need no Arrow schema, and it would cost bytes per file
             store_decimal_as_integer=True,
         )
+
+
+def _is_gainless(chunk: pq.ColumnChunkMetaData) -> bool:
+    """Whether compression hardly makes a column chunk smaller; of one that is all null, unknown."""
+    limit = COMPRESSED_FRACTION_MAX * chunk.total_uncompressed_size
+    is_null = chunk.statistics is not None and chunk.statistics.null_count == chunk.num_values
+    return not is_null and chunk.total_compressed_size > limit
 
 
 def group_rows_of(row_bytes: int) -> int:
@@ -575,20 +582,6 @@ def is_footer_intact(footer: bytes) -> bool:
         return False
     blank = footer[:position] + FOOTER_CRC_BLANK + footer[position + 8 :]
     return footer[position : position + 8] == b"%08x" % zlib.crc32(blank)
-
-
-def footer_bounds(tail: bytes, file_length: int) -> tuple[int, int]:
-    """Return (start, stop) of the footer in a file of `file_length` bytes that ends with `tail`.
-
-    Raises ValueError when the trailer is not Parquet's or points outside the file.
-    """
-    if len(tail) < TRAILER_BYTES or tail[-4:] != PARQUET_MAGIC:
-        raise ValueError(f"it ends with {tail[-4:]!r}, expected {PARQUET_MAGIC!r}")
-    stop = file_length - TRAILER_BYTES
-    footer_length = int.from_bytes(tail[-8:-4], "little")
-    if footer_length > stop:
-        raise ValueError(f"the footer's length is {footer_length}, the file's {file_length}")
-    return stop - footer_length, stop
 
 
 def _crc_position(data: bytes, start: int, stop: int) -> int:

@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,7 @@ from kudulite.delta.delta_applier import (
 )
 from kudulite.delta.scatter import select
 from kudulite.errors import StorageError
+from kudulite.fs.file_system import own_size, storage_errors
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.predicate import BoundPredicates
 from kudulite.model.predicate_constraint import ColumnConstraint, DomainKey, domain_value
@@ -146,6 +148,11 @@ class NativeFile:
     def is_changed(self) -> bool:
         """Whether some of its rows are not as the snapshot has them."""
         return len(self.excluded) > 0 or len(self.overlaid) > 0
+
+    def check_exists(self) -> None:
+        """Raise StorageError if the file is gone."""
+        with storage_errors("find", Path(self.path)):
+            own_size(self.path)
 
     def cells(self, column: Column) -> ColumnApplier | None:
         """Return the changed cells of a column, those of excluded rows among them, if any."""

@@ -193,7 +193,12 @@ def _polars_frame(
                 return
 
     def scan(group: Sequence[NativeFile]) -> pl.LazyFrame:
-        found = pl.scan_parquet([file.path for file in group], glob=False, hive_partitioning=False)
+        found = pl.scan_parquet(
+            [file.path for file in group],
+            glob=False,
+            hive_partitioning=False,
+            extra_columns="ignore",
+        )
         return found.select(values(item) for item in group[0].columns)
 
     clean, dirty = _clean_and_dirty(files)

@@ -35,8 +35,9 @@ from kudulite.model.types import widened
 
 # With up to so many row ids per change a table over all ids is cheaper than sorting.
 _DENSE_FACTOR = 2
-# With up to so many row ids per probe, places are found in a table over them, not by searching.
-_TABLE_FACTOR = 32
+# Up to so many row ids per probe, and per number, places are found in a table and not by searching.
+_IDS_PER_PROBE = 32
+_IDS_PER_NUMBER = 256
 
 
 @dataclass(frozen=True)
@@ -497,8 +498,11 @@ def places_in(ascending: np.ndarray, probes: np.ndarray) -> tuple[np.ndarray, np
 
     The place of a missing probe is any valid index.
     """
-    first, last = int(probes.min(initial=0)), int(probes.max(initial=0))
-    if last - first < _TABLE_FACTOR * len(probes):
+    if not len(probes):
+        return np.empty(0, np.int64), np.empty(0, bool)
+    first, last = int(probes.min()), int(probes.max())
+    span, few = last - first, _IDS_PER_NUMBER * len(ascending)
+    if span < _DENSE_FACTOR * len(probes) or span < min(_IDS_PER_PROBE * len(probes), few):
         low, high = np.searchsorted(ascending, [first, last + 1])
         table = np.full(last - first + 1, -1, np.int32)
         table[ascending[low:high] - first] = np.arange(low, high)

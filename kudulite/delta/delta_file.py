@@ -57,7 +57,7 @@ from kudulite.model.types import is_widened
 FORMAT_VERSION = 1
 OP_UPDATE, OP_DELETE, OP_REINSERT = 0, 1, 2  # on disk: do not renumber
 _BUFFER_BYTES = 1 << 16
-_OPEN_FILES_MAX = 32
+_OPEN_FILES_MAX = 8
 TIMESTAMP_UNASSIGNED = 0
 
 _COLUMN_TYPES = {"rowid": pa.uint32(), "timestamp": pa.uint64(), "op": pa.uint8()}

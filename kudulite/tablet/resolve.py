@@ -24,7 +24,7 @@ two parts, and gives a cell that was left out the value of the row.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -77,6 +77,8 @@ from kudulite.tablet.tombstones import StagedTombstones
 
 # Of these many rows in each chunk on average, the calls for each chunk cost little.
 _ROWS_PER_CHUNK = 1000
+# Changes of so many rows are gathered in one call for each column, also for several rowsets.
+_GATHERED_ROWS = 1 << 15
 
 
 @dataclass(frozen=True)
@@ -251,7 +253,7 @@ class Resolver:
         if repeats.any():
             keys = keys.take(np.flatnonzero(~repeats))
             if self.spec.is_merge:
-                keyed = _inserts_first(keyed)
+                keyed = keyed.inserts_first()
         self.check_unchanged(keys, tablet)
         locations = self._locate(keys, tablet)
         if self.spec.is_merge and repeats.any():
@@ -276,7 +278,7 @@ class Resolver:
             )
         if self.spec.leaves_equal_cells:
             effects = self._without_equal_cells(rows, effects, old_rows)
-        resolved = _Resolved(rows, keys, locations, _first_rows(keyed, len(keys)), effects)
+        resolved = _Resolved(rows, keys, locations, keyed.first_rows(), effects)
         rowsets = self._stage_inserts(resolved, staging)
         deltas = self._stage_deltas(resolved, tablet, staging)
         tombstones = None
@@ -455,11 +457,15 @@ class Resolver:
         """Write the changes of the keys `at` to one REDO file for each rowset."""
         rowset_index = resolved.locations.rowset_index[at]
         order = np.argsort(rowset_index, kind="stable")  # within a rowset as before, by row id
-        indexes, starts = np.unique(rowset_index[order], return_index=True)
-        rows = self._delta_rows(resolved, at[order])
-        bounds = itertools.pairwise([*starts.tolist(), len(at)])
-        parts = [without_unset(slice_rows(rows, *bound)) for bound in bounds]
-        metas = create_delta_files(self.file_system, self.folder / folder, "redo", parts)
+        at, rowset_index = at[order], rowset_index[order]
+        indexes, starts = np.unique(rowset_index, return_index=True)
+        metas: list[DeltaFileMeta] = []
+        # The cells of all rowsets at once would be a second copy of a large batch.
+        for group in _groups(np.diff(starts, append=len(at))):
+            rows = self._delta_rows(resolved, at[group[0] : group[-1]])
+            cuts = itertools.pairwise([bound - group[0] for bound in group])
+            parts = [without_unset(slice_rows(rows, *cut)) for cut in cuts]
+            metas += create_delta_files(self.file_system, self.folder / folder, "redo", parts)
         ids = [tablet.rowsets[index].meta.id for index in indexes]
         return [StagedDelta(*staged) for staged in zip(ids, metas, strict=True)]
 
@@ -502,21 +508,16 @@ class Resolver:
                 raise_row_error(self.table, what, reason, resolved.rows.rows, self.schema, numbers)
 
 
-def _inserts_first(keyed: KeyedOperations) -> KeyedOperations:
-    """Return the operations with the inserts of each key before its others.
-
-    The rows of a MERGE have no order. An insert of a key that is there is refused in whichever
-    task it is, also where the write deletes the row.
-    """
-    order = np.lexsort((keyed.operations != Operation.INSERT, keyed.group))
-    return replace(keyed, rows=keyed.rows[order], operations=keyed.operations[order])
-
-
-def _first_rows(keyed: KeyedOperations, key_count: int) -> np.ndarray:
-    """Return for each key the number of a row that has it, to read the key columns from."""
-    firsts = np.zeros(key_count, dtype=np.int64)
-    firsts[keyed.group[::-1]] = keyed.rows[::-1]
-    return firsts
+def _groups(lengths: np.ndarray) -> Iterator[list[int]]:
+    """Yield the bounds of the parts of each group; short parts of `lengths` are one group."""
+    bounds = [0]
+    for length in lengths.tolist():
+        if len(bounds) > 1 and bounds[-1] + length - bounds[0] > _GATHERED_ROWS:
+            yield bounds
+            bounds = bounds[-1:]
+        bounds.append(bounds[-1] + length)
+    if len(bounds) > 1:
+        yield bounds
 
 
 def whole_column(rows: pa.Table, name: str) -> pa.Array:

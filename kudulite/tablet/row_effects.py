@@ -280,6 +280,21 @@ class KeyedOperations:
     operations: np.ndarray
     key_count: int
 
+    def inserts_first(self) -> KeyedOperations:
+        """Return the operations with the inserts of each key before its others.
+
+        The rows of a MERGE have no order. An insert of a key that is there is refused in whichever
+        task it is, also where the write deletes the row.
+        """
+        order = np.lexsort((self.operations != Operation.INSERT, self.group))
+        return replace(self, rows=self.rows[order], operations=self.operations[order])
+
+    def first_rows(self) -> np.ndarray:
+        """Return int64[k]: a row that has each key, to read the key columns from."""
+        firsts = np.zeros(self.key_count, dtype=np.int64)
+        firsts[self.group[::-1]] = self.rows[::-1]
+        return firsts
+
 
 @dataclass(frozen=True)
 class RowFailure:

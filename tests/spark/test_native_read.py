@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 import kudulite
 import kudulite_spark
 from kudulite import NativeLimits, Predicate
-from kudulite.errors import OptionError
+from kudulite.errors import OptionError, StorageError
 from kudulite.model.schema import encodings_of
 from kudulite_spark import literals, native_read
 from kudulite_spark.native_read import FileReader
@@ -145,6 +146,26 @@ def test_folders_and_columns_of_any_name(spark, tmp_path, monkeypatch):
         assert rows(frame) == rows(load(spark, path))
         assert len(frame.inputFiles()) == 1
         assert frame.filter("`a.b` = 3").select("size").collect() == [(-1,)]
+
+
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_a_missing_file_is_an_error_below_any_folder(spark, tmp_path, monkeypatch, is_changed):
+    """Spark itself says so only where the path has no character of patterns."""
+    monkeypatch.setattr(native_read, "LIMITS", NATIVE)
+    for folder, error in (("[a] * ?", StorageError), ("a", (StorageError, AnalysisException))):
+        place = tmp_path / folder / "t"
+        place.parent.mkdir()
+        content_of, types = [(n, n) for n in range(50)], dict.fromkeys("kv", pa.int64())
+        path = make_table(place, content_of, types, primary_key=["k"])
+        table = kudulite.open_table(path)
+        table.flush()
+        if is_changed:
+            table.update({"k": [3], "v": [-1]})
+        assert kudulite_spark.read_table(spark, path).count() == 50
+        for base in place.glob("tablet/*/rowset/*/base-*"):
+            base.unlink()
+        with pytest.raises(error, match="does not exist"):
+            kudulite_spark.read_table(spark, path).count()
 
 
 def test_filters_mean_what_they_mean_to_spark_and_to_a_scan(spark, made, monkeypatch):

@@ -17,6 +17,7 @@ COLUMNS = [
     Column(4, "ascending", types.int64),
     Column(5, "text", types.string, encoding="plain"),
     Column(6, "nothing", types.double),
+    Column(7, "ends", types.string, encoding="plain"),
 ]
 
 
@@ -25,7 +26,9 @@ def make_table(row_count: int) -> pa.Table:
     noise = np.random.default_rng(3).integers(-(1 << 60), 1 << 60, row_count)
     lists = pa.ListArray.from_arrays(np.arange(row_count + 1, dtype=np.int32), noise)
     text = [f"text number {number}" for number in range(row_count)]
-    arrays = [noise, noise, lists, np.arange(row_count) * 7, text, pa.nulls(row_count)]
+    # In the middle there is nothing to be seen.
+    ends = [None if row_count // 4 < at < 3 * row_count // 4 else t for at, t in enumerate(text)]
+    arrays = [noise, noise, lists, np.arange(row_count) * 7, text, pa.nulls(row_count), ends]
     values = dict(zip((column.name for column in COLUMNS), arrays, strict=True))
     return pa.table(values).cast(pa.schema(column.arrow_field for column in COLUMNS))
 
@@ -40,8 +43,8 @@ def test_what_compression_makes_no_smaller_is_stored_without_it(tmp_path, row_co
             writer.close()
         ref = sink.finish()
     group = pq.read_metadata(path).row_group(0)
-    codecs = [group.column(number).compression for number in range(5)]
-    assert codecs == [of_noise, "ZSTD", of_noise, "ZSTD", "ZSTD"]
+    codecs = [group.column(number).compression for number in range(7)]
+    assert codecs == [of_noise, "ZSTD", of_noise, "ZSTD", "ZSTD", "ZSTD", "ZSTD"]
     file = BaseDataFile(path, ref)
     assert file.read([0], table.column_names).equals(table)
     rows = file.read_rows(8_000, 8_500, table.column_names)

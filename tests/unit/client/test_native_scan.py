@@ -132,6 +132,40 @@ def test_columns_are_known_by_id(tmp_path):
     assert multiset(before.to_duckdb().to_arrow_table().cast(before.schema)) == planned
 
 
+@pytest.mark.parametrize("is_changed", [False, True])
+@pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (2, 1, 0)])
+def test_files_may_have_columns_that_others_do_not_have(tmp_path, order, is_changed):
+    """One that was dropped, and another one of its name and of another type."""
+    count, client = 40_000, kudulite.connect(tmp_path, background_maintenance=False)
+    first = [start * count for start in order]
+    schema = pa.schema([pa.field("k", pa.int64(), False), ("a", pa.int64()), ("b", pa.int64())])
+    client.create_table("t", schema, primary_key=["k"])
+    for number, texts in enumerate((None, None, "x")):
+        table = client.table("t")
+        rows = {"k": range(first[number], first[number] + count), "a": [number] * count}
+        if number == 0:
+            rows["b"] = range(count)
+        elif texts is not None:
+            rows["b"] = [texts] * count
+        table.insert(pa.table(rows))
+        alterer = client.new_table_alterer(table)
+        if number == 0:
+            alterer.drop_column("b")
+            alterer.alter()
+        elif number == 1:
+            alterer.add_column("b", kudulite.string)
+            alterer.alter()
+    table = client.table("t")
+    if is_changed:
+        table.update({"k": [first[0] + 3, first[1] + 5], "a": [7, 8]})
+    assert len(table.native_plan().files) == 3
+    for names in (["k", "a", "b"], ["a"], ["b", "k"]):
+        scan = table.scan(names)
+        expected = scan.to_arrow().sort_by([(name, "ascending") for name in names])
+        for found in both(scan):
+            assert found.sort_by([(name, "ascending") for name in names]).equals(expected)
+
+
 def test_a_native_scan_stays_as_it_is_while_the_table_changes(tmp_path):
     """Writes, compactions and maintenance after it was made do not change its rows."""
     made = random_table(tmp_path / "t", 5)

@@ -123,8 +123,24 @@ def test_an_overlay_equals_a_dictionary_at_every_snapshot(factor, history: Histo
     """Whole files or single rows may be after the snapshot; any range or rows may be asked for."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(delta_applier, "_DENSE_FACTOR", factor)
-        patch.setattr(delta_applier, "_TABLE_FACTOR", factor)
+        patch.setattr(delta_applier, "_IDS_PER_PROBE", factor)
         check_every_snapshot(history, data)
+
+
+@pytest.mark.parametrize("first", [0, 7_000_000])
+@pytest.mark.parametrize("span", [1, 10, 100_000])
+@pytest.mark.parametrize("number_count", [1, 30, 400])
+def test_places_are_found_among_many_numbers_and_few(first, span, number_count):
+    """Dense probes and scattered ones, near row 0 and far from it, and none at all."""
+    rng = np.random.default_rng(span)
+    count = 400 * span
+    numbers = first + np.sort(rng.choice(count, min(number_count, count), replace=False))
+    for probe_count in (0, 1, 400):
+        probes = first + rng.integers(0, count, probe_count)
+        at, is_found = delta_applier.places_in(numbers, probes)
+        assert is_found.tolist() == np.isin(probes, numbers).tolist()
+        assert numbers[at[is_found]].tolist() == probes[is_found].tolist()
+        assert ((-1 <= at) & (at < len(numbers))).all()
 
 
 def check_every_snapshot(history: History, data) -> None:

@@ -9,6 +9,7 @@ from kudulite.errors import RowError
 from kudulite.table import stage
 from kudulite.table.environment import default_environment
 from kudulite.table.table_store import TableStore
+from kudulite.tablet import resolve
 from kudulite.tablet.resolve import RowGather
 from tests.support.tables.core_tables import CoreTables, stored
 
@@ -68,8 +69,10 @@ def test_all_null_rows_under_ignore_null_leave_no_trace(table):
     assert table.version == version
 
 
-def test_rowsets_get_the_columns_that_their_own_rows_set(table):
-    """The cells of a tablet are gathered at once, and cut by rowset: keys 0, 10 and 20 differ."""
+@pytest.mark.parametrize("gathered_rows", [1, 3, 100])
+def test_rowsets_get_the_columns_that_their_own_rows_set(table, monkeypatch, gathered_rows):
+    """Cells of a few rowsets are gathered at once, and cut by rowset: keys 0, 10 and 20 differ."""
+    monkeypatch.setattr(resolve, "_GATHERED_ROWS", gathered_rows)
     for first in (10, 20):
         table.insert([{"k": k, "a": k, "d": k, "r": k} for k in range(first, first + 4)])
     rows = {"k": [21, 0, 10, 12, 3, 20], "a": [5, 1, None, None, None, None]}
