@@ -57,12 +57,11 @@ import pyarrow.parquet as pq
 from kudulite.basefile.block_cache import open_mapped, release_pages
 from kudulite.basefile.page_range import (
     PAGE_ROWS,
-    TRAILER_BYTES,
+    PARQUET_MAGIC,
     PageDirectory,
     PageIndexError,
     PageRange,
     check_chunks,
-    footer_bounds,
 )
 from kudulite.errors import CorruptionError, StorageError
 from kudulite.fs.file_system import FileRef, Sink, arrow_errors, check_format_version
@@ -71,6 +70,7 @@ from kudulite.model.types import (
     DICTIONARY,
     check_values,
     has_repeats,
+    joined,
     parquet_encoding,
     parquet_path,
 )
@@ -86,6 +86,7 @@ FORMAT_VERSION_KEY = b"kudulite.format_version"
 FILE_NAME_KEY = b"kudulite.file_name"
 FOOTER_CRC_KEY = b"kudulite.footer_crc32"
 FOOTER_CRC_BLANK = b"00000000"
+TRAILER_BYTES = 8  # length and magic
 _THRIFT_STRING_HEADER = b"\x18\x08"
 
 COMPRESSION_DEFAULT = "zstd"
@@ -211,8 +212,12 @@ class BaseDataWriter:
         with self._writer_to(sink, COMPRESSION_DEFAULT, encodings) as writer:
             writer.write_table(pa.concat_tables([sample.slice(at, count) for at in starts]))
         group = pq.read_metadata(pa.BufferReader(sink.getvalue())).row_group(0)
-        chunks = map(group.column, range(group.num_columns))
-        return {chunk.path_in_schema for chunk in chunks if _is_gainless(chunk)}
+        return {  # of columns that are all null in the sample, nothing is known
+            chunk.path_in_schema
+            for chunk in map(group.column, range(group.num_columns))
+            if chunk.total_compressed_size > COMPRESSED_FRACTION_MAX * chunk.total_uncompressed_size
+            and (chunk.statistics is None or chunk.statistics.null_count < chunk.num_values)
+        }
 
     def _writer_to(
         self, sink: pa.NativeFile, codecs: str | dict[str, str], encodings: Mapping[str, str]
@@ -229,13 +234,6 @@ class BaseDataWriter:
             store_schema=False,  # our types need no Arrow schema, and it would cost bytes per file
             store_decimal_as_integer=True,
         )
-
-
-def _is_gainless(chunk: pq.ColumnChunkMetaData) -> bool:
-    """Whether compression hardly makes a column chunk smaller; of one that is all null, unknown."""
-    limit = COMPRESSED_FRACTION_MAX * chunk.total_uncompressed_size
-    is_null = chunk.statistics is not None and chunk.statistics.null_count == chunk.num_values
-    return not is_null and chunk.total_compressed_size > limit
 
 
 def group_rows_of(row_bytes: int) -> int:
@@ -380,7 +378,7 @@ class BaseDataFile:
         rest = [name for name in columns if name not in found]
         if rest:
             table = self.read([group], rest).slice(offset, count)
-            found |= zip(rest, map(combined, table.columns), strict=True)
+            found |= zip(rest, map(joined, table.columns), strict=True)
         return [found[name] for name in columns]
 
     def read_some(
@@ -392,7 +390,7 @@ class BaseDataFile:
         """
         coded = [name for name in columns if self._is_coded(group, name)]
         table = self.read([group], columns, use_threads, coded)
-        found = taken(list(map(combined, table.columns)), at)
+        found = taken(list(map(joined, table.columns)), at)
         return [
             values.dictionary_decode() if name in coded else values
             for name, values in zip(columns, found, strict=True)
@@ -433,7 +431,7 @@ class BaseDataFile:
                 if table.num_rows != count:
                     raise PageIndexError(f"read {table.num_rows} rows, not {count}")
                 for name, values in zip(pages_by_name, table.columns, strict=True):
-                    found[name] = combined(values).slice(start - first, stop - start)
+                    found[name] = joined(values).slice(start - first, stop - start)
         if found:
             release_pages(opened.content, self.ref)
         return found
@@ -533,11 +531,6 @@ def taken(arrays: Sequence[pa.Array], positions: np.ndarray) -> list[pa.Array]:
     return rows.take(pa.array(positions)).columns
 
 
-def combined(column: pa.ChunkedArray) -> pa.Array:
-    """Return a column as one array."""
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-
-
 def footer_stamps(path: Path, *, has_whole_groups: bool) -> Mapping[bytes, bytes | str]:
     """Return the pairs for the footer of `path`; `sealed_footer` fills in the CRC."""
     version = "1" if has_whole_groups else str(FORMAT_VERSION)
@@ -582,6 +575,20 @@ def is_footer_intact(footer: bytes) -> bool:
         return False
     blank = footer[:position] + FOOTER_CRC_BLANK + footer[position + 8 :]
     return footer[position : position + 8] == b"%08x" % zlib.crc32(blank)
+
+
+def footer_bounds(tail: bytes, file_length: int) -> tuple[int, int]:
+    """Return (start, stop) of the footer in a file of `file_length` bytes that ends with `tail`.
+
+    Raises ValueError when the trailer is not Parquet's or points outside the file.
+    """
+    if len(tail) < TRAILER_BYTES or tail[-4:] != PARQUET_MAGIC:
+        raise ValueError(f"it ends with {tail[-4:]!r}, expected {PARQUET_MAGIC!r}")
+    stop = file_length - TRAILER_BYTES
+    footer_length = int.from_bytes(tail[-8:-4], "little")
+    if footer_length > stop:
+        raise ValueError(f"the footer's length is {footer_length}, the file's {file_length}")
+    return stop - footer_length, stop
 
 
 def _crc_position(data: bytes, start: int, stop: int) -> int:

@@ -36,7 +36,6 @@ import pyarrow.parquet as pq
 
 PAGE_ROWS = 8192
 PARQUET_MAGIC = b"PAR1"
-TRAILER_BYTES = 8  # the footer's length, and the magic
 
 # Types of thrift's compact protocol.
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
@@ -93,20 +92,6 @@ class Pages:
         """Return the numbers (first, after the last) of the pages with rows start..stop."""
         first = bisect_right(self.first_rows, start) - 1
         return first, bisect_right(self.first_rows, stop - 1)
-
-
-def footer_bounds(tail: bytes, file_length: int) -> tuple[int, int]:
-    """Return (start, stop) of the footer in a file of `file_length` bytes that ends with `tail`.
-
-    Raises ValueError when the trailer is not Parquet's or points outside the file.
-    """
-    if len(tail) < TRAILER_BYTES or tail[-4:] != PARQUET_MAGIC:
-        raise ValueError(f"it ends with {tail[-4:]!r}, expected {PARQUET_MAGIC!r}")
-    stop = file_length - TRAILER_BYTES
-    footer_length = int.from_bytes(tail[-8:-4], "little")
-    if footer_length > stop:
-        raise ValueError(f"the footer's length is {footer_length}, the file's {file_length}")
-    return stop - footer_length, stop
 
 
 class PageDirectory:

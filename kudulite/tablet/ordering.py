@@ -36,6 +36,7 @@ from kudulite.errors import RowError
 from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Column
+from kudulite.model.types import joined
 from kudulite.tablet.operation import Operation
 from kudulite.tablet.row_effects import KeyedOperations
 from kudulite.tablet.tablet import RowLocations, Tablet
@@ -153,5 +154,4 @@ class Ordering:
         return self._column_values(self.column, numbers)
 
     def _column_values(self, column: Column, numbers: np.ndarray) -> pa.Array:
-        values = self.rows.column(column.name).take(pa.array(numbers))
-        return values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
+        return joined(self.rows.column(column.name).take(pa.array(numbers)))

@@ -51,6 +51,7 @@ from kudulite.model.encoded_key import encode_keys
 from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Column, Schema
+from kudulite.model.types import joined
 from kudulite.rowset.rowset import RowImages, RowSetMeta
 from kudulite.rowset.rowset_writer import RowSetWriter
 from kudulite.tablet.operation import (
@@ -101,7 +102,7 @@ class OperationBatch:
         rows: pa.Table, operations: np.ndarray, schema: Schema, spec: WriteSpec
     ) -> OperationBatch:
         """Return the batch of all `rows`, with an operation for each."""
-        columns = [whole_column(rows, name) for name in schema.key_names]
+        columns = [joined(rows.column(name)) for name in schema.key_names]
         is_set = None
         if spec.ignore_null:
             is_set = [rows.column(name).is_valid().to_numpy() for name in spec.value_columns]
@@ -518,12 +519,6 @@ def _groups(lengths: np.ndarray) -> Iterator[list[int]]:
         bounds.append(bounds[-1] + length)
     if len(bounds) > 1:
         yield bounds
-
-
-def whole_column(rows: pa.Table, name: str) -> pa.Array:
-    """Return a column as one array, without a copy if it is one."""
-    column = rows.column(name)
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _values(rows: RowGather, column: Column, source: np.ndarray | None, count: int) -> pa.Array:

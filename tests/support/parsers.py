@@ -24,10 +24,10 @@ import pyarrow.parquet as pq
 from kudulite.backups.backup_job import BackupJob
 from kudulite.backups.backup_set import Backup
 from kudulite.backups.format import MANIFEST_NAME, PLAN_NAME, BackupPlan, PieceResult
-from kudulite.basefile.base_data import BaseDataFile
+from kudulite.basefile.base_data import BaseDataFile, footer_bounds
 from kudulite.basefile.bloom import BloomFilter
 from kudulite.basefile.key_index import KeyIndex
-from kudulite.basefile.page_range import PARQUET_MAGIC, PageDirectory, footer_bounds
+from kudulite.basefile.page_range import PARQUET_MAGIC, PageDirectory
 from kudulite.client.table import Table
 from kudulite.delta.delta_file import DeltaFile
 from kudulite.errors import KuduliteError

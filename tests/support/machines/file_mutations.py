@@ -27,8 +27,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from kudulite.basefile.base_data import FOOTER_CRC_BLANK, FOOTER_CRC_KEY
-from kudulite.basefile.page_range import footer_bounds
+from kudulite.basefile.base_data import FOOTER_CRC_BLANK, FOOTER_CRC_KEY, footer_bounds
 from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.errors import KuduliteError

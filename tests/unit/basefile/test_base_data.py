@@ -21,11 +21,11 @@ from kudulite.basefile.base_data import (
     ROW_GROUP_ROWS,
     BaseDataFile,
     BaseDataWriter,
+    footer_bounds,
     footer_stamps,
     group_rows_of,
     sealed_footer,
 )
-from kudulite.basefile.page_range import footer_bounds
 from kudulite.errors import CorruptionError, FormatVersionError, StorageError
 from kudulite.fs.file_system import FileRef, FileSystem
 from kudulite.model import types

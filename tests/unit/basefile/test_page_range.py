@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kudulite.basefile.base_data import CUT_ROWS_MAX, ROW_GROUP_ROWS, BaseDataFile
-from kudulite.basefile.page_range import PAGE_ROWS, PageDirectory, PageIndexError, footer_bounds
+from kudulite.basefile.base_data import CUT_ROWS_MAX, ROW_GROUP_ROWS, BaseDataFile, footer_bounds
+from kudulite.basefile.page_range import PAGE_ROWS, PageDirectory, PageIndexError
 from kudulite.errors import CorruptionError
 from kudulite.fs.file_system import FileRef
 from kudulite.model import types
