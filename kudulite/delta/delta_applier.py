@@ -204,8 +204,6 @@ class DeltaApplier:
 
     def is_deleted(self, rowids: np.ndarray) -> np.ndarray:
         """Return bool[n] for int64[n] row ids in any order."""
-        if not len(self.deleted):
-            return np.zeros(len(rowids), dtype=bool)
         return places_in(self.deleted, rowids)[1]
 
     def is_row_deleted(self, rowid: int) -> bool:
@@ -494,12 +492,12 @@ def _last_of_each_row(rowids: np.ndarray) -> np.ndarray:
 
 
 def places_in(ascending: np.ndarray, probes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return int64[n] places of n probes in m ≥ 1 ascending numbers, and bool[n]: which were found.
+    """Return the places of n probes in m ascending numbers, and bool[n]: which were found.
 
-    The place of a missing probe is any valid index.
+    The place of a missing probe is any number.
     """
-    if not len(probes):
-        return np.empty(0, np.int64), np.empty(0, bool)
+    if not len(probes) or not len(ascending):
+        return np.zeros(len(probes), np.int64), np.zeros(len(probes), dtype=bool)
     first, last = int(probes.min()), int(probes.max())
     span, few = last - first, _IDS_PER_NUMBER * len(ascending)
     if span < _DENSE_FACTOR * len(probes) or span < min(_IDS_PER_PROBE * len(probes), few):

@@ -275,8 +275,6 @@ class ChangedRows:
     def newest_of(self, rowids: np.ndarray) -> np.ndarray:
         """Return uint64[n]: the newest change of each of int64[n] row ids, 0 without a change."""
         newest = np.zeros(len(rowids), np.uint64)
-        if not len(self.rowids) or not len(rowids):
-            return newest
         at, hit = places_in(self.rowids, rowids)
         newest[hit] = self.timestamps[at[hit]]
         return newest

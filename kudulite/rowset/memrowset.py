@@ -389,8 +389,6 @@ class MemRowSetSnapshot(RowSet):
 
     def places_in(self, block: Block, rowids: np.ndarray) -> tuple[np.ndarray, np.ndarray | slice]:
         """Return the positions of a block's rows whose slots are given, and their places there."""
-        if not len(rowids):
-            return rowids, slice(0)
         at, is_given = places_in(rowids, self.rowids_of(block))
         positions = np.flatnonzero(is_given)
         return positions, at[positions]
