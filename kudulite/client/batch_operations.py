@@ -24,7 +24,13 @@ from typing import Any, Never, TypeVar, Unpack, overload
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kudulite.client.bulk_write import Batches, BulkWrite, SmallWrite, WriteResult
+from kudulite.client.bulk_write import (
+    Batches,
+    BulkWrite,
+    SmallWrite,
+    WriteResult,
+    check_application,
+)
 from kudulite.client.lookup import arrow_batches
 from kudulite.client.row_operations import RowLayout
 from kudulite.client.scan import Changes, RowScan
@@ -282,6 +288,8 @@ class BatchOperations:
         staged and not committed. Raises OptionError and SchemaError before anything is written.
         """
         _check_message(self._store.name, message)
+        _check_flags(self._store.name, ignore_null=ignore_null, overwrite=overwrite)
+        check_application(self._store.name, application_id, application_version)
         collect_staging_garbage(self._store)
         if read_at is not None:
             read_at = choose_snapshot(self._store, read_at, may_be_ancient=True)
@@ -315,7 +323,11 @@ class BatchOperations:
 
     def _write(self, operation: str, data: Rows, options: WriteOptions) -> WriteResult:
         _check_options(self._store.name, options)
-        names, batches = arrow_batches(data, self._store.newest().schema, self._store.name)
+        _check_flags(self._store.name, ignore_null=options.get("ignore_null", False))
+        schema = self._store.newest().schema
+        if isinstance(data, list | tuple) and not data and operation.startswith("update"):
+            data = schema.arrow_schema().empty_table()  # no row names a column to set
+        names, batches = arrow_batches(data, schema, self._store.name)
         total = sum(batch.num_rows for batch in batches) if isinstance(batches, list) else None
         if options.keys() <= {"ignore_null"}:
             kind = parse_operation(operation)
@@ -401,6 +413,13 @@ def _check_message(table: str, message: object) -> None:
             f"table {table!r}: a message is a text of at most {MESSAGE_BYTES_MAX} bytes, not"
             f" {shown}"
         )
+
+
+def _check_flags(table: str, **flags: object) -> None:
+    """Raise OptionError for an option that is neither True nor False."""
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise OptionError(f"table {table!r}: {name} is True or False, not {value!r}")
 
 
 def _check_options(table: str, options: Mapping[str, object]) -> None:

@@ -26,14 +26,16 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from kudulite.client.lookup import joined_batches
-from kudulite.errors import KuduliteError, RowError, StorageError
+from kudulite.errors import KuduliteError, OptionError, RowError, StorageError
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.schema import Schema
+from kudulite.model.types import is_unicode
 from kudulite.table.commit import Commit, CommitResult
 from kudulite.table.environment import default_environment
 from kudulite.table.garbage_collection import VERSIONS_PER_COLLECTION, collect_after_write
@@ -71,6 +73,19 @@ class WriteResult(WriteCounts):
     skipped: bool = False
 
 
+def check_application(table: str, application_id: object, version: Any) -> None:
+    """Raise OptionError unless a text and a number below 2^63 name a version, or nothing does."""
+    if application_id is None and version is None:
+        return
+    is_text = isinstance(application_id, str) and is_unicode(application_id)
+    is_number = isinstance(version, int) and not isinstance(version, bool)
+    if not is_text or not is_number or not -(1 << 63) <= version < 1 << 63:
+        raise OptionError(
+            f"table {table!r}: a write has an application_id, a text, and an application_version, a"
+            f" whole number of 64 bits, or neither; found {application_id!r} and {version!r}"
+        )
+
+
 class BulkWrite:
     """One write to one table, all or nothing; made by `Table.new_bulk_write`."""
 
@@ -98,13 +113,15 @@ class BulkWrite:
         cannot take, SchemaError for columns that do not fit, ConflictError after an abort.
         """
         stager = Stager(self._store, self._state, base_of(self._store, self._state))
-        return stager.stage(batches, task_index)
+        given = [batches] if isinstance(batches, pa.Table | pa.RecordBatch) else batches
+        return stager.stage(given, task_index)
 
     def for_application(self, application_id: str, application_version: int) -> BulkWrite:
         """Return the write as that of an application's version, which is committed once only.
 
         For those who learn both when it has begun; see `Table.new_bulk_write`.
         """
+        check_application(self._store.name, application_id, application_version)
         state = replace(
             self._state, application_id=application_id, application_version=application_version
         )

@@ -224,7 +224,7 @@ def arrow_batches(
     if _is_pandas(data):
         data = _from_pandas(data, table)
     elif not isinstance(data, _ARROW) and hasattr(data, "__arrow_c_stream__"):
-        data = pa.RecordBatchReader.from_stream(data)
+        data = _from_stream(data, table)
     elif isinstance(data, Mapping):
         data = _columns_table(dict(data), schema, table)
     elif isinstance(data, list | tuple) and all(isinstance(row, Mapping) for row in data):
@@ -255,22 +255,32 @@ def arrow_schema(data: Any, table: str) -> pa.Schema:
     if hasattr(data, "__arrow_c_schema__"):
         return pa.schema(data)
     if hasattr(data, "__arrow_c_stream__"):
-        return pa.RecordBatchReader.from_stream(data).schema
+        return _from_stream(data, table).schema
     raise SchemaError(
         f"table {table!r}: cannot make columns from {type(data).__name__}; give a kudulite.Schema,"
         f" a pyarrow.Schema, or rows with the columns of the table: {ACCEPTED}"
     )
 
 
+def _from_stream(data: Any, table: str) -> pa.RecordBatchReader:
+    try:
+        return pa.RecordBatchReader.from_stream(data)
+    except (pa.ArrowException, ValueError) as error:
+        raise SchemaError(
+            f"table {table!r}: cannot read rows from {type(data).__name__}: {error}; give"
+            f" {ACCEPTED}"
+        ) from error
+
+
 def _is_pandas(data: Any) -> bool:
-    return type(data).__module__.startswith("pandas.")
+    return type(data).__module__.startswith("pandas.") and hasattr(data, "columns")
 
 
 def _from_pandas(data: Any, table: str) -> pa.Table:
     """Return a DataFrame's columns without its index. SchemaError names a column of mixed types."""
     try:
         return pa.Table.from_pandas(data, preserve_index=False)
-    except (pa.ArrowException, ValueError) as error:
+    except (pa.ArrowException, ValueError, TypeError) as error:
         for place, name in enumerate(data.columns):
             _untyped(name, data.iloc[:, place], table)
         raise SchemaError(f"table {table!r}: cannot read the DataFrame: {error}") from error
@@ -323,6 +333,11 @@ def _column(name: str, values: Any, schema: Schema, table: str) -> pa.Array | pa
         return values
     if hasattr(values, "dtype"):
         return pa.array(values)
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise SchemaError(
+            f"column {name!r}: a dict has the values of each column, found {value_text(values)};"
+            " give one row as a list of one dict: [{…}]"
+        )
     found = list(values)
     if name not in schema.names:
         return _untyped(name, found, table)

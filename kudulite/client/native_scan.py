@@ -90,6 +90,10 @@ class Scan(RowScan):
     def _checked_schema(self, engine: str) -> pa.Schema:
         if not len(self.schema):
             raise OptionError(f"a scan without columns cannot be passed to {engine}; use count()")
+        if len(set(self.schema.names)) < len(self.schema):
+            raise OptionError(
+                f"a scan of a column twice, {self.schema.names}, cannot be passed to {engine}"
+            )
         return self.schema
 
     def _parts(

@@ -39,6 +39,8 @@ COMMENT_BYTES_MAX = 256
 
 COMPRESSIONS = ("default", "none", "lz4", "snappy", "zstd", "gzip")
 _COMPRESSION_ALIASES = {"zlib": "gzip", "no_compression": "none"}
+_FIELD_TYPES: dict[str, type] = dict.fromkeys(("nullable", "mutable", "auto_incrementing"), bool)
+_FIELD_TYPES |= dict.fromkeys(("encoding", "compression", "comment"), str)
 _ENCODING_ALIASES = {"bit_shuffle": "bitshuffle", "dictionary": "dict"}
 
 
@@ -79,6 +81,10 @@ class Column:
         _check_identifier(self.name)
         if not isinstance(self.type, ColumnType):
             raise SchemaError(f"column {self.name!r}: {self.type!r} is no column type")
+        for field, kind in _FIELD_TYPES.items():
+            if not isinstance(given := getattr(self, field), kind):
+                what = "a text" if kind is str else "True or False"
+                raise SchemaError(f"column {self.name!r}: {field} is {what}, not {given!r}")
         encoding = self.encoding.lower()
         encoding = _ENCODING_ALIASES.get(encoding, encoding)
         if encoding not in encodings_of(self.type):

@@ -69,12 +69,9 @@ class ColumnType:
         if self.name == "decimal":
             _check_decimal(self.precision, self.scale)
         elif self.name == "varchar":
-            if self.length is None or not 1 <= self.length <= VARCHAR_LENGTH_MAX:
-                raise SchemaError(
-                    f"varchar length {self.length} is not within 1..{VARCHAR_LENGTH_MAX}"
-                )
+            _check_within("varchar length", self.length, 1, VARCHAR_LENGTH_MAX)
         elif self.name == "array":
-            if self.element is None or self.element.is_array:
+            if not isinstance(self.element, ColumnType) or self.element.is_array:
                 raise SchemaError(f"array elements are scalars, not {self.element}")
         elif self.name not in _PLAIN_ARROW:
             raise SchemaError(f"unknown column type {self.name!r}; known: {', '.join(TYPE_NAMES)}")
@@ -149,10 +146,14 @@ class ColumnType:
 
 
 def _check_decimal(precision: int | None, scale: int | None) -> None:
-    if precision is None or not 1 <= precision <= DECIMAL_PRECISION_MAX:
-        raise SchemaError(f"decimal precision {precision} is not within 1..{DECIMAL_PRECISION_MAX}")
-    if scale is None or not 0 <= scale <= precision:
-        raise SchemaError(f"decimal scale {scale} is not within 0..{precision} (the precision)")
+    _check_within("decimal precision", precision, 1, DECIMAL_PRECISION_MAX)
+    _check_within("decimal scale", scale, 0, precision or 0, " (the precision)")
+
+
+def _check_within(what: str, found: object, least: int, most: int, hint: str = "") -> None:
+    """Raise SchemaError unless a parameter of a type is an int within bounds."""
+    if not isinstance(found, int) or isinstance(found, bool) or not least <= found <= most:
+        raise SchemaError(f"{what} {found!r} is not within {least}..{most}{hint}")
 
 
 @functools.cache

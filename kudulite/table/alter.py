@@ -55,6 +55,8 @@ from kudulite.table.partition import (
 from kudulite.table.table_store import TableStore, publish_alone, publish_next
 from kudulite.table.tablet_memory import flushed_under_locks
 
+HISTORY_SECONDS_MAX = 10_000_000_000  # more than 300 years
+
 
 @dataclass(frozen=True)
 class TableDraft:
@@ -118,8 +120,11 @@ class TableDraft:
 
     def keep_history(self, seconds: int) -> TableDraft:
         """Set how long the past stays readable."""
-        if seconds < 0:
-            raise UsageError(f"a history of {seconds} seconds is below 0")
+        is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+        if not is_number or not 0 <= seconds <= HISTORY_SECONDS_MAX:
+            raise UsageError(
+                f"a history of {seconds!r} seconds: give a number from 0 to {HISTORY_SECONDS_MAX}"
+            )
         return replace(self, history_seconds=int(seconds))
 
     def set_owner(self, owner: str) -> TableDraft:

@@ -51,7 +51,7 @@ Settings = Annotated[
 ]
 Ranges = Annotated[
     list[str] | None,
-    typer.Option(metavar="JSON", help="A range as [lower, upper]; null is unbounded."),
+    typer.Option(metavar="JSON", help=r"A range as \[lower, upper]; null is unbounded."),
 ]
 TagName = Annotated[str, typer.Argument(metavar="NAME", help="The name of the tag.")]
 
