@@ -500,7 +500,7 @@ class Table(BatchOperations, RowOperations):
             return Timestamp(copy_with_past(self._store, path_of(path)))
         hidden, target, moment = empty_copy(self._store, path_of(path))
         # An upsert may give the numbers of rows that an insert would number.
-        write = Table(hidden).new_bulk_write("upsert")
+        write = Table(hidden).new_bulk_write("upsert").labelled("copy")
         with Progress(f"copy of table {self.name!r}", self.live_row_count):
             write.commit([write.stage(self.scan(where=where, at=moment).to_batches())])
         move_table(hidden, target)

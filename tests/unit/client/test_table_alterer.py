@@ -324,7 +324,7 @@ WRONG = [
     (lambda a: a.alter_column("v").type("int8"), NotSupportedError, "its type cannot be altered"),
     (lambda a: a.alter_column("v").nullable(False), NotSupportedError, "its nullable cannot"),
     (lambda a: a.alter_column("v").encoding("rle"), SchemaError, "invalid encoding"),
-    (lambda a: a.set_history_retention(-1), UsageError, "-1 seconds is below 0"),
+    (lambda a: a.set_history_retention(-1), UsageError, "history of -1 seconds: give a number"),
     (lambda a: a.add_range_partition((1, 2)), SchemaError, "the range columns are b"),
     (lambda a: a.add_range_partition({"a": 1}), SchemaError, "names column 'a'; range columns are"),
     (lambda a: a, UsageError, "no alter steps provided"),

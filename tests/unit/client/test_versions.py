@@ -99,7 +99,7 @@ def test_a_copy_begins_its_own_list(core, table):
     assert [version.operation for version in core.client().table("copy").versions()] == ["copy"]
     table.copy_to(core.root / "root" / "other", with_past=False)
     operations = [version.operation for version in core.client().table("other").versions()]
-    assert operations == ["insert", "alter", "create"]
+    assert operations == ["copy", "alter", "create"]
     # The copied table was flushed.
     operations = [version.operation for version in table.versions()]
     assert operations == ["memory flush", "insert", "create"]
