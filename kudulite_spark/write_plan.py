@@ -87,6 +87,8 @@ def plan_write(
         table = evolved_table(path, stored)
         columns = written_columns(table, path, options, struct)
     operation_column, ordering_column = options.operation_column, options.ordering_column
+    # The application of a stream has a version for each batch, which comes later.
+    is_versioned = options.application_version is not None
     bulk_write = table.new_bulk_write(
         operation=options.operation,
         columns=[own for own in columns.values() if own != operation_column],
@@ -95,7 +97,7 @@ def plan_write(
         ignore_null=options.ignore_null,
         overwrite=overwrite,
         read_at=options.read_at,
-        application_id=options.application_id,
+        application_id=options.application_id if is_versioned else None,
         application_version=options.application_version,
         owner=owner,
     )
