@@ -53,6 +53,7 @@ from kudulite.table.stage import (
 )
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.operation import Operation, WriteSpec, raise_row_error
+from kudulite.tablet.resolve import cells_set
 from kudulite.tablet.row_effects import RowOperation, RowWriteResult, WriteCounts
 
 Batches = Iterable[pa.RecordBatch | pa.Table]
@@ -234,7 +235,7 @@ class SmallWrite:
         index = manifest.partition.tablet_index(keys, rows.num_rows)
         if index[0] < 0 or (index != index[0]).any():  # of no tablet, or of several
             return None, [rows]
-        operations = self._operations(manifest.schema, checked)
+        operations = self._operations(manifest.schema, checked, spec)
         result = RowWriter(self.store).write(operations, is_atomic=True)
         self._raise_failures(manifest.schema, checked, result)
         if result.failures:
@@ -259,16 +260,15 @@ class SmallWrite:
             return None, taken
         return joined_batches(taken), ()
 
-    def _operations(self, schema: Schema, rows: pa.Table) -> list[RowOperation]:
-        columns = [_cells(rows.column(name), schema, name) for name in rows.column_names]
-        names, keys = rows.column_names, set(schema.key_names)
-        cells = (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
-        if self.ignore_null:
-            cells = (
-                {name: v for name, v in row.items() if v is not None or name in keys}
-                for row in cells
-            )
-        return [RowOperation(self.operation, row) for row in cells]
+    def _operations(self, schema: Schema, rows: pa.Table, spec: WriteSpec) -> list[RowOperation]:
+        keys = [name for name in schema.key_names if name in rows.column_names]
+        names = [*keys, *spec.value_columns]
+        columns = [_cells(rows.column(name), schema, name) for name in names]
+        found = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+        for name in spec.value_columns if spec.ignore_null or spec.partial_columns else ():
+            for number in np.flatnonzero(~cells_set(rows, name, spec)).tolist():
+                del found[number][name]
+        return [RowOperation(self.operation, row) for row in found]
 
     def _raise_failures(self, schema: Schema, rows: pa.Table, result: RowWriteResult) -> None:
         """Raise the error of a bulk write, if its error would be the same.

@@ -38,6 +38,7 @@ from kudulite.table.history import (
 from kudulite.table.manifest import Manifest, PartitionedTablets, TabletEntry
 from kudulite.table.scan_plan import entries_of_key
 from kudulite.table.table_store import TableStore
+from kudulite.tablet.operation import mask_of
 from kudulite.tablet.tablet import Tablet
 from kudulite.tablet.tablet_scan import CHANGE_TYPE, COMMIT_TIMESTAMP, KeyVersion, key_history
 
@@ -219,7 +220,8 @@ def arrow_batches(
     """Return (column names, batches) of `data`, meant for the table of that name.
 
     Raises SchemaError for what is not tabular, and for a value that does not fit its column. Rows
-    given as dicts take the table's types; a key that a row leaves out is null in it.
+    given as dicts take the table's types. Each dict sets its own columns: a column that only some
+    have is null in the others, and is followed by its mask (see `mask_of`).
     """
     if _is_pandas(data):
         data = _from_pandas(data, table)
@@ -314,7 +316,14 @@ def _untyped(name: str, values: Any, table: str) -> pa.Array | pa.ChunkedArray:
 def _rows_table(rows: Sequence[Mapping[str, Any]], schema: Schema, table: str) -> pa.Table:
     names = list(dict.fromkeys(name for row in rows for name in row)) or schema.key_names
     columns = {name: [row.get(name) for row in rows] for name in names}
-    return _columns_table(columns, schema, table)
+    found = _columns_table(columns, schema, table)
+    if all(len(row) == len(names) for row in rows):
+        return found
+    for column in schema.value_columns:
+        if column.name in columns and not all(column.name in row for row in rows):
+            mask = pa.array([column.name in row for row in rows])
+            found = found.append_column(mask_of(column.name), mask)
+    return found
 
 
 def _columns_table(columns: dict[str, Any], schema: Schema, table: str) -> pa.Table:

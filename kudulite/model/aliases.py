@@ -27,7 +27,8 @@ Moment = int | str | datetime
 Cell = bool | int | float | str | bytes | Decimal | date | datetime | np.generic | None
 # A primary key: its one value, a tuple or list of its values, or a dict by column.
 Key = Cell | Sequence[Any] | Mapping[str, Any]
-# Rows as whole batches: Arrow, whatever speaks Arrow, a dict of columns, or a list of dicts.
+# Rows as whole batches: Arrow, whatever speaks Arrow, a dict of columns, or a list of dicts, where
+# each dict sets its own columns.
 Rows = (
     pa.Table
     | pa.RecordBatch

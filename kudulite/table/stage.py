@@ -50,7 +50,13 @@ from kudulite.table.history import ancient_history_mark
 from kudulite.table.manifest import Manifest
 from kudulite.table.table_store import TableStore
 from kudulite.table.tablet_memory import numbered
-from kudulite.tablet.operation import Operation, WriteSpec, operation_codes, raise_row_error
+from kudulite.tablet.operation import (
+    Operation,
+    WriteSpec,
+    mask_of,
+    operation_codes,
+    raise_row_error,
+)
 from kudulite.tablet.resolve import OperationBatch, Resolver, RowGather, StagedTablet
 
 STAGE_BYTES_MAX = 160 << 20
@@ -134,7 +140,7 @@ class Stager:
         """Return the write's columns with the table's exact types, those of the key in one piece.
 
         Takes `columns` out, one by one. Other columns keep their chunks, which are not copied,
-        unless these are many small ones.
+        unless these are many small ones. Masks (see `mask_of`) are the last columns.
         """
         schema, key_names = self.manifest.schema, self.manifest.schema.key_names
         names = [*key_names, *self.state.spec.value_columns]
@@ -154,7 +160,9 @@ class Stager:
             is_kept = len(values) >= CHUNK_ROWS_MIN * values.num_chunks and name not in key_names
             cast = cast_chunks if is_kept else cast_to_column
             arrays.append(cast(values, column.type, column=name, table=table))
-        return pa.Table.from_arrays(arrays, names=names)
+        masks = [mask_of(name) for name in self.state.spec.partial_columns]
+        arrays += [columns.pop(mask) for mask in masks]
+        return pa.Table.from_arrays(arrays, names=[*names, *masks])
 
     def _operation_codes(
         self, column: pa.ChunkedArray | None, names: Sequence[str], row_count: int
@@ -184,7 +192,7 @@ class Stager:
     def check_nulls(self, rows: pa.Table, codes: np.ndarray) -> None:
         """Refuse nulls in key columns, and in NOT NULL columns of rows that would store them."""
         spec = self.state.spec
-        for name in rows.column_names:
+        for name in (*self.manifest.schema.key_names, *spec.value_columns):
             column = self.manifest.schema.column(name)
             values = rows.column(name)
             if column.auto_incrementing:
@@ -197,6 +205,8 @@ class Stager:
             refused = values.is_null().to_numpy()
             if not is_key:
                 refused = refused & (codes < Operation.DELETE)
+            if name in spec.partial_columns:
+                refused = refused & rows.column(mask_of(name)).to_numpy()
             if refused.any():
                 what = f"{'key ' if is_key else ''}column {name!r}"
                 self._refuse(what, RowError.REASON_NULL, rows, refused)
@@ -410,14 +420,15 @@ class WriteState:
         """Whether operations are resolved at commit; tasks then only split rows by tablet.
 
         Needed when a staged row cannot be undone from its result: mixed writes but that of a MERGE,
-        ordered writes, nulls that may become defaults, and immutable cells that an UPSERT_IGNORE
-        leaves.
+        ordered writes, rows that set different columns, nulls that may become defaults, and
+        immutable cells that an UPSERT_IGNORE leaves.
         """
         spec = self.spec
         leaves_cells = spec.operation is Operation.UPSERT_IGNORE and bool(spec.immutable_columns)
         is_ordered = spec.ordering_column is not None
         is_mixed = spec.operation is None and not spec.is_merge
-        return is_mixed or is_ordered or spec.hides_nulls or leaves_cells
+        is_partial = bool(spec.partial_columns)
+        return is_mixed or is_ordered or is_partial or spec.hides_nulls or leaves_cells
 
 
 @dataclass(frozen=True)

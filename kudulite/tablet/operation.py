@@ -6,6 +6,9 @@ that all rows of a write share. `raise_row_error` reports the rows that a table 
 count, the reason, and the first few keys. `raise_changed_keys` does so for the rows of a computed
 write that changed after they were read.
 
+Rows that set different columns have a mask beside each column that some of them leave: a bool
+column, true where the row sets the cell. `mask_of` gives its name.
+
 **Invariants**: (1) the numbers of `Operation` are on disk, in staged files; (2) every operation
 has an outcome for an absent and for a present key.
 
@@ -111,6 +114,13 @@ OUTCOMES: tuple[tuple[Outcome, Outcome], ...] = (
 OPERATION_NAMES = tuple(operation.label for operation in Operation)
 _LETTERS = {"i": Operation.INSERT, "u": Operation.UPDATE, "d": Operation.DELETE}
 
+_MASK_PREFIX = "\0set "  # no column of a table can bear a NUL
+
+
+def mask_of(column: str) -> str:
+    """Return the name of the column that has, for each row, whether it sets `column`."""
+    return _MASK_PREFIX + column
+
 
 def parse_operation(text: str) -> Operation:
     """Return the operation of a name. Raises OptionError listing the eight."""
@@ -149,8 +159,9 @@ class WriteSpec:
     """The operation and options of one write, the same for all its rows and tasks; picklable.
 
     `operation` is None for a mixed batch, which has an operation per row. `value_columns` are the
-    non-key columns that the write provides, in schema order. With `ignore_null`, a null cell keeps
-    the stored value. With `ordering_column`, the highest ordering value of a key wins.
+    non-key columns that the write provides, in schema order. `partial_columns` are those of them
+    that have a mask, because not every row sets them. With `ignore_null`, a null cell keeps the
+    stored value. With `ordering_column`, the highest ordering value of a key wins.
     `hides_nulls`: in a new row, a null under `ignore_null` becomes a default that is not null.
     `immutable_columns` are those of `value_columns` that no row that exists may change. A write
     that `brings_back` rows takes them as they were: it sets immutable cells and ids of new rows.
@@ -170,6 +181,7 @@ class WriteSpec:
     immutable_columns: tuple[str, ...] = ()
     brings_back: bool = False
     is_merge: bool = False
+    partial_columns: tuple[str, ...] = ()
 
     @property
     def leaves_equal_cells(self) -> bool:
@@ -198,12 +210,14 @@ class WriteSpec:
         is_overwrite: bool = False,
         read_at: int | None = None,
     ) -> WriteSpec:
-        """Check the columns `names` that a write provides against the schema.
+        """Check the columns `names` that a write provides, with masks, against the schema.
 
         Raises SchemaError for a missing key column, an unknown or repeated column, or an update
         that would change nothing.
         """
         what = f"table {table!r}: {operation.label if operation is not None else 'mixed batch'}"
+        masks = {name for name in names if name.startswith(_MASK_PREFIX)}
+        names = [name for name in names if name not in masks]
         repeated = sorted({name for name in names if list(names).count(name) > 1})
         if repeated:
             raise SchemaError(f"{what}: column {repeated[0]!r} is given twice")
@@ -242,8 +256,9 @@ class WriteSpec:
             schema.column(name).write_default is not None for name in values
         )
         immutable = tuple(name for name in values if not schema.column(name).mutable)
+        partial = tuple(name for name in values if mask_of(name) in masks)
         rules = (ignore_null, ordering_column, is_overwrite, hides_nulls, read_at, immutable)
-        return WriteSpec(operation, values, *rules)
+        return WriteSpec(operation, values, *rules, partial_columns=partial)
 
 
 def _check_may_number(what: str, operation: Operation | None, is_overwrite: bool) -> None:

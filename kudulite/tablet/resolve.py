@@ -57,6 +57,7 @@ from kudulite.rowset.rowset_writer import RowSetWriter
 from kudulite.tablet.operation import (
     Operation,
     WriteSpec,
+    mask_of,
     raise_changed_keys,
     raise_row_error,
 )
@@ -74,7 +75,7 @@ from kudulite.tablet.row_effects import (
     collapse,
 )
 from kudulite.tablet.tablet import RowLocations, Tablet
-from kudulite.tablet.tombstones import StagedTombstones
+from kudulite.tablet.tombstones import StagedTombstones, last_of_runs
 
 # Of these many rows in each chunk on average, the calls for each chunk cost little.
 _ROWS_PER_CHUNK = 1000
@@ -104,8 +105,8 @@ class OperationBatch:
         """Return the batch of all `rows`, with an operation for each."""
         columns = [joined(rows.column(name)) for name in schema.key_names]
         is_set = None
-        if spec.ignore_null:
-            is_set = [rows.column(name).is_valid().to_numpy() for name in spec.value_columns]
+        if spec.ignore_null or spec.partial_columns:
+            is_set = [cells_set(rows, name, spec) for name in spec.value_columns]
         keys = encode_keys(columns, schema.key_types)
         return OperationBatch(rows, np.arange(rows.num_rows), keys, operations, is_set)
 
@@ -113,6 +114,16 @@ class OperationBatch:
         """Return the part of a batch of all rows that is for one tablet."""
         keys, operations = self.keys.take(row_numbers), self.operations[row_numbers]
         return replace(self, row_numbers=row_numbers, keys=keys, operations=operations)
+
+
+def cells_set(rows: pa.Table, name: str, spec: WriteSpec) -> np.ndarray:
+    """Return bool[n]: which of the rows of a write set a value column."""
+    is_set: np.ndarray = np.ones(rows.num_rows, dtype=bool)
+    if name in spec.partial_columns:
+        is_set = rows.column(mask_of(name)).to_numpy()
+    if spec.ignore_null:
+        is_set = is_set & rows.column(name).is_valid().to_numpy()
+    return is_set
 
 
 class RowGather:
@@ -262,7 +273,7 @@ class Resolver:
         row_count = len(keyed.rows)
         ordering = self._ordering(batch)
         if ordering is not None:
-            keys, locations, keyed = self._newest(ordering, keys, locations, keyed, tablet)
+            keys, locations, keyed = self._applied(ordering, keys, locations, keyed, tablet)
         superseded_count = row_count - len(keyed.rows)
         names = self.spec.value_columns
         immutable = [at for at, name in enumerate(names) if name in self.spec.immutable_columns]
@@ -356,9 +367,9 @@ class Resolver:
             return None
         columns = [self.schema.column(name) for name in self.spec.value_columns]
         column = self.schema.column(self.spec.ordering_column)
-        return Ordering(self.table, column, columns, batch.rows)
+        return Ordering(self.table, column, columns, batch.rows, batch.is_set)
 
-    def _newest(
+    def _applied(
         self,
         ordering: Ordering,
         keys: KeyArray,
@@ -367,16 +378,16 @@ class Resolver:
         tablet: Tablet,
     ) -> tuple[KeyArray, RowLocations, KeyedOperations]:
         """Return the keys for which the write has a newer change than the tablet, the locations of
-        those keys, and one operation for each.
+        those keys, and their operations that apply.
         """
-        newest = ordering.newest(keyed)
+        found = ordering.applied(keyed)
         if self.spec.is_overwrite:
-            return keys, locations, newest
-        outdated = ordering.is_outdated(newest, keys, locations, tablet)
-        kept = np.flatnonzero(~outdated)
-        rows, operations = newest.rows[kept], newest.operations[kept]
-        operations_left = KeyedOperations(rows, np.arange(len(kept)), operations, len(kept))
-        return keys.take(kept), locations.take(kept), operations_left
+            return keys, locations, found
+        own_keys, own_locations = keys.take(found.group), locations.take(found.group)
+        left = np.flatnonzero(~ordering.is_outdated(found, own_keys, own_locations, tablet))
+        kept, group = np.unique(found.group[left], return_inverse=True)
+        operations = KeyedOperations(found.rows[left], group, found.operations[left], len(kept))
+        return keys.take(kept), locations.take(kept), operations
 
     def _stage_tombstones(
         self,
@@ -386,8 +397,13 @@ class Resolver:
         tablet: Tablet,
         folder: str,
     ) -> StagedTombstones | None:
-        """Stage a tombstone with the ordering value of each delete, even of absent keys."""
-        deletes = np.flatnonzero(keyed.operations >= Operation.DELETE)
+        """Stage a tombstone with the ordering value of each delete, even of absent keys.
+
+        `keyed` has the operations of one key from the oldest to the newest, which decides.
+        """
+        newest = last_of_runs(keyed.group)
+        is_delete = keyed.operations[newest] >= Operation.DELETE
+        deletes, rows = np.flatnonzero(is_delete), keyed.rows[newest[is_delete]]
         if not len(deletes):
             return None
         known = tablet.tombstones
@@ -395,7 +411,7 @@ class Resolver:
             known = replace(known, metas=())
         return known.stage(
             keys.take(deletes),
-            ordering.values(keyed.rows[deletes]),
+            ordering.values(rows),
             column=ordering.column,
             schema=self.schema,
             mark=self.mark,
