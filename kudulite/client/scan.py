@@ -39,6 +39,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kudulite.basefile.base_data import CUT_ROWS_MAX
+from kudulite.client.pandas_frames import frame_of
 from kudulite.errors import OptionError, OutOfMemoryError
 from kudulite.fs.file_system import is_out_of_memory
 from kudulite.fs.progress import Progress
@@ -119,9 +120,17 @@ class ArrowResult(ABC, Generic[Spec]):
         """Return a reader that scans while it is read."""
         return pa.RecordBatchReader.from_batches(self.schema, self.to_batches())
 
-    def to_pandas(self, **options: Any) -> Any:
-        """Return a pandas DataFrame; `options` are those of pyarrow's `Table.to_pandas`."""
-        return self.to_arrow().to_pandas(**options)
+    def to_pandas(self, dtype_backend: str | None = None, **options: Any) -> Any:
+        """Return a pandas DataFrame, which can be written back without a loss.
+
+        A column has numpy's type if that keeps all its cells. Whole numbers and booleans with NULL
+        have a nullable type (`Int64`, `boolean`), and so have floats with a NaN, to tell NaN from
+        NULL. Lists that numpy's types would change have Arrow's type. `dtype_backend` chooses for
+        all columns, in pandas' words: "numpy_nullable", "pyarrow", or "numpy", which makes floats
+        of whole numbers with NULL and NULL of NaN. `options` are those of pyarrow's
+        `Table.to_pandas`; its `types_mapper` chooses all types. Raises OptionError.
+        """
+        return frame_of(self.to_arrow(), dtype_backend, options)
 
     def to_pylist(self) -> list[dict[str, Any]]:
         """Return all rows as dicts.

@@ -35,6 +35,7 @@ from typing import Any, Self, cast, overload
 
 import pyarrow as pa
 
+from kudulite.client.pandas_frames import frame_of
 from kudulite.client.scan import RowScan
 from kudulite.errors import OptionError, SchemaError, TimestampError, UsageError
 from kudulite.model.aliases import Moment, Where
@@ -368,7 +369,7 @@ class RowReader:
         table = pa.Table.from_batches(batches, fields) if columns else pa.table({})
         if coerce_float:
             table = table.cast(pa.schema([_as_float(field) for field in table.schema]))
-        frame = table.to_pandas()
+        frame = frame_of(table, None, {})
         return frame if index is None else frame.set_index(index)
 
     def keep_alive(self) -> Self:

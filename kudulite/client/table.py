@@ -280,7 +280,11 @@ class Table(BatchOperations, RowOperations):
         return KeyLookup(self._store).get(key, at)
 
     def get_many(self, keys: Keys, at: Moment | None = None) -> pa.Table:
-        """Return the rows whose keys exist, in the order of `keys`."""
+        """Return the rows whose keys exist, in the order of `keys`.
+
+        `.to_pandas()` of the result is pyarrow's: with `types_mapper=pandas.ArrowDtype` it keeps
+        every cell, as `Scan.to_pandas` does.
+        """
         return KeyLookup(self._store).get_many(keys, at)
 
     def tablet_index(self, keys: Keys) -> pa.Array:
@@ -312,6 +316,10 @@ class Table(BatchOperations, RowOperations):
         """
         read = plan_rows(self._store, ReadRequest.of(columns, where, at=at))
         return plan_native(read, is_readable, limits, with_overlays=with_overlays)
+
+    def to_pandas(self, dtype_backend: str | None = None, **options: Any) -> Any:
+        """Return the rows of now as a pandas DataFrame; see `Scan.to_pandas`."""
+        return self.scan().to_pandas(dtype_backend, **options)
 
     def to_polars(self) -> pl.LazyFrame:
         """Return the rows of now as a Polars LazyFrame; see `Scan.to_polars`."""

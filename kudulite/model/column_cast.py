@@ -28,6 +28,7 @@ from kudulite.model.types import (
     is_arrow_text,
     joined,
 )
+from kudulite.model.values import SIGNIFICANT_BITS
 
 BAD_ROWS_MAX, BAD_VALUES_SHOWN = 1000, 3  # how many misfits are counted and named
 _OFFSET_MAX = (1 << 31) - 1
@@ -38,6 +39,8 @@ def _cast_number(array: pa.Array, column_type: ColumnType) -> pa.Array:
         return _exact_floats(array, column_type.arrow)
     if column_type.is_float and pa.types.is_decimal(array.type):
         array = _exact_doubles(array)
+    if column_type.is_integer and pa.types.is_floating(array.type):
+        _check_whole(array)
     result = array.cast(column_type.arrow)
     if pa.types.is_float64(array.type) and column_type.name == "float":
         back = result.cast(pa.float64())
@@ -45,6 +48,19 @@ def _cast_number(array: pa.Array, column_type: ColumnType) -> pa.Array:
         if not pc.all(same).as_py() and pc.any(pc.invert(same)).as_py():
             raise pa.ArrowInvalid("no float has this value")
     return result
+
+
+def _check_whole(array: pa.Array) -> None:
+    """Raise ArrowInvalid for floats that may stand for several integers."""
+    digits = SIGNIFICANT_BITS[array.type.bit_width]
+    bounds = pc.min_max(array).as_py()
+    limit = 1 << digits
+    if bounds["max"] is not None and max(bounds["max"], -bounds["min"]) >= limit:
+        raise pa.ArrowInvalid(
+            f"a float of {array.type.bit_width} bits does not tell one integer from the next from"
+            f" 2^{digits} on; give the column as integers, in pandas as Int64 from the beginning:"
+            " a numpy column with a missing value has floats"
+        )
 
 
 def _exact_floats(array: pa.Array, wanted: pa.DataType) -> pa.Array:

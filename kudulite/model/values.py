@@ -25,6 +25,8 @@ INT_RANGES = {
     name: (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
     for name, bits in (("int8", 8), ("int16", 16), ("int32", 32), ("int64", 64))
 }
+# Of a float by its bits: from 2^53 on, a double is not the only one of its integers.
+SIGNIFICANT_BITS = {16: 11, 32: 24, 64: 53}
 _EPOCH_DATE = datetime.date(1970, 1, 1).toordinal()
 _EPOCH_NAIVE = datetime.datetime(1970, 1, 1)
 _EPOCH_UTC = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -51,10 +53,13 @@ def canonical_value(value: Any, column_type: ColumnType, column: str) -> Any:
 def python_value(value: Any, column_type: ColumnType) -> Any:
     """Return the Python value of a numpy scalar, or any other value unchanged.
 
-    Raises ValueError for a time with digits below a microsecond.
+    Raises ValueError for a time with digits below a microsecond, and for an integer as a small
+    float that may stand for several.
     """
     if not isinstance(value, np.generic):
         return value
+    if column_type.is_integer and isinstance(value, np.floating):
+        _check_whole(value, SIGNIFICANT_BITS.get(value.dtype.itemsize * 8, 53))
     if value.dtype.kind == "M" and (column_type.name != "date" or value.dtype != "datetime64[D]"):
         micros = value.astype("datetime64[us]")
         if micros != value:
@@ -69,8 +74,16 @@ def _to_bool(value: Any, _: ColumnType) -> bool:
     return value
 
 
+def _check_whole(value: Any, bits: int) -> None:
+    """Raise ValueError for a float of so many significant bits that may stand for two integers."""
+    if abs(value) >= 1 << bits:
+        raise ValueError(f"from 2^{bits} on a float does not tell integers apart; give an int")
+
+
 def _to_int(value: Any, column_type: ColumnType) -> int:
     """Return a whole number as int, from int, float or Decimal; a bool is none."""
+    if isinstance(value, float):
+        _check_whole(value, SIGNIFICANT_BITS[64])
     if isinstance(value, (float, decimal.Decimal)) and value == value and int(value) == value:
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):

@@ -155,8 +155,13 @@ def test_numbers_are_cast_exactly_or_refused(seed):
 
 
 def is_exact(value, target) -> bool:
-    """Whether `target` has a number of exactly this value, told by Python's fractions."""
+    """Whether `target` has a number of exactly this value, told by Python's fractions.
+
+    A double of 2^53 or more may stand for several integers, and is none.
+    """
     number = Fraction(value)
+    if target.is_integer and isinstance(value, float) and abs(value) >= 2**53:
+        return False
     if target.is_integer:
         bits = 8 * (target.key_width or 0) - 1
         return number.denominator == 1 and -(2**bits) <= number < 2**bits
