@@ -11,6 +11,8 @@ rowset's, known by id. Any Parquet reader can read the file; kudulite adds metad
     footer     := thrift FileMetaData whose key-value metadata hold
                     kudulite.format_version = "1", or "2" with row groups of fewer rows
                     kudulite.file_name      = the name of the file; older files do not have it
+                    kudulite.nan_columns    = ids of the columns with a NaN, such as "3,7", if the
+                                              file has a FLOAT or DOUBLE; older files do not have it
                     kudulite.footer_crc32   = 8 lower-case hex digits
 
 Parquet guards pages with checksums but not its footer, where row counts, offsets and statistics
@@ -28,6 +30,9 @@ have ROW_GROUP_ROWS rows, or, in format version 2, a half, a quarter, an eighth 
 wide rows would fill more than ROW_GROUP_BYTES of memory.
 Columns have their names and, as Parquet field ids, their column ids.
 
+Statistics leave NaN out. A reader that compares with NaN, as DuckDB and Spark do, may use those of
+a FLOAT or DOUBLE column only if the file has no NaN in it (`may_have_nan`).
+
 **Damage** The footer's checksum and the file's name in it are verified at the first use, a page's
 checksum when it is read. Together they cover all of the file except page headers, whose damage
 Parquet notices in most cases. The file's own CRC in its FileRef covers every byte; `kudulite check`
@@ -44,7 +49,7 @@ from __future__ import annotations
 
 import contextlib
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -69,6 +74,7 @@ from kudulite.model.schema import FIELD_ID_KEY, Column
 from kudulite.model.types import (
     DICTIONARY,
     check_values,
+    has_nan,
     has_repeats,
     joined,
     parquet_encoding,
@@ -84,6 +90,7 @@ CUT_ROWS_MAX = ROW_GROUP_ROWS // 4
 _SURE_DICTIONARY_BYTES = 64 << 10
 FORMAT_VERSION_KEY = b"kudulite.format_version"
 FILE_NAME_KEY = b"kudulite.file_name"
+NAN_COLUMNS_KEY = b"kudulite.nan_columns"
 FOOTER_CRC_KEY = b"kudulite.footer_crc32"
 FOOTER_CRC_BLANK = b"00000000"
 TRAILER_BYTES = 8  # length and magic
@@ -148,6 +155,8 @@ class BaseDataWriter:
         self._path = sink.path
         self._sink = _SealingSink(sink)
         self._writer: pq.ParquetWriter | None = None
+        self._float_columns = [column for column in columns if _is_float(column.type.arrow)]
+        self._nan_ids: set[int] = set()
         self._row_count = 0
         self._is_closed = False
 
@@ -163,13 +172,17 @@ class BaseDataWriter:
         if self._writer is None:
             self._writer = self._opened(table)
         self._writer.write_table(table, row_group_size=self._group_rows)
+        for column in self._float_columns:
+            if column.id not in self._nan_ids and has_nan(table.column(column.name)):
+                self._nan_ids.add(column.id)
         self._row_count += table.num_rows
 
     def close(self) -> int:
         """Write the footer, after at least one call of `write`; return the number of rows."""
         assert self._writer is not None, "nothing was written"
         is_first = self._row_count <= self._group_rows or self._group_rows == ROW_GROUP_ROWS
-        stamps = footer_stamps(self._path, has_whole_groups=is_first)
+        nan_ids = self._nan_ids if self._float_columns else None
+        stamps = footer_stamps(self._path, has_whole_groups=is_first, nan_ids=nan_ids)
         self._writer.add_key_value_metadata(stamps)
         self._sink.hold_tail()
         self._writer.close()
@@ -254,6 +267,7 @@ class _OpenedFile:
     schema: pa.Schema  # without field metadata
     index_by_name: dict[str, int]
     name_by_id: dict[int, str]
+    nan_names: frozenset[str]  # of columns that have a NaN, or may have one
     group_rows: int
     footer: bytes
 
@@ -468,6 +482,13 @@ class BaseDataFile:
                     return statistics.min, statistics.max, statistics.null_count
             return None, None, statistics.null_count
 
+    def may_have_nan(self, column: str) -> bool:
+        """Return whether a value of a column, or an element of an array in it, may be NaN.
+
+        True for every FLOAT or DOUBLE of an older file, which does not say.
+        """
+        return column in self._opened.nan_names
+
     @property
     def _opened(self) -> _OpenedFile:
         # Two threads may both open it; the results are equal and one is dropped.
@@ -495,13 +516,16 @@ class BaseDataFile:
             if len(set(file_schema.names)) < len(file_schema):
                 raise ValueError(f"columns of equal names in {file_schema.names}")
             version = checked_version(self.path, metadata)
+            schema = pa.schema([field.remove_metadata() for field in file_schema])
+            name_by_id = {int(field.metadata[FIELD_ID_KEY]): field.name for field in file_schema}
             return _OpenedFile(
                 source=source,
                 content=content,
                 metadata=metadata,
-                schema=pa.schema([field.remove_metadata() for field in file_schema]),
+                schema=schema,
                 index_by_name={name: i for i, name in enumerate(file_schema.names)},
-                name_by_id={int(field.metadata[FIELD_ID_KEY]): field.name for field in file_schema},
+                name_by_id=name_by_id,
+                nan_names=_nan_names(metadata, schema, name_by_id),
                 group_rows=self._checked_group_rows(metadata, version),
                 footer=footer,
             )
@@ -531,14 +555,39 @@ def taken(arrays: Sequence[pa.Array], positions: np.ndarray) -> list[pa.Array]:
     return rows.take(pa.array(positions)).columns
 
 
-def footer_stamps(path: Path, *, has_whole_groups: bool) -> Mapping[bytes, bytes | str]:
-    """Return the pairs for the footer of `path`; `sealed_footer` fills in the CRC."""
-    version = "1" if has_whole_groups else str(FORMAT_VERSION)
-    return {
-        FORMAT_VERSION_KEY: version,
+def footer_stamps(
+    path: Path, *, has_whole_groups: bool, nan_ids: Collection[int] | None
+) -> Mapping[bytes, bytes | str]:
+    """Return the pairs for the footer of `path`; `sealed_footer` fills in the CRC.
+
+    `nan_ids` are the columns that have a NaN; None if no column could have one.
+    """
+    stamps: dict[bytes, bytes | str] = {
+        FORMAT_VERSION_KEY: "1" if has_whole_groups else str(FORMAT_VERSION),
         FILE_NAME_KEY: path.name,
-        FOOTER_CRC_KEY: FOOTER_CRC_BLANK,
     }
+    if nan_ids is not None:
+        stamps[NAN_COLUMNS_KEY] = ",".join(map(str, sorted(nan_ids)))
+    return {**stamps, FOOTER_CRC_KEY: FOOTER_CRC_BLANK}
+
+
+def _nan_names(
+    metadata: pq.FileMetaData, schema: pa.Schema, name_by_id: Mapping[int, str]
+) -> frozenset[str]:
+    """Return the columns that have a NaN or, if the file does not say, could have one."""
+    stored = (metadata.metadata or {}).get(NAN_COLUMNS_KEY)
+    if stored is None:
+        return frozenset(field.name for field in schema if _is_float(field.type))
+    ids = [int(text) for text in stored.decode().split(",") if text]
+    if unknown := [column_id for column_id in ids if column_id not in name_by_id]:
+        raise ValueError(f"NaN in columns of the ids {unknown}, which the file does not have")
+    return frozenset(name_by_id[column_id] for column_id in ids)
+
+
+def _is_float(arrow_type: pa.DataType) -> bool:
+    """Return whether values of a type, or elements of its arrays, are floating-point numbers."""
+    value_type = arrow_type.value_type if pa.types.is_list(arrow_type) else arrow_type
+    return bool(pa.types.is_floating(value_type))
 
 
 def checked_version(path: Path, metadata: pq.FileMetaData) -> str:

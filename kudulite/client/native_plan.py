@@ -114,6 +114,14 @@ class NativeColumn:
         """The encodings of the column's pages."""
         return frozenset() if self.stored_name is None else self.base.encodings(self.stored_name)
 
+    @property
+    def may_have_nan(self) -> bool:
+        """Whether a value in the file, or an element of an array, may be NaN.
+
+        Parquet's statistics leave NaN out. Files of older software do not say: True for all floats.
+        """
+        return self.stored_name is not None and self.base.may_have_nan(self.stored_name)
+
     @cached_property
     def bounds(self) -> tuple[Any, Any] | None:
         """The least and the greatest date or timestamp in the file; None if they are not known."""

@@ -13,6 +13,11 @@ than a filter. So kudulite decodes base data only for keys of such rows and for 
 The engines read only the columns of a query. Its filters skip row groups of the files that have no
 overlay; in the others they are applied after the join.
 
+DuckDB answers filters, and `min` and `max` without a filter, from statistics of the files. These
+leave NaN out, which DuckDB takes for the greatest number. With its option `can_have_nan`, it takes
+NaN for the greatest value of all columns, also of those without one. So columns that may have a
+NaN are hidden from its statistics by an expression that returns them as they are.
+
 A scan with predicates, an order or a limit, or of a column that was widened since it was planned,
 is read here as a whole: kudulite skips tablets, row groups and rows by them.
 
@@ -42,6 +47,7 @@ from kudulite.client.native_plan import (
 from kudulite.client.scan import READ_THREADS, RowScan
 from kudulite.client.tokens import read_tokens
 from kudulite.errors import NotSupportedError, OptionError
+from kudulite.model.types import ColumnType
 from kudulite.table.read_request import Read, read_of
 
 if TYPE_CHECKING:
@@ -136,6 +142,14 @@ def _clean_and_dirty(
         layout = tuple((item.stored_name, str(item.stored_type)) for item in file.columns)
         groups[file.is_changed].setdefault(layout, []).append(file)
     return list(groups[False].values()), list(groups[True].values())
+
+
+def _by_nan(files: Sequence[NativeFile]) -> list[list[NativeFile]]:
+    """Return the files that have no NaN, and those that may have one."""
+    parts: dict[bool, list[NativeFile]] = {False: [], True: []}
+    for file in files:
+        parts[any(item.may_have_nan for item in file.columns)].append(file)
+    return [part for part in parts.values() if part]
 
 
 def _balanced(files: Sequence[NativeFile], rest_rows: int) -> list[list[NativeFile]]:
@@ -303,18 +317,17 @@ class _UnionQuery:
 
     def add_files(self, group: Sequence[NativeFile]) -> None:
         """Add all rows of files of one layout."""
-        values = [f"{self._value(c)} AS {_quoted(c.column.name)}" for c in group[0].columns]
+        values = [f"{value} AS {_quoted(name)}" for name, value in self._values(group)]
         self._parts.append(f"SELECT {', '.join(values)} FROM {_parquet(group)}")
 
     def add_overlaid(self, group: Sequence[NativeFile]) -> None:
         """Add the rows of files of one layout with their overlay."""
         # DuckDB reads bytes as they are, and unpacks bits one by one.
         overlay, values = Overlay(group, "kept", pa.uint8()), []
-        for item in group[0].columns:
-            value, names = self._value(item), overlay.names_of(item.column.name)
-            if names is not None:
+        for name, value in self._values(group):
+            if (names := overlay.names_of(name)) is not None:
                 value = f"CASE WHEN {_NEW}.{names[0]} > 0 THEN {_NEW}.{names[1]} ELSE {value} END"
-            values.append(f"{value} AS {_quoted(item.column.name)}")
+            values.append(f"{value} AS {_quoted(name)}")
         beside = self._named(
             _dataset_of(overlay.schema, lambda names: overlay.read(names, ROW_GROUP_ROWS))
         )
@@ -327,10 +340,17 @@ class _UnionQuery:
         """Add the rows of a dataset."""
         self._parts.append(f"SELECT * FROM {self._named(rows)}")
 
-    def _value(self, item: NativeColumn) -> str:
+    def _values(self, group: Sequence[NativeFile]) -> Iterator[tuple[str, str]]:
+        """Yield the name of each column, and its expression over files of one layout."""
+        for items in zip(*(file.columns for file in group), strict=True):
+            may_have_nan = any(item.may_have_nan for item in items)
+            yield items[0].column.name, self._value(items[0], may_have_nan)
+
+    def _value(self, item: NativeColumn, may_have_nan: bool) -> str:
         own = self._types[item.column.name]
         if item.stored_name is not None:
             found = f"{_STORED}.{_quoted(item.stored_name)}"
+            found = _without_statistics(found, item.column.type) if may_have_nan else found
             is_own = item.stored_type == item.column.type.arrow
             return found if is_own else f"CAST({found} AS {own})"
         if item.default is None:
@@ -351,9 +371,15 @@ def _quoted(name: str) -> str:
 
 def _parquet(group: Sequence[NativeFile]) -> str:
     paths = ", ".join("'" + file.path.replace("'", "''") + "'" for file in group)
-    # Parquet statistics ignore NaN, and DuckDB would skip rows that have it.
-    options = "hive_partitioning = false, can_have_nan = true"
-    return f"read_parquet([{paths}], {options}) AS {_STORED}"
+    return f"read_parquet([{paths}], hive_partitioning = false) AS {_STORED}"
+
+
+def _without_statistics(value: str, kind: ColumnType) -> str:
+    """Return an expression of the same floats, or arrays of them, of which NaN may be one."""
+    nan = f"'NaN'::{kind.name}" if kind.element is None else f"['NaN'::{kind.element.name}]"
+    # An array that equals this one is enough for DuckDB to know that elements may be NaN.
+    is_nan = f"isnan({value})" if kind.element is None else f"{value} = {nan}"
+    return f"CASE WHEN {is_nan} THEN {nan} ELSE {value} END"
 
 
 def _duckdb_relation(
@@ -378,7 +404,9 @@ def _duckdb_relation(
         for part in _balanced(group, sum(len(file.excluded) for file in group)):
             query.add_overlaid(part)
     for group in clean:
-        query.add_files(group)
+        # Filters skip row groups by the floats of those files that have no NaN.
+        for part in _by_nan(group):
+            query.add_files(part)
     if rest is not None:
         query.add_rows(_dataset_of(schema, rest))
     # DuckDB finds Python objects by the names of its caller's variables, and keeps them.

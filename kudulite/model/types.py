@@ -370,12 +370,23 @@ def parquet_encoding(column_type: ColumnType, encoding: str, *, has_repeats: boo
 
 def has_repeats(values: pa.ChunkedArray) -> bool:
     """Return whether a dictionary pays: few values of an evenly spaced sample are distinct."""
-    if pa.types.is_list(values.type):
-        chunks = [chunk.flatten() for chunk in values.chunks]
-        values = pa.chunked_array(chunks, values.type.value_type)
+    values = _flattened(values)
     if pa.types.is_boolean(values.type) or len(values) == 0:
         return False
     rows = np.linspace(0, len(values) - 1, min(len(values), SAMPLE_ROWS)).astype(np.int64)
     sample = values.take(pa.array(rows)).drop_null()
     distinct_count: int = pc.count_distinct(sample).as_py()
     return distinct_count <= len(sample) * SAMPLE_DISTINCT_FRACTION_MAX
+
+
+def has_nan(values: pa.ChunkedArray) -> bool:
+    """Return whether a floating-point number, or one in an array of them, is NaN."""
+    return pc.any(pc.is_nan(_flattened(values))).as_py() is True
+
+
+def _flattened(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return the elements of arrays; other values as they are."""
+    if not pa.types.is_list(values.type):
+        return values
+    chunks = [chunk.flatten() for chunk in values.chunks]
+    return pa.chunked_array(chunks, values.type.value_type)

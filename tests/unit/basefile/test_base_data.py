@@ -3,6 +3,7 @@
 import dataclasses
 import datetime
 import decimal
+import math
 import random
 import subprocess
 import sys
@@ -596,3 +597,53 @@ def test_text_that_is_not_utf8_is_damage(tmp_path, texts):
         ref = sink.finish()
     with pytest.raises(CorruptionError, match=r"base\.parquet: cannot read"):
         read_all(BaseDataFile(path, ref))
+
+
+@pytest.mark.parametrize("kind", ["float", "double", "array(double)", "array(float)"])
+@pytest.mark.parametrize("at", [None, 0, 40, 99])
+def test_base_data_says_which_columns_have_nan(tmp_path, kind, at):
+    """In any row group, also in arrays; NULL and infinity are none."""
+    numbers = [None, math.inf, -math.inf, 0.0] * 25
+    if at is not None:
+        numbers[at] = math.nan
+    column_type = types.parse_type(kind)
+    cells = [[1.0, number] for number in numbers] if column_type.is_array else numbers
+    columns = [
+        Column(5, "k", types.int32, nullable=False),
+        Column(7, "x", column_type),
+        Column(9, "plain", types.double),
+        Column(11, "empty", types.parse_type("array(double)")),
+    ]
+    arrays = [range(100), cells, [1.5] * 100, [None, []] * 50]
+    rows = pa.table(
+        [pa.array(a, c.type.arrow) for a, c in zip(arrays, columns, strict=True)],
+        schema=pa.schema(column.arrow_field for column in columns),
+    )
+    path = tmp_path / "base.parquet"
+    with FileSystem().open_sink(path) as sink, BaseDataWriter(sink, columns, 32) as writer:
+        for start in range(0, 100, 32):
+            writer.write(rows.slice(start, 32))
+        writer.close()
+        ref = sink.finish()
+    expected = b"" if at is None else b"7"
+    assert pq.read_metadata(path).metadata[b"kudulite.nan_columns"] == expected
+    file = BaseDataFile(path, ref)
+    assert [name for name in rows.column_names if file.may_have_nan(name)] == ["x"][: len(expected)]
+
+
+def test_only_files_with_floats_say_which_columns_have_nan(tmp_path):
+    """A name that is not the id of a column is damage."""
+    column = Column(3, "k", types.int32, nullable=False)
+    rows = pa.table({"k": pa.array([1], pa.int32())})
+    file = write(tmp_path, rows, [column])
+    assert base_data.NAN_COLUMNS_KEY not in pq.read_metadata(file.path).metadata
+    assert not file.may_have_nan("k")
+    for number, stored in enumerate(("4", "x", "3,,-", b"\xff")):
+        with pytest.MonkeyPatch.context() as patch:
+            stamps = {base_data.NAN_COLUMNS_KEY: stored}
+            patch.setattr(
+                base_data, "footer_stamps", lambda *a, s=stamps, **o: s | footer_stamps(*a, **o)
+            )
+            file = write(tmp_path, rows, [column], f"{number}.parquet")
+        with pytest.raises(CorruptionError, match="cannot read the footer"):
+            file.may_have_nan("k")

@@ -10,6 +10,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -107,8 +108,8 @@ def test_base_data_without_its_name_is_read(client: Client, monkeypatch: pytest.
 
     stamps = base_data.footer_stamps
 
-    def without_name(path: Path, *, has_whole_groups: bool) -> dict:
-        found = dict(stamps(path, has_whole_groups=has_whole_groups))
+    def without_name(path: Path, **options: Any) -> dict:
+        found = dict(stamps(path, **options))
         del found[base_data.FILE_NAME_KEY]
         return found
 
