@@ -52,7 +52,8 @@ from kudulite.table.partition import (
     RangeWithHashSchema,
     TabletPartition,
 )
-from kudulite.table.table_store import TableStore, publish_alone, publish_next
+from kudulite.table.publication import publish_alone, publish_next
+from kudulite.table.table_store import TableStore
 from kudulite.table.tablet_memory import flushed_under_locks
 
 HISTORY_SECONDS_MAX = 10_000_000_000  # more than 300 years

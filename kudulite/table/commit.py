@@ -35,6 +35,7 @@ from kudulite.fs.lock import TabletLock
 from kudulite.model.hybrid_time import format_timestamp
 from kudulite.rowset.rowset import RowSetMeta
 from kudulite.table.manifest import Manifest, Origin, TabletEntry
+from kudulite.table.publication import publish_next
 from kudulite.table.stage import (
     StagedOperations,
     StagedTask,
@@ -46,7 +47,7 @@ from kudulite.table.stage import (
     is_committed,
     new_part_folder,
 )
-from kudulite.table.table_store import TableStore, newest_of, publish_next
+from kudulite.table.table_store import TableStore, newest_of
 from kudulite.table.tablet_memory import flush_tablet, flushed_under_locks
 from kudulite.tablet.conflict_check import ConflictCheck
 from kudulite.tablet.resolve import StagedTablet

@@ -16,7 +16,8 @@ replayed onto the new rowsets, so `wal_start` stays.
 
 Open readers keep the old files, which stay for the grace time. A crash leaves the old version and
 unreferenced files, which garbage collection removes. If two operations run on one tablet, the
-second to publish finds its inputs changed and gives up.
+second to publish finds its inputs changed and gives up. An operation whose files a purge or a
+garbage collection without grace time removes begins again (new_files.py).
 
 **Invariants**: (1) a version without history before a mark has `history_start` at or above the
 mark; publication gives up if a tag holds an older moment; (2) a replacement is valid only while
@@ -45,7 +46,9 @@ from kudulite.rowset.merge_compaction import RowIdMap, merge_rowsets
 from kudulite.rowset.rowset import RowSetMeta, is_fully_ancient, without_ancient_undo
 from kudulite.table.history import ancient_history_mark, is_mark_still_valid
 from kudulite.table.manifest import Manifest, Origin
-from kudulite.table.table_store import TableStore, publish_next
+from kudulite.table.new_files import RemovedFilesError, remove_built
+from kudulite.table.publication import publish_next
+from kudulite.table.table_store import TableStore
 from kudulite.tablet.maintenance_policy import (
     CollectHistory,
     CompactColumns,
@@ -53,12 +56,14 @@ from kudulite.tablet.maintenance_policy import (
     CompactRowSets,
     MaintenanceOperation,
 )
-from kudulite.tablet.tablet import ROWSET_FOLDER, Superblock, Tablet, are_there
+from kudulite.tablet.tablet import ROWSET_FOLDER, Superblock, Tablet
 from kudulite.tablet.tombstones import is_ancient
 
 # REDO of so many rows is carried over while the lock is held; more, without it first.
 CARRIED_ROWS_MAX = 10_000
 _CARRY_ROUNDS_MAX = 10
+# Each time, others have removed files of the operation.
+_ATTEMPTS_MAX = 3
 
 Hook = Callable[[str], None]
 
@@ -89,30 +94,24 @@ def run_operation(
     `hook` is called in each gap: "read", "built", "carried", "locked", "published". Raises
     LockTimeoutError, StorageError, CorruptionError; the table is then as it was.
     """
-    manifest = store.newest()
-    entry = manifest.entry(tablet_id)
-    if entry is None:
-        return None
-    base = store.tablet(entry)
-    mark = ancient_history_mark(store, manifest)
-    hook("read")
-    if isinstance(operation, CollectHistory):
-        return _collect(store, tablet_id, mark, hook)
-    try:
-        replacement = _build(store, base, manifest.schema, operation, mark)
-    except StorageError:
-        # A purge, or a garbage collection without grace time, removes superseded files in use.
-        newest = store.newest().entry(base.id)
-        if newest is None or store.tablet(newest).superblock != base.superblock:
+    for _ in range(_ATTEMPTS_MAX):
+        manifest, base = store.newest_tablet(tablet_id)
+        if base is None or manifest.entry(tablet_id) is None:
             return None
-        raise
-    if replacement is None:
-        return None
-    hook("built")
-    return publish_replacement(store, base, replacement, operation.label, hook)
+        mark = ancient_history_mark(store, manifest)
+        hook("read")
+        if isinstance(operation, CollectHistory):
+            return _collect(store, tablet_id, mark, hook)
+        with suppress(RemovedFilesError), store.building(base):
+            replacement = _build(store, base, manifest.schema, operation, mark)
+            if replacement is None:
+                return None
+            hook("built")
+            return _publish_replacement(store, base, replacement, operation.label, hook)
+    return None
 
 
-def publish_replacement(
+def _publish_replacement(
     store: TableStore, base: Tablet, replacement: Replacement, label: str, hook: Hook
 ) -> OperationResult | None:
     """Publish rowsets that the operation `label` built from the version `base` of a tablet.
@@ -134,7 +133,7 @@ def publish_replacement(
         hook("locked")
         found = _publish(store, base, replacement, label)
     if found is None:
-        _remove_built(store, base, replacement)
+        remove_built(store.file_system, base, replacement.outputs)
     hook("published")
     return found
 
@@ -232,7 +231,7 @@ def _publish(
     now = store.tablet(entry)
     carried = carry_over(store, now, replacement)
     superblock = None if carried is None else carried[0].applied_to(now.superblock)
-    if superblock is None or not are_there(superblock.rowsets, base):
+    if superblock is None:
         return None
     origin = Origin(label, store.environment.clock.now(), is_maintenance=True)
     return publish_superblock(store, newest, superblock, replacement.mark, origin)
@@ -290,17 +289,6 @@ def publish_superblock(
         bytes_after=new.bytes_on_disk,
         bytes_written=sum(ref.length for ref in refs if ref.name not in known),
     )
-
-
-def _remove_built(store: TableStore, base: Tablet, replacement: Replacement) -> None:
-    """Remove the files of an unpublished replacement; garbage collection removes the rest."""
-    known = {name for meta in base.superblock.rowsets for name in meta.file_names}
-    folder = base.folder / ROWSET_FOLDER
-    with suppress(StorageError):
-        for meta in replacement.outputs:
-            for name in meta.file_names:
-                if name not in known:
-                    store.file_system.remove(folder / meta.id / name)
 
 
 @dataclass(frozen=True)

@@ -113,20 +113,26 @@ def check_folders(folder: Path) -> None:
 
 def check_has_no_lost_table(folder: Path) -> None:
     """Raise CorruptionError for a folder without a version in which one was published."""
-    tablets = folder / TABLET_FOLDER
+    # Each look is several steps: another process may create, rename or delete the table between
+    # them. A table that was lost is found lost again.
+    lost = _lost_table(folder) and _lost_table(folder)
+    if lost:
+        raise CorruptionError(
+            f"{folder}: a table without its manifest: {folder / MANIFEST_FOLDER}: {lost}; restore"
+            " the folder from a copy of the table, or the table from a backup"
+        )
+
+
+def _lost_table(folder: Path) -> str:
+    """Return what is missing of a table that was in a folder, empty if there was none."""
+    tablets, manifest = folder / TABLET_FOLDER, folder / MANIFEST_FOLDER
     if not exists(tablets) or listed_versions(folder):
-        return
-    manifest = folder / MANIFEST_FOLDER
-    lost = "the folder is missing"
-    if exists(manifest):
-        places = [tablet / name for tablet in entries_of(tablets) for name in ("rowset", "wal")]
-        if not any(map(entries_of, places)) and not exists(manifest / HINT_NAME):
-            return
-        lost = "the folder has no version"
-    raise CorruptionError(
-        f"{folder}: a table without its manifest: {manifest}: {lost}; restore the folder from a"
-        " copy of the table, or the table from a backup"
-    )
+        return ""
+    if not exists(manifest):
+        return "the folder is missing"
+    places = [tablet / name for tablet in entries_of(tablets) for name in ("rowset", "wal")]
+    is_lost = any(map(entries_of, places)) or exists(manifest / HINT_NAME)
+    return "the folder has no version" if is_lost else ""
 
 
 def contents(folder: Path) -> str:

@@ -9,7 +9,9 @@
     other tables       soft-deleted in the same directory, whose reserve has passed
 
 A version that a staging folder pins stays, with its files. Each tablet is collected under its lock,
-so that no commit is between moving its files in and publishing them.
+so that no commit is between moving its files in and publishing them, or between looking whether
+they are there and publishing them (new_files.py). Files that operations build without the lock, and
+their folders, are removed like those of killed ones once they are older than the grace time.
 
 **Invariant**: versions are removed from the oldest on, without gaps (table_store.py relies on it).
 """
@@ -21,8 +23,9 @@ import errno
 import itertools
 import logging
 import os
+import stat
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,18 +90,20 @@ def collect_garbage(
         _read_versions(store, manifests)  # most of them, ahead of the lock
         with store.locked(entry.id, "garbage collection"):
             _read_versions(store, manifests)
-            kept = _referenced(store, entry.id, manifests)
+            # Another collection may have removed versions, and their files of this tablet.
+            there = {version: m for version, m in manifests.items() if store.has_version(version)}
+            kept = _referenced(store, entry.id, there)
             removed = set()
-            for path in _files(store.tablet_folder(entry.id)):
-                if path in kept or (found := stat_of(path)).st_mtime >= horizon:
+            for path, found in _files(store.tablet_folder(entry.id)):
+                if path in kept or found.st_mtime >= horizon:
                     continue
                 byte_count += found.st_size
                 file_count += 1
                 store.file_system.remove(path)
                 removed.add(path)
             store.cache.remove_files(set(map(str, removed)))  # a map would keep the space on disk
-        emptied = {path.parent for path in removed}
-        _remove_empty_folders(store.tablet_folder(entry.id) / ROWSET_FOLDER, emptied, horizon)
+            emptied = {path.parent for path in removed}
+            _remove_empty_folders(store.tablet_folder(entry.id) / ROWSET_FOLDER, emptied, horizon)
     _collect_tablets(store, manifests, horizon)
     now = physical_microseconds(store.environment.clock.now())
     remove_expired_tables(store.folder.parent, now, store.file_system)
@@ -131,8 +136,7 @@ def superseded_bytes(store: TableStore) -> int:
     total = 0
     for folder in entries_of(store.folder / TABLET_FOLDER):
         kept = _referenced(store, folder.name, {manifest.version: manifest})
-        with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-            total += sum(stat_of(path).st_size for path in _files(folder) if path not in kept)
+        total += sum(found.st_size for path, found in _files(folder) if path not in kept)
     return total
 
 
@@ -205,13 +209,32 @@ def _referenced(store: TableStore, tablet_id: str, manifests: dict[int, Manifest
     return kept
 
 
-def _files(folder: Path) -> list[Path]:
-    try:
-        return [path for path in folder.rglob("*") if path.is_file()]
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise storage_error("list", folder, error) from error
+def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """Yield the files below a folder, with their sizes and times; others may remove some."""
+    for parent, names in _walk(folder):
+        for name in names:
+            try:
+                found = stat_of(parent / name)
+            except FileNotFoundError:
+                continue
+            if stat.S_ISREG(found.st_mode):
+                yield parent / name, found
+
+
+def folders_below(folder: Path) -> list[Path]:
+    """Return a folder and all below it; others may remove some."""
+    return [parent for parent, _ in _walk(folder)]
+
+
+def _walk(folder: Path) -> Iterator[tuple[Path, list[str]]]:
+    """Yield each folder below one, itself first, with the names of its files."""
+
+    def refuse(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            raise storage_error("list", error.filename, error) from error
+
+    for parent, _, names in os.walk(folder, onerror=refuse):
+        yield Path(parent), names
 
 
 def stat_of(path: Path) -> os.stat_result:

@@ -52,7 +52,8 @@ from kudulite.table.manifest import (
     TabletEntry,
     TableVersion,
 )
-from kudulite.table.table_store import TableStore, publish_alone
+from kudulite.table.publication import publish_alone
+from kudulite.table.table_store import TableStore
 from kudulite.table.tablet_memory import caught_up_memory, make_durable, read_tablet
 from kudulite.tablet.tablet import Tablet
 

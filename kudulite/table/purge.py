@@ -1,7 +1,8 @@
 """Purge: erases rows for good, from base data, every delta, the log and the past.
 
     1  flush the tablet; rewrite its rowsets that hold any of the keys, without them     no lock
-    2  the tablet's lock: rewrite rowsets that arrived meanwhile; publish
+    2  the tablet's lock: rewrite rowsets that arrived meanwhile; publish, or begin again at 1 where
+       files of 1 were superseded or removed by others; the last attempt rewrites all here
     3  remove superseded files, log segments and versions at once
 
 A key may be in many rowsets, mostly as a dead row. All of them are rewritten, also those ended by
@@ -18,26 +19,26 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from kudulite.errors import ConflictError, StorageError
-from kudulite.fs.file_system import storage_errors
 from kudulite.model.key_array import KeyArray
 from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.merge_compaction import merge_rowsets
 from kudulite.table.compaction import Replacement, carry_over, publish_superblock
 from kudulite.table.folder import MANIFEST_FOLDER
-from kudulite.table.garbage_collection import collect_garbage
+from kudulite.table.garbage_collection import collect_garbage, folders_below
 from kudulite.table.history import ancient_history_mark
-from kudulite.table.manifest import Manifest, Origin
+from kudulite.table.manifest import Manifest, Origin, TabletEntry
+from kudulite.table.new_files import RemovedFilesError
 from kudulite.table.stage import open_writes
 from kudulite.table.table_store import TableStore
 from kudulite.table.tablet_memory import flush_tablet, flush_under_lock
-from kudulite.tablet.tablet import Tablet
 
-# Each lost race means that another process compacted the tablet.
+# Each lost race means that another process compacted the tablet, or removed files of this purge.
 _ATTEMPTS_MAX = 5
 
 
@@ -90,8 +91,7 @@ def _make_removals_durable(store: TableStore, tablet_ids: Iterable[str]) -> None
     folders = [store.folder / MANIFEST_FOLDER]
     for tablet_id in tablet_ids:
         folder = store.tablet_folder(tablet_id)
-        with storage_errors("look for folders in", folder):
-            folders += [folder, *(path for path in folder.rglob("*") if path.is_dir())]
+        folders += folders_below(folder)
     for folder in folders:
         try:
             store.file_system.sync_directory(folder)
@@ -102,24 +102,25 @@ def _make_removals_durable(store: TableStore, tablet_ids: Iterable[str]) -> None
 
 def _purge_tablet(store: TableStore, tablet_id: str, keys: KeyArray) -> tuple[int, int]:
     """Purge one tablet; returns how many rows were erased, of how many rowsets."""
-    for _ in range(_ATTEMPTS_MAX):
+    for left in reversed(range(_ATTEMPTS_MAX)):
         flush_tablet(store, tablet_id)
-        manifest = store.newest()
-        entry = manifest.readable_entry(tablet_id)
-        if entry is None:
+        manifest, tablet = store.newest_tablet(tablet_id)
+        if tablet is None:
             return 0, 0
-        tablet = store.tablet(entry)
         work = _TabletPurge(store, manifest, keys)
-        built = work.build(tablet.disk_rowsets)
-        with store.locked(tablet_id, "purge") as lock:
-            newest = store.newest()
-            entry = newest.readable_entry(tablet_id)
-            if entry is None:
-                return 0, 0
-            entry = flush_under_lock(store, entry, lock)
-            counts = work.publish(newest.with_entry(entry), tablet, built)
-        if counts is not None:
-            return counts
+        # The last attempt builds all under the lock, where no other process removes files.
+        rowsets = tablet.disk_rowsets if left else ()
+        with suppress(RemovedFilesError), store.building(tablet):
+            built = work.build(rowsets)
+            with store.locked(tablet_id, "purge") as lock:
+                newest = store.newest()
+                entry = newest.readable_entry(tablet_id)
+                if entry is None:
+                    return 0, 0
+                entry = flush_under_lock(store, entry, lock)
+                counts = work.publish(newest.with_entry(entry), entry, rowsets, built)
+            if counts is not None:
+                return counts
     raise ConflictError(
         f"table {store.name!r}: tablet {tablet_id} was compacted {_ATTEMPTS_MAX} times while rows"
         " were purged; purge again"
@@ -160,13 +161,16 @@ class _TabletPurge:
         return Replacement((meta,), tuple(outputs), self.mark, merged.row_map)
 
     def publish(
-        self, newest: Manifest, before: Tablet, built: Sequence[tuple[Replacement, int]]
+        self,
+        newest: Manifest,
+        entry: TabletEntry,
+        before: Sequence[DiskRowSet],
+        built: Sequence[tuple[Replacement, int]],
     ) -> tuple[int, int] | None:
-        """Publish under the tablet's lock, also for rowsets newer than `before`."""
-        entry = newest.readable_entry(before.id)
-        assert entry is not None
+        """Publish under the lock of the tablet of `entry`, also for rowsets not in `before`."""
         now = self.store.tablet(entry)
-        arrived = [rowset for rowset in now.disk_rowsets if before.rowset(rowset.meta.id) is None]
+        known = {rowset.meta.id for rowset in before}
+        arrived = [rowset for rowset in now.disk_rowsets if rowset.meta.id not in known]
         built = [*built, *self.build(arrived)]
         superblock = now.superblock
         for replacement, _ in built:

@@ -5,7 +5,8 @@
     <table>/staging/<write id>/  files of uncommitted writes
 
 **Invariants**: (1) versions are numbered without gaps and removed from the oldest on, so version
-n + 1 has never been removed while version n is there; (2) a manifest refers only to durable files.
+n + 1 has never been removed while version n is there; (2) a manifest refers only to durable files;
+(3) files that a version names newly are there when it is published, see new_files.py.
 
 A name of a removed version can be created again: by a publication that was built on version n,
 stood still, and went on after n and n + 1 were removed. Such a stray file is not a version. Three
@@ -26,10 +27,9 @@ from __future__ import annotations
 
 import errno
 import os
-import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -76,13 +76,9 @@ from kudulite.table.manifest import (
     manifest_name,
 )
 from kudulite.table.metrics import TableMetrics
+from kudulite.table.new_files import building, check_new_files
 from kudulite.table.partition import PartitionSchema, TabletPartition
 from kudulite.tablet.tablet import LOCK_NAME, ROWSET_FOLDER, Superblock, Tablet, read_superblock
-
-# Each lost race is another writer's success; so many in a row mean that something is wrong.
-PUBLISH_ATTEMPTS_MAX = 1000
-# So many without a newer version mean the same. A network file system may show one seconds late.
-UNSEEN_ATTEMPTS_MAX = 250
 
 
 class _Seen(NamedTuple):
@@ -283,6 +279,9 @@ class TableStore:
     def _listed_version(self) -> int:
         published = hinted_version(self.folder)  # first, because versions only rise
         versions = self.versions()
+        if versions and versions[-1] < published:
+            # The table may have been deleted and created again in between.
+            published, versions = hinted_version(self.folder), self.versions()
         if not versions:
             check_has_no_lost_table(self.folder)
             advice = how_to_recall(self.folder.parent, self.name, self._table_id)
@@ -307,6 +306,24 @@ class TableStore:
 
         opened: Tablet = self.cache.get_or_load(self._cache_key(entry.superblock), load)
         return opened
+
+    def newest_tablet(self, tablet_id: str) -> tuple[Manifest, Tablet | None]:
+        """Return the newest version and a tablet of it, or of a dropped range, or None.
+
+        A purge may remove a superblock as soon as there is a newer one. Raises as `newest`.
+        """
+        while True:
+            manifest = self.newest()
+            entry = manifest.readable_entry(tablet_id)
+            try:
+                return manifest, None if entry is None else self.tablet(entry)
+            except StorageError as error:
+                if error.errno != errno.ENOENT or self.newest().version == manifest.version:
+                    raise
+
+    def building(self, base: Tablet) -> AbstractContextManager[None]:
+        """Raise RemovedFilesError where others remove files of a block that works on `base`."""
+        return building(self.name, base, lambda: self.newest_tablet(base.id)[1])
 
     def _cache_key(self, superblock: FileRef) -> tuple[str, str]:
         return self._manifest_folder, superblock.name
@@ -506,7 +523,13 @@ class TableStore:
         return entry.with_superblock(ref, superblock.rowsets, timestamp)
 
     def publish(self, manifest: Manifest) -> Manifest | None:
-        """Make `manifest` the newest version and return it; None where another version is newer."""
+        """Make `manifest` the newest version and return it; None where another version is newer.
+
+        The caller holds the locks of the tablets that it changes. Raises RemovedFilesError,
+        ConflictError where the table was deleted and created again, StorageError.
+        """
+        if not self._has_new_files(manifest):
+            return None
         path = Path(self._version_path(manifest.version))
         content = manifest.encode()
         manifest = replace(manifest, file_crc32=stored_crc32(content))
@@ -526,6 +549,21 @@ class TableStore:
         except StorageError:
             pass  # without the hint a missing newest version may stay unnoticed
         return manifest
+
+    def _has_new_files(self, manifest: Manifest) -> bool:
+        """Whether all files are there that `manifest` names newly; False if it is not the next."""
+        before: dict[str, TabletEntry] = {}
+        if manifest.version > 1:
+            newest = newest_of(self, manifest.table_id)
+            if newest.version >= manifest.version:
+                return False
+            before = {entry.id: entry for entry in newest.readable_tablets}
+        for entry in manifest.readable_tablets:
+            old = before.get(entry.id)
+            if old is None or old.superblock != entry.superblock:
+                known = None if old is None else self.tablet(old)
+                check_new_files(self.name, self.tablet(entry), known)
+        return True
 
     def _is_published(self, manifest: Manifest) -> bool:
         """Whether the file that was just created is a version, and not a stray; see the head."""
@@ -553,48 +591,3 @@ def newest_of(store: TableStore, table_id: str) -> Manifest:
             f"table {store.name!r} was deleted and created again during a write; open it again"
         )
     return newest
-
-
-def publish_next(
-    store: TableStore, newest: Manifest, build: Callable[[Manifest], Manifest | None]
-) -> Manifest | None:
-    """Publish `build(newest)`; a lost race is tried again on the newer version.
-
-    The caller holds the locks of the tablets that `build` changes, so their entries are still
-    those of `newest`. `build` returns None to give up; so does this. Raises ConflictError when the
-    table was deleted and created again, StorageError, CorruptionError.
-    """
-    table_id, changed = newest.table_id, 0
-    for attempt in range(PUBLISH_ATTEMPTS_MAX):
-        manifest = build(newest)
-        if manifest is None:
-            return None
-        assert manifest.previous_crc32 == newest.file_crc32
-        published = store.publish(manifest)
-        if published is not None:
-            return published
-        newest = newest_of(store, table_id)
-        if newest.version >= manifest.version:
-            changed = attempt
-        elif attempt - changed == UNSEEN_ATTEMPTS_MAX:
-            raise CorruptionError(
-                f"{store.folder / MANIFEST_FOLDER}: {manifest_name(manifest.version)} cannot be"
-                f" created, because the name is taken, but the newest version is {newest.version};"
-                " look at that file, and restore the manifest folder from a copy of the table"
-            )
-        time.sleep(min(0.02, 0.0005 * attempt))
-    raise ConflictError(
-        f"table {store.name!r}: {PUBLISH_ATTEMPTS_MAX} other versions were published meanwhile;"
-        " write again"
-    )
-
-
-def publish_alone(
-    store: TableStore, work: str, build: Callable[[Manifest], Manifest | None]
-) -> Manifest | None:
-    """Publish `build(newest)`, which changes no tablet, as `publish_next` does.
-
-    Raises ConflictError, LockTimeoutError, TableNotFoundError, StorageError.
-    """
-    with store.lock_any(work) as (newest, _):
-        return publish_next(store, newest, build)

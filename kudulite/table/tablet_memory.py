@@ -49,11 +49,12 @@ says what is on disk.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -77,15 +78,20 @@ from kudulite.rowset.row_versions import flush_image
 from kudulite.rowset.rowset import RowSetMeta
 from kudulite.rowset.rowset_writer import write_rowsets
 from kudulite.table.manifest import Manifest, Origin, TabletEntry
-from kudulite.table.table_store import TableStore, newest_of, publish_next
+from kudulite.table.new_files import RemovedFilesError, remove_built
+from kudulite.table.publication import publish_next
+from kudulite.table.table_store import TableStore, newest_of
 from kudulite.tablet.mem_stores import MemStores
-from kudulite.tablet.tablet import ROWSET_FOLDER, Tablet, are_there
+from kudulite.tablet.tablet import ROWSET_FOLDER, Tablet
 from kudulite.wal.log import WalPosition, WalWriter, read_wal, segment_path
 from kudulite.wal.record_format import FRAME_HEADER_BYTES
 
 ID_MAX = (1 << 63) - 1
-# Each lost race means that another process published the tablet, and so flushed it too.
+# Each lost race means that another process published the tablet, and so flushed it too, or that it
+# removed files of this flush.
 FLUSH_ATTEMPTS_MAX = 5
+# A file that is missing each time was not just superseded.
+_LOOKS_MAX = 3
 
 _log = logging.getLogger(__name__)
 
@@ -93,18 +99,10 @@ _log = logging.getLogger(__name__)
 def read_tablet(store: TableStore, entry: TabletEntry) -> Tablet:
     """Return a tablet with the durable rows of its log; usually takes no lock.
 
-    It may be of a newer version: up to the safe timestamp both show the same rows. Raises
-    CorruptionError for a damaged log, TableNotFoundError where the table was moved meanwhile.
+    It may be of a newer version: up to the safe timestamp both show the same rows. Raises as
+    `caught_up_memory`.
     """
-    try:
-        entry, memory = caught_up_memory(store, entry)
-    except CorruptionError as error:
-        if store.exists():
-            raise
-        raise TableNotFoundError(
-            f"table {store.name!r} was moved or deleted while it was read: {store.folder} does not"
-            " hold it any more"
-        ) from error
+    entry, memory = caught_up_memory(store, entry)
     return store.tablet(entry) if memory is None else memory.tablet()
 
 
@@ -114,7 +112,30 @@ def caught_up_memory(
     """Return the tablet's newest entry, and its memory up to the durable end, or None if empty.
 
     `is_still`: no append is under way, so the whole log is read, even if its end could not be noted
-    in the lock file.
+    in the lock file. Raises CorruptionError for a damaged log, TableNotFoundError where the table
+    was moved meanwhile.
+    """
+    for left in reversed(range(_LOOKS_MAX)):
+        try:
+            return _caught_up_memory(store, entry, is_still=is_still)
+        except (CorruptionError, StorageError) as error:
+            if not store.exists():
+                raise TableNotFoundError(
+                    f"table {store.name!r} was moved or deleted during the call: {store.folder}"
+                    " does not hold it any more"
+                ) from error
+            # A file is missing where the log or the superblock was superseded and removed, or the
+            # table renamed and renamed back. Damage is found again.
+            is_missing = isinstance(error, CorruptionError) or error.errno == errno.ENOENT
+            if not left or not is_missing:
+                raise
+    raise AssertionError("the last look returns or raises")
+
+
+def _caught_up_memory(
+    store: TableStore, entry: TabletEntry, *, is_still: bool
+) -> tuple[TabletEntry, MemStores | None]:
+    """Look once for what `caught_up_memory` returns.
 
     Every change of a tablet's rowsets or schema flushes its log. So the records between the newest
     `wal_start` and an end that was read before it belong to this version.
@@ -271,7 +292,8 @@ def flush_table(store: TableStore) -> int:
 def flush_tablet(store: TableStore, tablet_id: str) -> bool:
     """Flush one tablet's memory and publish it; False when there was nothing to flush.
 
-    Raises LockTimeoutError, StorageError, CorruptionError; the table is then as it was.
+    The last attempt builds its files under the tablet's lock. Raises LockTimeoutError,
+    StorageError, CorruptionError; the table is then as it was.
     """
     for _ in range(FLUSH_ATTEMPTS_MAX):
         entry = store.newest().entry(tablet_id)
@@ -281,13 +303,28 @@ def flush_tablet(store: TableStore, tablet_id: str) -> bool:
         if memory is None or not memory.row_count:
             return False
         begin = time.perf_counter()
-        flushed = _write_files(store, memory)
-        with store.locked(tablet_id, "flush") as lock:
-            if _publish(store, memory.base, flushed, lock):
-                store.metrics.flushes += 1
-                store.metrics.flush_seconds += time.perf_counter() - begin
-                return True
-    return False
+        with suppress(RemovedFilesError), store.building(memory.base):
+            flushed = _write_files(store, memory)
+            with store.locked(tablet_id, "flush") as lock:
+                if _publish(store, memory.base, flushed, lock):
+                    _count_flush(store, begin)
+                    return True
+            remove_built(store.file_system, memory.base, flushed.rowsets)
+    begin = time.perf_counter()
+    with store.locked(tablet_id, "flush") as lock:
+        newest = store.newest()
+        old = newest.entry(tablet_id)
+        new = None if old is None else flush_under_lock(store, old, lock)
+        if new is None or new is old:
+            return False
+        _publish_entry(store, newest, new)
+    _count_flush(store, begin)
+    return True
+
+
+def _count_flush(store: TableStore, begin: float) -> None:
+    store.metrics.flushes += 1
+    store.metrics.flush_seconds += time.perf_counter() - begin
 
 
 def flush_under_lock(store: TableStore, entry: TabletEntry, lock: TabletLock) -> TabletEntry:
@@ -315,20 +352,19 @@ def flushed_under_locks(
 
 
 def _publish(store: TableStore, base: Tablet, flushed: _FlushedTablet, lock: TabletLock) -> bool:
-    """Publish a flush, unless the tablet has got another superblock since it was begun.
-
-    Nor if its files are missing: a garbage collection with a short grace time removes them.
-    """
+    """Publish a flush, unless the tablet has got another superblock since it was begun."""
     newest = store.newest()
     now = newest.entry(base.id)
     if now is None or store.tablet(now).superblock != base.superblock:
         return False
-    if not are_there(flushed.rowsets, base):
-        return False
-    new = _flushed_entry(store, now, flushed, recover(store, now, lock), lock)
+    memory = recover(store, now, lock)
+    _publish_entry(store, newest, _flushed_entry(store, now, flushed, memory, lock))
+    return True
+
+
+def _publish_entry(store: TableStore, newest: Manifest, new: TabletEntry) -> None:
     origin = Origin("memory flush", new.timestamp, is_maintenance=True)
-    published = publish_next(store, newest, lambda m: m.with_entry(new).successor(origin))
-    return published is not None
+    publish_next(store, newest, lambda m: m.with_entry(new).successor(origin))
 
 
 def _flushed_entry(

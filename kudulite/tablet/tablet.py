@@ -57,7 +57,7 @@ from kudulite.basefile.key_index import KEY_COUNT_MAX
 from kudulite.delta.delta_file import DeltaFileMeta
 from kudulite.delta.delta_mem_store import DeltaMemSnapshot
 from kudulite.errors import CorruptionError, FormatVersionError
-from kudulite.fs.file_system import FileRef, FileSystem, check_is_own, exists
+from kudulite.fs.file_system import FileRef, FileSystem, check_is_own
 from kudulite.fs.json_form import checked_name, readable
 from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.model.key_array import KeyArray
@@ -470,14 +470,3 @@ def _check_numbers(meta: RowSetMeta) -> None:
 def _most_rows(ref: FileRef) -> int:
     """Return how many rows a file can hold of which each takes a byte before compression."""
     return min(KEY_COUNT_MAX, ref.length * _LZ4_RATIO_MAX)
-
-
-def are_there(rowsets: Sequence[RowSetMeta], base: Tablet) -> bool:
-    """Whether all files are on disk that `rowsets` have and the tablet `base` does not.
-
-    A garbage collection with a short grace time removes files that are built without the lock.
-    """
-    known = {ref.name for rowset in base.disk_rowsets for ref in rowset.meta.file_refs}
-    new = [(meta.id, ref.name) for meta in rowsets for ref in meta.file_refs]
-    folder = base.folder / ROWSET_FOLDER
-    return all(name in known or exists(folder / place / name) for place, name in new)

@@ -12,12 +12,12 @@ from tests.structure.trips import TRIPS, files_entered
 pytestmark = pytest.mark.xdist_group("structure")
 
 FILES_MAX = {
-    "bulk_upsert": 36,
+    "bulk_upsert": 38,
     "scan": 28,
     "session_row": 19,
     "get": 17,
-    "flush": 29,
-    "flush_deltas": 21,
+    "flush": 31,
+    "flush_deltas": 23,
     "changes": 33,
 }
 

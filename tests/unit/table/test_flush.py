@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from kudulite.client.table import Table
-from kudulite.errors import StorageError
+from kudulite.errors import StorageError, TableNotFoundError
 from kudulite.table import tablet_memory
 from kudulite.table.garbage_collection import collect_garbage
 from kudulite.table.manifest import manifest_name
@@ -306,18 +306,22 @@ def test_a_flush_of_a_table_that_is_deleted_meanwhile_brings_nothing_back(core, 
     table = new_table(client)
     put(table, 1)
     meanwhile(monkeypatch, lambda: client.delete_table("t"))
-    with pytest.raises(StorageError):
+    with pytest.raises(TableNotFoundError):
         table.flush()
     assert (client.list_tables(), list(client.root.iterdir())) == ([], [])
 
 
-def test_a_flush_gives_up_where_commits_win_again_and_again(core: CoreTables, monkeypatch):
-    """Each of them has flushed; nothing is lost."""
+def test_a_flush_that_commits_outrun_again_and_again_ends_under_the_lock(
+    core: CoreTables, monkeypatch
+):
+    """Each of them has flushed; what was written last is flushed where no commit can be faster."""
     table = new_table(core.client())
     write_files, counts = tablet_memory._write_files, []
 
     def build(store: TableStore, memory: object) -> object:
         files = write_files(store, memory)
+        if len(counts) == tablet_memory.FLUSH_ATTEMPTS_MAX:
+            return files
         with monkeypatch.context() as patch:
             patch.setattr(tablet_memory, "_write_files", write_files)
             counts.append(table.upsert([{"k": 1, "v": len(counts)}]).timestamp)
@@ -326,8 +330,9 @@ def test_a_flush_gives_up_where_commits_win_again_and_again(core: CoreTables, mo
 
     put(table, 2)
     monkeypatch.setattr(tablet_memory, "_write_files", build)
-    assert table.flush() == 0
+    assert table.flush() == 1
     assert len(counts) == tablet_memory.FLUSH_ATTEMPTS_MAX
+    assert table.statistics.unflushed_row_count == 0
     monkeypatch.undo()
     last = len(counts)
     assert stored(table) == stored(fresh(table)) == [(1, last - 1, 7), (2, last, 7)]

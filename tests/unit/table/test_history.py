@@ -11,7 +11,8 @@ from kudulite.errors import TimestampError
 from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.table.history import ancient_history_mark, is_mark_still_valid, tablet_at
 from kudulite.table.manifest import Manifest, Origin
-from kudulite.table.table_store import TableStore, publish_next
+from kudulite.table.publication import publish_next
+from kudulite.table.table_store import TableStore
 from tests.support.tables.core_tables import CoreTables, ManualClock, environment, stored
 
 SECOND = 1_000_000 << 12

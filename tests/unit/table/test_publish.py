@@ -14,10 +14,11 @@ from kudulite.basefile.block_cache import BlockCache
 from kudulite.client.table import Table
 from kudulite.errors import ConflictError, CorruptionError, StorageError
 from kudulite.fs.file_system import FileSystem
-from kudulite.table import table_store
+from kudulite.table import publication
 from kudulite.table.garbage_collection import collect_garbage
 from kudulite.table.manifest import Manifest, Origin, manifest_name
-from kudulite.table.table_store import TableStore, publish_next
+from kudulite.table.publication import publish_next
+from kudulite.table.table_store import TableStore
 from kudulite.tablet import tablet
 from kudulite.tablet.tablet import read_superblock
 from tests.support.tables.core_tables import CoreTables, environment
@@ -90,7 +91,7 @@ def test_a_name_that_is_taken_without_a_newer_version_is_damage(
     store, monkeypatch: pytest.MonkeyPatch
 ):
     """The lock is not held for long, and the error names the file."""
-    monkeypatch.setattr(table_store, "UNSEEN_ATTEMPTS_MAX", 3)
+    monkeypatch.setattr(publication, "UNSEEN_ATTEMPTS_MAX", 3)
     monkeypatch.setattr(store.environment.file_system, "publish", lambda path, content: False)
     built = []
 
@@ -105,7 +106,7 @@ def test_a_name_that_is_taken_without_a_newer_version_is_damage(
 
 def test_races_that_are_lost_for_ever_end_in_an_error(store, monkeypatch: pytest.MonkeyPatch):
     """Something else is wrong then, and the message says how often it was tried."""
-    monkeypatch.setattr(table_store, "PUBLISH_ATTEMPTS_MAX", 3)
+    monkeypatch.setattr(publication, "PUBLISH_ATTEMPTS_MAX", 3)
 
     def build(manifest: Manifest) -> Manifest:
         other(store, "faster")

@@ -236,6 +236,40 @@ def test_a_table_that_is_moved_while_it_is_read_is_not_damaged(
         opened(table).scan().count()
 
 
+@pytest.mark.parametrize("is_back", [False, True], ids=["away", "and back"])
+@pytest.mark.parametrize("use", ["new_bulk_write", "update", "flush", "scan", "count"])
+def test_a_table_that_is_moved_during_a_call_is_not_damaged(
+    client: Client, monkeypatch: pytest.MonkeyPatch, use: str, is_back: bool
+):
+    """Reads and writes say that it was moved, and do not notice if it is back at once."""
+    table = make_halves(client)
+    moved, real = client.root / "moved", tablet_memory.read_wal
+
+    def read_wal(*args: object, **options: object) -> object:
+        monkeypatch.setattr(tablet_memory, "read_wal", real)
+        table.path.rename(moved)
+        try:
+            return real(*args, **options)
+        finally:
+            if is_back:
+                moved.rename(table.path)
+
+    calls: dict[str, Callable[[Table], object]] = {
+        "new_bulk_write": lambda found: found.new_bulk_write("upsert").abort(),
+        "update": lambda found: found.update(where="k = 1", set={"v": 2.0}),
+        "flush": lambda found: found.flush(),
+        "scan": lambda found: found.scan().to_arrow(),
+        "count": lambda found: found.live_row_count,
+    }
+    found = opened(table)
+    monkeypatch.setattr(tablet_memory, "read_wal", read_wal)
+    if is_back:
+        calls[use](found)
+        return
+    with pytest.raises(TableNotFoundError):
+        calls[use](found)
+
+
 def lost(*_args: object) -> None:
     """Fail as on a disk that is not there any more."""
     raise StorageError(errno.EIO, "the disk is lost")
