@@ -71,6 +71,12 @@ _OPERATORS: dict[type[Filter], str] = {
 _DECIMAL_DIGITS_EXACT = decimal.DefaultContext.prec
 # Older days pass through Java's calendar, which lacks ten of 1582, and local mean times.
 _YEAR_EXACT = 1901
+# Spark passes a day as its midnight in the machine's zone. A day that the zone skipped has none,
+# and arrives as the day after it. These are the days after all skipped ones: on Kwajalein, on
+# Kiritimati and Enderbury (by older tables of zones a day later), in Samoa and on Fakaofo.
+DAYS_INEXACT = frozenset(
+    datetime.date(*day) for day in [(1993, 8, 22), (1995, 1, 1), (1995, 1, 2), (2011, 12, 31)]
+)
 
 
 @dataclass(frozen=True)
@@ -275,4 +281,6 @@ def _is_exact(value: Any) -> bool:
         return False
     if isinstance(value, decimal.Decimal):
         return len(value.as_tuple().digits) < _DECIMAL_DIGITS_EXACT
-    return not isinstance(value, datetime.date) or value.year >= _YEAR_EXACT
+    return not isinstance(value, datetime.date) or (
+        value.year >= _YEAR_EXACT and value not in DAYS_INEXACT
+    )

@@ -312,6 +312,8 @@ def local_session(
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.log.level": "ERROR",
+        # Otherwise Spark's filters on Parquet miss a day that the machine's time zone skipped.
+        "spark.sql.datetime.java8API.enabled": "true",
         "spark.sql.shuffle.partitions": str(cores),
         "spark.ui.enabled": "false",
         # Spark's bar for stages, which a pipe or a file does not need.

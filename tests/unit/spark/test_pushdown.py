@@ -1,13 +1,14 @@
 """Spark's pushed filters as predicates: equal meaning or left out."""
 
 import datetime
+import zoneinfo
 from decimal import Decimal
 
 import pytest
 from pyspark.sql import datasource as spark
 
 from kudulite import Predicate
-from kudulite_spark.reader import pushed_predicate, pushed_predicates
+from kudulite_spark.reader import DAYS_INEXACT, pushed_predicate, pushed_predicates
 
 
 @pytest.mark.parametrize(
@@ -46,9 +47,29 @@ def test_filters_with_an_equal_predicate(given, expected):
         # Java's old calendar has made another day of it, or may have.
         spark.EqualTo(("a",), datetime.date(1582, 10, 20)),
         spark.GreaterThan(("a",), datetime.datetime(1582, 10, 20, tzinfo=datetime.UTC)),
+        # In Samoa's zone it stands for the day before, too.
+        spark.EqualTo(("a",), datetime.date(2011, 12, 31)),
+        spark.In(("a",), [datetime.date(2011, 12, 31), datetime.date(2011, 12, 1)]),
     ],
 )
 def test_filters_left_to_spark(given):
     """Leaving a filter out is always right: Spark applies all of them again."""
     assert pushed_predicate(given) is None
     assert pushed_predicates([given, spark.IsNull(("z",))]) == [Predicate("z", "is_null", None)]
+
+
+def test_every_day_after_a_skipped_one_is_left_to_spark():
+    """No zone of the machine's tables has skipped another day since 1901, and none plans to."""
+    step, most_of_a_day = datetime.timedelta(400), datetime.timedelta(hours=20)
+    found = set()
+    for name in zoneinfo.available_timezones():
+        zone = zoneinfo.ZoneInfo(name)
+        low = datetime.datetime(1901, 1, 1)
+        while low.year < 2100:
+            before, high = zone.utcoffset(low), low + step
+            if zone.utcoffset(high) - before > most_of_a_day:
+                days = (low + datetime.timedelta(shift) for shift in range(step.days + 1))
+                after = (day for day in days if zone.utcoffset(day) - before > most_of_a_day)
+                found.add(next(after).date())
+            low = high
+    assert found <= DAYS_INEXACT and found
