@@ -1,7 +1,7 @@
 """Sixteen processes on one table for minutes: sessions, bulk writers, scanners, and a Spark job.
 
     python benchmarks/many_processes.py [--seconds 300] [--spark] [--sessions 7] [--bulks 3]
-        [--scanners 6] [--maintainers 0] [--collectors 0] [--pause 1.0] [--folder …]
+        [--scanners 6] [--maintainers 0] [--collectors 0] [--purgers 0] [--pause 1.0] [--folder …]
 
 Ends with an error if an acknowledged row is missing or doubled, if a scan saw a part of a batch, or
 if a process had an error. The writers and the checks are in tests/support/machines/crowd.py.
@@ -123,13 +123,14 @@ def main() -> None:
     parser.add_argument("--scanners", type=int, default=6)
     parser.add_argument("--maintainers", type=int, default=0)
     parser.add_argument("--collectors", type=int, default=0, help="remove files without grace")
+    parser.add_argument("--purgers", type=int, default=0, help="write rows and purge them")
     parser.add_argument("--pause", type=float, default=1.0, help="after a batch and after a scan")
     parser.add_argument("--spark", action="store_true", help="a Spark job beside them")
     parser.add_argument("--folder", help="where the table is made (default: the system's)")
     args = parser.parse_args()
     spark = spark_session() if args.spark else None
     process_count = args.sessions + args.bulks + args.scanners + args.maintainers
-    process_count += args.collectors
+    process_count += args.collectors + args.purgers
     print(f"{process_count} processes, {os.cpu_count()} cores")
     with tempfile.TemporaryDirectory(prefix="kudulite-crowd-", dir=args.folder) as folder:
         path = create(Path(folder)).path
@@ -140,6 +141,7 @@ def main() -> None:
             scanners=args.scanners,
             maintainers=args.maintainers,
             collectors=args.collectors,
+            purgers=args.purgers,
             seconds=args.seconds,
             pause_seconds=args.pause,
         )

@@ -55,6 +55,31 @@ def test_publications_that_stand_still_beside_removals_without_grace_lose_nothin
     assert [told.batches for told in results] == [TURNS] * 7
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("collectors", [0, 1])
+def test_purges_beside_each_other_and_beside_everything_else_lose_nothing(
+    core: CoreTables, collectors: int
+):
+    """Two purgers remove the files of all others, also those that are in no version yet."""
+    folder = core.root / "purges"
+    create(folder)
+    turns = TURNS // 3
+    crowd = Crowd(
+        folder,
+        sessions=2,
+        bulks=1,
+        scanners=1,
+        maintainers=1,
+        collectors=collectors,
+        purgers=2,
+        turns=turns,
+    )
+    crowd.start()
+    results = crowd.join(timeout_seconds=240)
+    assert problems_at_end(folder, results, crowd.sessions) == []
+    assert [told.batches for told in results] == [turns] * (7 + collectors)
+
+
 @tiered("turns", [8, TURNS], quick=1)
 def test_threads_that_share_a_client_see_and_lose_no_more_than_processes(
     core: CoreTables, turns: int

@@ -1,4 +1,4 @@
-"""File systems that stand still at a publication while something else happens."""
+"""File systems that stand still at a publication, or at new files, while others go on."""
 
 import random
 import time
@@ -6,22 +6,28 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kudulite.fs.file_system import FileSystem
+from kudulite.tablet.tablet import ROWSET_FOLDER
 
-# Right before a version's file is created, and right after, ahead of the writer's next look.
-GAPS = ("before", "after")
+# Right before a version's file is created, and right after, ahead of the writer's next look; before
+# a file of a rowset is made, and when it is durable.
+GAPS = ("before", "after", "building", "built")
 PAUSES_MAX = 2
 _MANIFEST = "manifest"
 
 
 def gap_of(operation: str, path: Path) -> str:
-    """The gap of a publication that a durable step is in, empty for any other step."""
+    """The gap that a durable step is in, empty for any other step."""
     if operation == "link" and path.parent.name == _MANIFEST:
-        return GAPS[0]
-    return GAPS[1] if operation == "fsync" and path.name == _MANIFEST else ""
+        return "before"
+    if operation == "fsync" and path.name == _MANIFEST:
+        return "after"
+    if operation == "create" and path.parent.parent.name == ROWSET_FOLDER:
+        return "building"
+    return "built" if operation == "fsync" and path.name == ROWSET_FOLDER else ""
 
 
 class StallingFileSystem(FileSystem):
-    """Stands still for a moment, now and then, before or after a publication."""
+    """Stands still for a moment, now and then, in one of the gaps."""
 
     def __init__(self, seed: int, *, chance: float = 0.3, seconds: float = 0.2) -> None:
         self._random = random.Random(seed)
@@ -34,7 +40,7 @@ class StallingFileSystem(FileSystem):
 
 
 class PausingFileSystem(FileSystem):
-    """Calls an action at publications of versions, in the gap that `pause_at` names."""
+    """Calls an action in the gap that `pause_at` names."""
 
     def __init__(self) -> None:
         self._gap = ""
@@ -42,7 +48,7 @@ class PausingFileSystem(FileSystem):
         self.pause_count = 0
 
     def pause_at(self, gap: str, action: Callable[[], None] | None) -> None:
-        """Call `action` in a gap of the next publications; None lets them pass."""
+        """Call `action` in the next of these gaps; None lets them pass."""
         self._gap, self._action, self._left = gap, action, PAUSES_MAX
 
     def before(self, operation: str, path: Path) -> None:

@@ -8,9 +8,11 @@ writes the same batch for two writers in different tablets, which must be level 
 Now and then a session also inserts a row of the writer RACE, which another one may have inserted:
 of each such row one session must have been told that it is its own.
 
-With collectors (`stalls`) the publications of all members stand still now and then, sessions flush
-their tablet all the time, and collectors remove superseded versions and files without grace. A
-member that meets a removed file begins its turn again.
+With collectors or purgers (`stalls`) the publications of all members, and their new files, stand
+still now and then, and sessions flush their tablet all the time. Collectors remove superseded
+versions and files without grace. A purger does the same when it has purged the rows that it has
+just written, those of the VICTIMS, which lie among the rows of others. Only a scanner may meet a
+removed file, and begins its turn again; a bulk write may find a conflict.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ import pyarrow.compute as pc
 import kudulite
 from kudulite.client.client import Client
 from kudulite.client.table import Table
-from kudulite.errors import ConflictError, RowError, StorageError
+from kudulite.errors import ConflictError, KuduliteError, RowError, StorageError
 from kudulite.table.garbage_collection import _collect_versions, collect_garbage
 from kudulite.table.tablet_memory import flush_tablet
 from tests.support.doubles.pausing_file_system import StallingFileSystem
@@ -43,6 +45,7 @@ from tests.support.tables.core_tables import environment
 RING = 4  # rows that each batch of a writer sets
 RACE = -1  # the "writer" whose rows every session tries to insert
 RACE_EVERY = 4
+VICTIMS = range(-9, RACE)  # "writers" whose rows purgers write and purge
 TABLETS = 4
 SECOND = 500  # the second writer number of a bulk writer is the first and this
 SESSION_ROWS, BULK_ROWS = 4, 500
@@ -51,7 +54,7 @@ COLLECTIONS = 30  # of a collector's turn
 GRACE_SECONDS = 60.0  # far longer than a scan here
 # pyarrow imports pandas, where it is, at the first conversion of Python objects.
 PRELOADED = ["kudulite", "pandas", "tests.support.machines.crowd"]
-ROLES = ("session", "bulk", "scanner", "maintainer", "collector")
+ROLES = ("session", "bulk", "scanner", "maintainer", "collector", "purger")
 
 
 @dataclass(frozen=True)
@@ -123,7 +126,7 @@ def problems_of(rows: pa.Table, sessions: int) -> list[str]:
         found = np.sort(numbers[mine])
         if np.any(found[1:] == found[:-1]):
             problems.append(f"writer {writer}: a key twice")
-        if writer == RACE:
+        if writer < 0:
             continue
         ring = batches[mine & (numbers < 0)]
         if len(ring) != RING or len(np.unique(ring)) != 1:
@@ -162,7 +165,7 @@ def write_sessions(member: Member, table: Table, client: Client, told: Told) -> 
             told.won.append(batch)
         told.batches, told.rows = batch, told.rows + len(rows["number"])
         if member.stalls and batch % STALLED_FLUSH_EVERY == 0:
-            _again(member, partial(flush_tablet, table._store, tablet_id))
+            flush_tablet(table._store, tablet_id)
         elif batch % FLUSH_EVERY == 0 and member.number == 0:
             table.flush()
 
@@ -186,7 +189,7 @@ def write_bulk(member: Member, table: Table, told: Told) -> None:
             for writer in (member.number, member.number + SECOND)
         ]
         begin = time.perf_counter()
-        _again(member, partial(table.upsert, pa.concat_tables(parts)))
+        _again(member, partial(table.upsert, pa.concat_tables(parts)), ConflictError)
         told.waits.append(time.perf_counter() - begin)
         told.batches, told.rows = batch, told.rows + sum(part.num_rows for part in parts)
 
@@ -195,16 +198,16 @@ def scan(member: Member, table: Table, told: Told) -> None:
     """Read in one way after the other; what was read once is read again at its time."""
     chance = random.Random(member.number)
     for turn in _turns(member):
-        _again(member, partial(_scan_once, member, table, told, chance, turn))
+        _again(member, partial(_scan_once, member, table, told, chance, turn), StorageError)
 
 
-def _again(member: Member, work: Callable[[], Any]) -> None:
-    """Do work; where files are removed without grace, again until it meets none of them."""
+def _again(member: Member, work: Callable[[], Any], error: type[KuduliteError]) -> None:
+    """Do work; where files are removed without grace, again until `error` is not raised."""
     while True:
         try:
             work()
             return
-        except (StorageError, ConflictError):
+        except error:
             if not member.stalls:
                 raise
 
@@ -221,11 +224,12 @@ def _scan_once(member: Member, table: Table, told: Told, chance: random.Random, 
     else:
         planned = table.scan(names, ordered=how == "ordered")
         rows, timestamp = planned.to_arrow(), planned.timestamp
+    rows = rows.filter(pc.field("writer") >= RACE)  # the past of victims is purged meanwhile
     if how == "get":
         _look_up(table, rows, timestamp, chance)
     problems = problems_of(rows, member.sessions)
     assert not problems, f"{how} at {timestamp}: {problems}"
-    again = table.scan(names, at=timestamp)
+    again = table.scan(names, where=f"writer >= {RACE}", at=timestamp)
     assert again.count() == rows.num_rows, f"another count at {timestamp} than by {how}"
     told.waits.append(time.perf_counter() - begin)
     told.batches, told.rows = turn, told.rows + rows.num_rows
@@ -249,9 +253,9 @@ def maintain(member: Member, table: Table, told: Told) -> None:
     for turn in _turns(member):
         begin = time.perf_counter()
         if turn % 3:
-            _again(member, partial(table.maintain, GRACE_SECONDS))
+            table.maintain(GRACE_SECONDS)
         else:
-            _again(member, table.compact)
+            table.compact()
         told.waits.append(time.perf_counter() - begin)
         told.batches = turn
 
@@ -263,8 +267,24 @@ def collect(member: Member, table: Table, told: Told) -> None:
             # The part of it that waits for no tablet, and so meets publications that stand still.
             _collect_versions(table._store, 0.0)
             time.sleep(0.005)
-        _again(member, partial(collect_garbage, table._store, 0.0))
+        collect_garbage(table._store, 0.0)
         told.batches = turn
+
+
+def purge(member: Member, table: Table, client: Client, told: Told) -> None:
+    """Write a row of each victim, flush now and then, and purge them."""
+    for turn in _turns(member):
+        keys = [{"writer": writer, "number": member.number} for writer in VICTIMS]
+        with client.new_session() as session:
+            for key in keys:
+                session.apply(table.new_upsert({**key, "batch": turn, "text": "to be purged"}))
+        if turn % 2:
+            table.flush()
+        begin = time.perf_counter()
+        report = table.purge(keys)
+        told.waits.append(time.perf_counter() - begin)
+        assert report.row_count >= len(keys), f"{report.row_count} of {len(keys)} rows were purged"
+        told.batches, told.rows = turn, told.rows + report.row_count
 
 
 def _turns(member: Member) -> Iterator[int]:
@@ -297,6 +317,8 @@ def run_member(member: Member, shared: Client | None = None) -> Told:
             maintain(member, table, told)
         elif member.role == "collector":
             collect(member, table, told)
+        elif member.role == "purger":
+            purge(member, table, client, told)
         else:
             scan(member, table, told)
         if shared is None:
@@ -328,11 +350,13 @@ class Crowd:
         seconds: float | None = None,
         pause_seconds: float = 0.0,
         collectors: int = 0,
+        purgers: int = 0,
     ) -> None:
         self.sessions = sessions
         roles = ["session"] * sessions + ["bulk"] * bulks + ["scanner"] * scanners
         roles += ["maintainer"] * maintainers + ["collector"] * collectors
-        stalls = bool(collectors)
+        roles += ["purger"] * purgers
+        stalls = bool(collectors or purgers)
         self._members = [
             Member(role, number, str(folder), turns, seconds, sessions, pause_seconds, stalls)
             for number, role in enumerate(roles)
@@ -385,6 +409,8 @@ def problems_at_end(folder: Path, results: list[Told], sessions: int) -> list[st
     problems += problems_of(rows, sessions)
     found: dict[int, int] = {}
     owners: dict[int, int] = {}
+    if victims := [writer for writer in rows.column("writer").to_pylist() if writer in VICTIMS]:
+        problems.append(f"rows that were purged are there: {victims}")
     for row in rows.filter(pc.field("number") < 0).to_pylist():
         found[row["writer"]] = row["batch"]
     for row in rows.filter(pc.field("writer") == RACE).to_pylist():

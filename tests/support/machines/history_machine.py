@@ -12,14 +12,15 @@
     ("plan", client, slot, how, at), ("read", slot)        a scan that is read later
     ("compact", client, kind, picks, {gap: [step, …]})     minor, minor_undo, major, merge, collect
     ("compact_all", client), ("purge", client, [key, …])
-    ("flush", client), ("maintain", client), ("reopen", client), ("check", client), ("copy",)
+    ("flush", client), ("maintain", client), ("sweep", client), ("reopen", client)
+    ("check", client), ("copy",)
     ("advance", milliseconds), ("add", client, name, type, nullable, default)
     ("rename", client, name, name), ("widen", client, name, choice), ("fix", client, name, mutable)
     ("default", client, name, value), ("retain", client, seconds), ("drop", client, name)
     ("drop_range", client, place), ("add_range", client, place), ("forget", client)
     ("describe", client, number)               another owner and comment
     ("tag", client, name, at), ("untag", client, name), ("bad_tag", client), ("recall", client)
-    ("paused", client, step, gap, [number, …])     a step whose publications stand still
+    ("paused", client, step, gap, [number, …], key)        a step that stands still in a gap
 
 Keys are numbers of the setup's keys, values small integers (history_setup.py); `at` is None or
 stands for one of the moments that are legal then. Steps whose column, range, tag or slot is not
@@ -38,10 +39,11 @@ from typing import Any
 import pyarrow as pa
 
 import kudulite
-from kudulite.errors import ConflictError, KuduliteError, RowError, StorageError, TimestampError
+from kudulite.errors import ConflictError, KuduliteError, RowError, TimestampError
 from kudulite.model.hybrid_time import LOGICAL_BITS
 from kudulite.rowset.rowset import RowSetMeta
 from kudulite.table.compaction import run_operation
+from kudulite.table.garbage_collection import collect_garbage
 from kudulite.table.manifest import TabletEntry
 from kudulite.tablet.maintenance_policy import (
     CollectHistory,
@@ -289,6 +291,10 @@ class UpkeepSteps(HistoryState):
         """All maintenance that is due, and a collection without grace; staged writes stay."""
         self.tables[client].maintain(0, STAGING_GRACE_SECONDS)
 
+    def _sweep(self, client: int) -> None:
+        """A collection without grace; staged writes stay."""
+        collect_garbage(self.tables[client]._store, 0.0)
+
     def _advance(self, milliseconds: int) -> None:
         """Time passes."""
         self.clock.microseconds += milliseconds * 1000
@@ -329,7 +335,6 @@ class UpkeepSteps(HistoryState):
 
 
 GAPS = ("read", "built", "carried", "locked", "published")
-COLLECTIONS = ("maintain", "purge")
 KINDS = ("minor", "minor_undo", "major", "merge", "collect")
 
 
@@ -365,13 +370,7 @@ class CompactionSteps(HistoryState):
         def hook(gap: str) -> None:
             self.run(hooks.get(gap, ()))
 
-        try:
-            result = run_operation(self.tables[client]._store, entry.id, operation, hook)
-        except StorageError:
-            # Its input went without grace: it has to begin again, as a reader has.
-            if not any(step[0] in COLLECTIONS for steps in hooks.values() for step in steps):
-                raise
-            return
+        result = run_operation(self.tables[client]._store, entry.id, operation, hook)
         self.counted[f"{kind} published"] += result is not None
 
     def run(self, steps: Sequence) -> None:
@@ -421,6 +420,10 @@ class CompactionSteps(HistoryState):
         keys = {self.setup.key(number) for number in numbers}
         rows = [dict(zip(self.setup.key_names, key, strict=True)) for key in sorted(keys)]
         self.tables[client].purge(rows)
+        self.forget_purged(keys)
+
+    def forget_purged(self, keys: set[Key]) -> None:
+        """Let the model, and the scans that are planned, forget keys."""
         self.model.purge(keys)
         for planned in self.slots.values():
             if isinstance(planned, PlannedScan):

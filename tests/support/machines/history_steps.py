@@ -76,12 +76,14 @@ WEIGHTS: dict[str, float] = {
     "compact_all": 0.7,
     "purge": 0.5,
     "maintain": 1,
+    "sweep": 1,
     "paused": 15,
     "recall": 0.5,
 }
 HOOKED = 0.2  # of the operations have steps in their gaps
 INSIDE = ("rows", "batch", "mixed", "commit", "look", "past", "flush", "add", "drop", "overwrite")
 INSIDE += ("major", "merge", "collect", "purge", "drop_range", "tag", "retain", "widen", "fix")
+INSIDE += ("sweep",)
 PAUSED = ("flush", "major", "merge", "collect", "compact_all", "maintain", "purge", "commit")
 PAUSED += ("batch", "mixed", "overwrite", "tag", "untag", "add", "drop", "widen", "retain")
 PAUSED += ("drop_range", "add_range", "forget", "describe")
@@ -236,6 +238,9 @@ class Steps:
     def _maintain(self) -> Step:
         return "maintain", self._client()
 
+    def _sweep(self) -> Step:
+        return "sweep", self._client()
+
     def _reopen(self) -> Step:
         return "reopen", self._client()
 
@@ -334,7 +339,8 @@ class Steps:
         self._is_inside = False
         numbers = [self._number() for _ in range(self.random.choice([0, 1, 2, 5]))]
         client = step[1] if name != "commit" else self._client()
-        return "paused", client, step, self.random.choice(PAUSES), numbers
+        purged = self._number() if self.random.random() < 0.5 else None
+        return "paused", client, step, self.random.choice(PAUSES), numbers, purged
 
     def _compact_all(self) -> Step:
         return "compact_all", self._client()
