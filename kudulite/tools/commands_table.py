@@ -25,11 +25,14 @@ from kudulite.table.folder import path_of
 from kudulite.table.history import ancient_history_mark
 from kudulite.tools.commands_measure import read_definition
 from kudulite.tools.commands_write import (
+    Encoding,
     HashPartitions,
     RangePartitions,
+    Skip,
+    Types,
+    files_of,
     hash_partitions_of,
     range_partitions_of,
-    schema_of_files,
 )
 from kudulite.tools.output import (
     AsJson,
@@ -40,6 +43,7 @@ from kudulite.tools.output import (
     print_rows,
     value_of_text,
 )
+from kudulite.tools.row_types import schema_of_files
 
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
@@ -76,6 +80,9 @@ def create(
             metavar="FILE", exists=True, dir_okay=False, help="JSON that `schema` has printed."
         ),
     ] = None,
+    encoding: Encoding = None,
+    skip: Skip = None,
+    types: Types = None,
     hash_partitions: HashPartitions = None,
     range_partitions: RangePartitions = None,
     owner: Owner = None,
@@ -85,25 +92,20 @@ def create(
     """Create an empty table with the columns given, those of a data file, or by a definition."""
     key = names_of(primary_key or None) or []
     ways = [bool(columns), like is not None, definition is not None]
-    if ways.count(True) != 1 or bool(key) == (definition is not None):
-        raise OptionError(
-            "create needs --primary-key, and either columns as NAME:TYPE or --like FILE; or only"
-            " --definition FILE, which has a key"
-        )
+    _check_ways(*ways, has_key=bool(key), has_file_options=bool(types or encoding or skip))
     options: dict[str, Any] = {
         "hash_partitions": hash_partitions_of(hash_partitions),
         "range_partitions": range_partitions_of(range_partitions),
         "owner": owner,
         "comment": comment,
     }
-    schema, history_seconds = None, None
+    history_seconds = None
     if definition is not None:
         defined = read_definition(definition)
         schema, history_seconds = defined.schema, defined.history_seconds
-        given = {name: option for name, option in options.items() if option is not None}
-        options = defined.options | given
+        options = defined.options | {n: given for n, given in options.items() if given is not None}
     elif like is not None:
-        schema, options["primary_key"] = schema_of_files([like], None), key
+        schema = schema_of_files(files_of([like], None, encoding, skip), key, types)
     else:
         schema = _schema(columns or [], key)
     place = path_of(path)
@@ -116,6 +118,24 @@ def create(
     else:
         names = ", ".join(made.schema.names)
         print(f"created {made.path}: {names}; {_counted(made.tablet_count, 'tablet')}")
+
+
+def _check_ways(
+    has_columns: bool,
+    has_file: bool,
+    has_definition: bool,
+    *,
+    has_key: bool,
+    has_file_options: bool,
+) -> None:
+    """Raise OptionError unless the columns of a new table are given in one way."""
+    if has_columns + has_file + has_definition != 1 or has_key == has_definition:
+        raise OptionError(
+            "create needs --primary-key, and either columns as NAME:TYPE or --like FILE; or only"
+            " --definition FILE, which has a key"
+        )
+    if has_file_options and not has_file:
+        raise OptionError("--types, --encoding and --skip are for --like FILE")
 
 
 def alter(

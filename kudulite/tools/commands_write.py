@@ -1,9 +1,8 @@
 """Commands that write to a table: load, upsert, delete, loadgen.
 
-The first three read rows from files, in pieces: CSV with a header line, JSON lines, or Parquet. CSV
-and JSON get the types of an existing table's columns; for a new table, types are inferred from the
-first block. In CSV an empty cell is null and `""` an empty text. In JSON bytes are base64, days and
-moments ISO 8601, and decimals may be text. Rows printed by `scan` can therefore be loaded.
+The first three read rows from files (row_files.py), in pieces, with the types of an existing
+table's columns. A new table gets the types that all rows show (row_types.py). Rows printed by
+`scan` can therefore be loaded.
 
 `loadgen` makes a synthetic load: random upserts and deletes of one table, at a given rate. Rows
 have an id, a host, a moment, a value and a note, drawn from a seed. They are written as whole
@@ -12,37 +11,28 @@ batches, or row by row through a session that is flushed once per batch.
 
 from __future__ import annotations
 
-import base64
-import enum
 import json
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.csv
-import pyarrow.json
-import pyarrow.parquet
 import typer
 
 import kudulite
-from kudulite.errors import OptionError, TableNotFoundError
+from kudulite.errors import OptionError, TableExistsError, TableNotFoundError
 from kudulite.fs.progress import Progress
-from kudulite.model.schema import Schema
 from kudulite.table.folder import path_of
+from kudulite.tablet.operation import mask_of, parse_operation
 from kudulite.tools.output import AsJson, TablePath, names_of, print_fields, print_json
+from kudulite.tools.row_files import FileFormat, FileOptions, RowFile, row_file
+from kudulite.tools.row_types import schema_of_files
 
 Files = Annotated[
     list[Path], typer.Argument(metavar="FILE…", exists=True, dir_okay=False, readable=True)
 ]
-
-BATCH_ROWS = 1 << 16
-_JSON_BLOCK_BYTES = 16 << 20
-_DATE_LENGTH = len("2026-11-21")
 
 SCHEMA = pa.schema(
     [
@@ -55,146 +45,19 @@ SCHEMA = pa.schema(
 )
 
 
-class FileFormat(enum.StrEnum):
-    """The formats of files with rows."""
-
-    CSV = "csv"
-    JSON = "json"
-    PARQUET = "parquet"
-
-
-def format_of(path: Path, given: FileFormat | None) -> FileFormat:
-    """Return the format given, or that of the file's name. Raises OptionError."""
-    ending = path.suffix.lower().removeprefix(".")
-    try:
-        return given or FileFormat("json" if ending in ("jsonl", "ndjson") else ending)
-    except ValueError:
-        raise OptionError(
-            f"{path}: unknown file name ending; give --format csv, json or parquet"
-        ) from None
-
-
-def schema_of_files(paths: Sequence[Path], given: FileFormat | None) -> pa.Schema:
-    """Return the columns of the first file. Raises OptionError if it cannot be read."""
-    with _reading(paths[0]):
-        file_format = format_of(paths[0], given)
-        if file_format == FileFormat.PARQUET:
-            return pa.parquet.read_schema(paths[0]).remove_metadata()
-        if file_format == FileFormat.CSV:
-            with pa.csv.open_csv(paths[0]) as reader:
-                return reader.schema
-        return _typed_json_schema(paths[0])
-
-
-def read_rows(path: Path, given: FileFormat | None, schema: Schema | None) -> Iterator[pa.Table]:
-    """Yield the rows of a file; columns of the table's `schema` get its types.
-
-    Raises OptionError that names the file if it cannot be read.
-    """
-    with _reading(path):
-        for batch in _batches(path, format_of(path, given), schema):
-            yield pa.Table.from_batches([batch])
-
-
-def _batches(
-    path: Path, file_format: FileFormat, schema: Schema | None
-) -> Iterator[pa.RecordBatch]:
-    types = {} if schema is None else {column.name: column.type.arrow for column in schema}
-    if file_format == FileFormat.PARQUET:
-        with pa.parquet.ParquetFile(path) as file:
-            yield from file.iter_batches(BATCH_ROWS)
-    elif file_format == FileFormat.CSV:
-        options = pa.csv.ConvertOptions(
-            column_types=types,
-            null_values=[""],
-            strings_can_be_null=True,
-            quoted_strings_can_be_null=False,
-        )
-        with pa.csv.open_csv(path, convert_options=options) as reader:
-            yield from reader
-    else:
-        yield from _json_batches(path, types)
-
-
-def _json_batches(path: Path, types: dict[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
-    texts = {name: kind for name, kind in types.items() if _is_text_in_json(kind)}
-    fields = [(name, pa.string() if name in texts else kind) for name, kind in types.items()]
-    parsing = pa.json.ParseOptions(explicit_schema=pa.schema(fields))
-    reading = pa.json.ReadOptions(block_size=_JSON_BLOCK_BYTES)
-    names = set(_json_schema(path).names)
-    with pa.json.open_json(path, read_options=reading, parse_options=parsing) as reader:
-        for batch in reader:
-            # Arrow adds columns of the schema that the file does not have.
-            chosen = batch.select([name for name in batch.schema.names if name in names])
-            yield _decoded(chosen, texts)
-
-
-def _is_text_in_json(kind: pa.DataType) -> bool:
-    """Whether `scan` writes the type as text that Arrow reads in another way."""
-    return bool(pa.types.is_binary(kind) or pa.types.is_temporal(kind))
-
-
-def _json_schema(path: Path) -> pa.Schema:
-    """Return the columns of the first block of a file."""
-    reading = pa.json.ReadOptions(block_size=_JSON_BLOCK_BYTES)
-    with pa.json.open_json(path, read_options=reading) as reader:
-        return reader.schema
-
-
-def _typed_json_schema(path: Path) -> pa.Schema:
-    """Return the same with the types of texts that are dates or moments in all rows of the block.
-
-    Arrow finds only some of these, and drops their zone.
-    """
-    found = _json_schema(path)
-    is_text = {pa.string().id, pa.timestamp("s").id}
-    texts = [field.name for field in found if field.type.id in is_text]
-    parsing = pa.json.ParseOptions(pa.schema([(name, pa.string()) for name in texts]))
-    reading = pa.json.ReadOptions(block_size=_JSON_BLOCK_BYTES)
-    with pa.json.open_json(path, read_options=reading, parse_options=parsing) as reader:
-        batch = reader.read_next_batch()
-    for name in texts:
-        field = pa.field(name, _type_of_texts(batch.column(name).drop_null()))
-        found = found.set(found.get_field_index(name), field)
-    return found
-
-
-def _type_of_texts(values: pa.Array) -> pa.DataType:
-    """Return the type of which all texts are values, if there are any."""
-    for kind in (pa.timestamp("us", "UTC"), pa.timestamp("us"), pa.date32()):
-        try:
-            values.cast(kind)
-        except pa.ArrowInvalid:
-            continue
-        is_date = pc.all(pc.equal(pc.utf8_length(values), _DATE_LENGTH)).as_py()
-        return pa.date32() if is_date else kind if len(values) else pa.string()
-    return pa.string()
-
-
-def _decoded(batch: pa.RecordBatch, texts: dict[str, pa.DataType]) -> pa.RecordBatch:
-    """Return a batch with decoded texts: moments from ISO 8601, bytes from base64."""
-    for name in texts.keys() & {*batch.schema.names}:
-        place, kind = batch.schema.get_field_index(name), texts[name]
-        column = batch.column(place)
-        if pa.types.is_binary(kind):
-            # Arrow has no base64.
-            cells = [None if c is None else base64.b64decode(c) for c in column.to_pylist()]
-            column = pa.array(cells, kind)
-        batch = batch.set_column(place, name, column.cast(kind))
-    return batch
-
-
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Raise the errors of a bad file as OptionError that names it."""
-    try:
-        yield
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise OptionError(f"cannot read {path}: {error}") from error
-
-
 GivenFormat = Annotated[
     FileFormat | None, typer.Option("--format", help="By default by the file name's ending.")
+]
+Encoding = Annotated[
+    str | None,
+    typer.Option(help="The encoding of CSV and JSON, as latin-1. UTF-8 and UTF-16 are found out."),
+]
+Skip = Annotated[
+    str | None, typer.Option(help="Columns of the files to leave out, separated by commas.")
+]
+Types = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=TYPE", help="Types of columns of the new table: code=string."),
 ]
 PrimaryKey = Annotated[
     str | None, typer.Option(help="Make the table with this key: names, separated by commas.")
@@ -217,6 +80,9 @@ def load(
     path: TablePath,
     files: Files,
     file_format: GivenFormat = None,
+    encoding: Encoding = None,
+    skip: Skip = None,
+    types: Types = None,
     primary_key: PrimaryKey = None,
     hash_partitions: HashPartitions = None,
     range_partitions: RangePartitions = None,
@@ -224,46 +90,65 @@ def load(
 ) -> None:
     """Insert the rows of files, all or none; an existing key is an error.
 
-    A table that was made for the rows is deleted if they cannot be loaded.
+    A new table gets the types that all rows show; a text of digits such as 007 is a text. A table
+    that was made for the rows is deleted if they cannot be loaded.
     """
+    rows = files_of(files, file_format, encoding, skip)
     if primary_key is None:
         if hash_partitions is not None or range_partitions is not None:
             raise OptionError("partitions are for a new table, which needs --primary-key")
-        _write(kudulite.open_table(path), "insert", files, file_format, as_json)
+        if types:
+            raise OptionError(
+                "--types are for a new table, which needs --primary-key; a table that exists has"
+                " types, which `kudulite describe` shows"
+            )
+        _write(kudulite.open_table(path), "insert", rows, as_json)
         return
     place = path_of(path)
     client = kudulite.connect(place.parent, background_maintenance=False)
+    if client.table_exists(place.name):
+        raise TableExistsError(f"table {place.name!r} exists already; load without --primary-key")
     table = client.create_table(
         place.name,
-        schema_of_files(files, file_format),
-        primary_key=names_of(primary_key),
+        schema_of_files(rows, names_of(primary_key) or [], types),
         hash_partitions=hash_partitions_of(hash_partitions),
         range_partitions=range_partitions_of(range_partitions),
     )
     try:
-        _write(table, "insert", files, file_format, as_json)
+        _write(table, "insert", rows, as_json)
     except BaseException:
         client.delete_table(table.name, if_version=1)  # unless another process has written to it
         raise
 
 
 def upsert(
-    path: TablePath, files: Files, file_format: GivenFormat = None, as_json: AsJson = False
+    path: TablePath,
+    files: Files,
+    file_format: GivenFormat = None,
+    encoding: Encoding = None,
+    skip: Skip = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Insert the rows of files, or update the rows with existing keys, all or none."""
-    _write(kudulite.open_table(path), "upsert", files, file_format, as_json)
+    """Insert the rows of files, or update the rows with existing keys, all or none.
+
+    A JSON object sets the columns whose keys it has.
+    """
+    rows = files_of(files, file_format, encoding, skip)
+    _write(kudulite.open_table(path), "upsert", rows, as_json)
 
 
 def delete(
     path: TablePath,
     files: Files,
     file_format: GivenFormat = None,
+    encoding: Encoding = None,
     ignore: Annotated[bool, typer.Option(help="Absent keys are no error.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Delete the rows whose keys are in files, all or none; other columns are ignored."""
     operation = "delete_ignore" if ignore else "delete"
-    _write(kudulite.open_table(path), operation, files, file_format, as_json)
+    rows = files_of(files, file_format, encoding, None)
+    _write(kudulite.open_table(path), operation, rows, as_json)
 
 
 def loadgen(
@@ -334,30 +219,76 @@ def hash_partitions_of(text: str | None) -> list[tuple[list[str], int]] | None:
     return found
 
 
-def _write(
-    table: kudulite.Table,
-    operation: str,
-    files: Sequence[Path],
-    file_format: FileFormat | None,
-    as_json: bool,
-) -> None:
+def files_of(
+    paths: Sequence[Path], file_format: FileFormat | None, encoding: str | None, skip: str | None
+) -> list[RowFile]:
+    """Return the files of paths. Raises OptionError for one that cannot be read."""
+    skipped = frozenset() if skip is None else frozenset(map(str.strip, skip.split(",")))
+    options = FileOptions(file_format, encoding, skipped)
+    return [row_file(path, options) for path in paths]
+
+
+def _write(table: kudulite.Table, operation: str, files: Sequence[RowFile], as_json: bool) -> None:
     """Write all files in one commit."""
     schema = table.schema
-    first = schema_of_files(files, file_format).names
-    is_delete = operation.startswith("delete")
-    columns = [name for name in first if not is_delete or name in schema.key_names]
-    write = table.new_bulk_write(operation, columns=columns)
+    columns, masked = _columns(files, operation, schema)
+    types = {column.name: column.type for column in schema}
+    write = table.new_bulk_write(operation, columns=[*columns, *map(mask_of, masked)])
     try:
         with Progress(f"write to table {table.name!r}"):
             staged = [
-                write.stage(read_rows(path, file_format, schema), index)
-                for index, path in enumerate(files)
+                write.stage(file.batches(types, columns, masked), index)
+                for index, file in enumerate(files)
             ]
             result = write.commit(staged)
     except BaseException:
         write.abort()
         raise
     print_result(result, as_json)
+
+
+def _columns(
+    files: Sequence[RowFile], operation: str, schema: kudulite.Schema
+) -> tuple[list[str], list[str]]:
+    """Return the columns that the files set, and those that not all JSON objects set.
+
+    The second ones matter where a column that is left has another value than NULL. Raises
+    OptionError for a column that the table, or a file other than JSON, does not have.
+    """
+    kind = parse_operation(operation)
+    candidates = {
+        column.name
+        for column in schema.value_columns
+        if not kind.is_delete and (kind.is_upsert or column.write_default is not None)
+    }
+    given: dict[Path, list[str]] = {}
+    masked: set[str] = set()
+    for file in files:
+        if file.file_format is FileFormat.JSON:
+            with file.reading():
+                names, lacking = file.keys(candidates)
+            given[file.path] = list(names)
+            masked |= lacking & candidates
+        else:
+            given[file.path] = file.names()
+    columns = list(dict.fromkeys(name for names in given.values() for name in names))
+    if kind.is_delete:
+        columns = [name for name in columns if name in schema.key_names]
+    for file in files:
+        for name in columns:
+            if name not in schema.names:
+                raise OptionError(
+                    f"{file.path}: column {name!r} is none of the table's, which are"
+                    f" {', '.join(schema.names)}; leave it out with --skip '{name}'"
+                )
+            if name not in given[file.path] and file.file_format is not FileFormat.JSON:
+                raise OptionError(
+                    f"{file.path} has no column {name!r}, and other files have; write files with"
+                    " other columns by a command of their own"
+                )
+            if name not in given[file.path]:
+                masked |= {name} & candidates
+    return columns, [name for name in columns if name in masked]
 
 
 def print_result(result: kudulite.WriteResult, as_json: bool) -> None:
