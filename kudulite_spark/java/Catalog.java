@@ -39,7 +39,6 @@ public class Catalog
           + ".warehouse to the directory of the tables");
     }
     checked(ask(warehouse, question("warehouse")), null, null);
-    ChangeRule.install();
   }
 
   public String name() {
@@ -162,37 +161,45 @@ public class Catalog
   }
 
   public Table loadTable(Identifier ident) {
-    return load(ident, path(ident), Map.of());
+    return load(ident, path(ident), Map.of(), false);
+  }
+
+  /** To write. A table that rows are only inserted into is noted as that. */
+  public Table loadTable(Identifier ident, Set<TableWritePrivilege> privileges) {
+    boolean isInserted = privileges.equals(Set.of(TableWritePrivilege.INSERT));
+    return load(ident, path(ident), Map.of(), isInserted);
   }
 
   /** TIMESTAMP AS OF. */
   public Table loadTable(Identifier ident, long microseconds) {
-    return load(ident, path(ident), Map.of("snapshotTimestamp", Long.toString(microseconds)));
+    return load(ident, path(ident), Map.of("snapshotTimestamp", Long.toString(microseconds)),
+        false);
   }
 
   /** VERSION AS OF a tag or a HybridTime. */
   public Table loadTable(Identifier ident, String version) {
-    return load(ident, path(ident), Map.of("snapshotTimestamp", moment(ident, version)));
+    return load(ident, path(ident), Map.of("snapshotTimestamp", moment(ident, version)), false);
   }
 
   String moment(Identifier ident, String version) {
     return ask(ident, question("moment").putString("version", version)).getString("moment");
   }
 
-  private CatalogTable load(Identifier ident, String path, Map<String, String> more) {
+  private CatalogTable load(
+      Identifier ident, String path, Map<String, String> more, boolean isInserted) {
     Map<String, String> options = new HashMap<>(more);
     options.put("path", path);
     DefaultSource.Load load = load(options);
     load.schema();
     checked(load.table(), null, ident);
-    return new CatalogTable(load, name + "." + ident);
+    return new CatalogTable(load, name + "." + ident, isInserted);
   }
 
   /** CHANGES FROM … TO …: the metadata table of the changes. Spark 4.1 has no such clause. */
   public Changelog loadChangelog(
       Identifier ident, ChangelogContext context, CaseInsensitiveStringMap options) {
     Map<String, String> range = Changes.range(context, version -> moment(ident, version));
-    return Changes.of(load(ident, path(ident) + "/changes", range));
+    return Changes.of(load(ident, path(ident) + "/changes", range, false));
   }
 
   private static DefaultSource.Load load(Map<String, String> options) {
@@ -251,7 +258,7 @@ public class Catalog
     }
 
     private Staged(Identifier ident, String kind, Metadata staged) {
-      super(load(Map.of("path", staged.getString("path"))), name + "." + ident);
+      super(load(Map.of("path", staged.getString("path"))), name + "." + ident, false);
       this.ident = ident;
       isOverwrite = staged.getBoolean("isOverwrite");
       publish = question("publish").putString("kind", kind)

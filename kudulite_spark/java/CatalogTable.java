@@ -20,12 +20,24 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 class CatalogTable extends DefaultSource.FrontTable
     implements SupportsRowLevelOperations, TruncatableTable {
   static final String READ_AT = "kudulitereadat";
+  /** In a column's metadata: the table is loaded to insert rows, see ChangeRule. */
+  static final String INSERTED = "kudulite.inserted";
 
   private final String name;
 
-  CatalogTable(DefaultSource.Load load, String name) {
-    super(load, load.schema());
+  CatalogTable(DefaultSource.Load load, String name, boolean isInserted) {
+    super(load, isInserted ? noted(load.schema()) : load.schema());
     this.name = name;
+  }
+
+  private static StructType noted(StructType schema) {
+    StructType found = new StructType();
+    for (StructField field : schema.fields()) {
+      Metadata metadata = new MetadataBuilder()
+          .withMetadata(field.metadata()).putBoolean(INSERTED, true).build();
+      found = found.add(field.name(), field.dataType(), field.nullable(), metadata);
+    }
+    return found;
   }
 
   public String name() {
@@ -95,7 +107,7 @@ class CatalogTable extends DefaultSource.FrontTable
     return new Change(this, info.command());
   }
 
-  private record WriteInfo(String queryId, StructType schema, CaseInsensitiveStringMap options)
+  record WriteInfo(String queryId, StructType schema, CaseInsensitiveStringMap options)
       implements LogicalWriteInfo {}
 
   /** One DELETE, UPDATE or MERGE. */

@@ -2,8 +2,10 @@ package kudulite;
 
 import java.util.ArrayList;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import org.apache.spark.sql.ExperimentalMethods;
 import org.apache.spark.sql.catalyst.expressions.*;
 import org.apache.spark.sql.catalyst.expressions.objects.AssertNotNull;
@@ -13,14 +15,29 @@ import org.apache.spark.sql.catalyst.plans.logical.*;
 import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.catalyst.util.RowDeltaUtils;
 import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.connector.catalog.Column;
+import org.apache.spark.sql.connector.catalog.SupportsWrite;
+import org.apache.spark.sql.connector.catalog.TableCapability;
+import org.apache.spark.sql.connector.write.LogicalWriteInfo;
+import org.apache.spark.sql.connector.write.Write;
+import org.apache.spark.sql.connector.write.WriteBuilder;
+import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
+import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import scala.collection.immutable.Seq;
 import scala.jdk.javaapi.CollectionConverters;
 
 /**
- * A rule of Spark's optimizer: an UPDATE reads and writes no cells that stay as they are, and a
- * MERGE that only needs to know which keys are there reads no rows.
+ * A rule of Spark's optimizer: an INSERT writes the columns that it names, an UPDATE reads and
+ * writes no cells that stay as they are, and a MERGE that only needs to know which keys are there
+ * reads no rows.
+ *
+ * INSERT, df.writeTo and saveAsTable by name: Spark adds the columns that the table has and the
+ * rows do not, with their defaults or NULL. They are taken away again, so that an upsert or update
+ * leaves those cells as they are. The Python source fills the cells of new rows.
  *
  *     MERGE … ON the key                        is written as
  *       WHEN MATCHED THEN UPDATE SET a            update_ignore
@@ -30,14 +47,14 @@ import scala.jdk.javaapi.CollectionConverters;
  *
  * A clause may have no condition, and its values may be of the source only. The Python source looks
  * the keys up at the snapshot of the statement, as for any write of it, and refuses two rows of the
- * source that change one row. Without the rule every statement gives the same rows.
+ * source that change one row. Without the rule every UPDATE and MERGE gives the same rows.
  */
 class ChangeRule extends Rule<LogicalPlan> {
   private static final String FROM_TARGET = "__row_from_target";
   private static final String ROW_ID = "__row_id";
 
-  /** Gives the rule to the session of a catalog, once. */
-  static void install() {
+  /** Gives the rule to the active session, once. */
+  static synchronized void install() {
     ExperimentalMethods methods = SparkSession.active().experimental();
     for (Object rule : list(methods.extraOptimizations())) {
       if (rule.getClass() == ChangeRule.class) {
@@ -58,6 +75,9 @@ class ChangeRule extends Rule<LogicalPlan> {
   }
 
   public LogicalPlan apply(LogicalPlan plan) {
+    if (plan instanceof AppendData append) {
+      return inserted(append);
+    }
     if (!(plan instanceof WriteDelta delta && delta.write().isDefined()
         && delta.write().get() instanceof CatalogTable.ChangeWrite write
         && write.load().table().contains("isPlain")
@@ -86,6 +106,99 @@ class ChangeRule extends Rule<LogicalPlan> {
   private static DefaultSource.FrontScan scanOf(LogicalPlan plan) {
     return plan instanceof DataSourceV2ScanRelation relation
         && relation.scan() instanceof DefaultSource.FrontScan scan ? scan : null;
+  }
+
+  // INSERT
+
+  /** A write by name of the columns that the rows have. */
+  private static LogicalPlan inserted(AppendData append) {
+    if (!append.isByName() || append.write().isEmpty() || append.analyzedQuery().isEmpty()
+        || !(append.table() instanceof DataSourceV2Relation relation
+        && relation.table() instanceof SupportsWrite table && isOwn(table))
+        || !(append.analyzedQuery().get() instanceof Project top
+        && top.output().size() == append.query().output().size())) {
+      return append;
+    }
+    List<NamedExpression> columns = new ArrayList<>();
+    StructType written = new StructType();
+    for (int i = 0; i < top.projectList().size(); i++) {
+      Attribute column = append.query().output().apply(i);
+      if (!isAdded(top.projectList().apply(i), table, top, append)) {
+        columns.add(column);
+        written = written.add(new StructField(
+            column.name(), column.dataType(), column.nullable(), column.metadata()));
+      }
+    }
+    if (columns.size() == top.projectList().size()) {
+      return append;
+    }
+    Map<String, String> options = new HashMap<>(relation.options().asCaseSensitiveMap());
+    options.putAll(CollectionConverters.asJava(append.writeOptions()));
+    Write write = table.newWriteBuilder(new CatalogTable.WriteInfo(
+        java.util.UUID.randomUUID().toString(), written, new CaseInsensitiveStringMap(options)))
+        .build();
+    LogicalPlan query = new Project(seq(columns), append.query());
+    LogicalPlan taking = copied(relation, Map.of(table, new PartOfTable(table)));
+    return copied(append, Map.of(append.query(), query, append.table(), taking,
+        append.write(), scala.Option.apply(write)));
+  }
+
+  /** A node with some of its parts replaced; the other parts depend on the version of Spark. */
+  private static LogicalPlan copied(LogicalPlan plan, Map<Object, Object> replaced) {
+    Object[] parts = new Object[plan.productArity()];
+    for (int i = 0; i < parts.length; i++) {
+      Object part = plan.productElement(i);
+      parts[i] = replaced.getOrDefault(part, part);
+    }
+    return (LogicalPlan) plan.makeCopy(parts);
+  }
+
+  /** A table of which some columns are written, so that Spark does not ask for the others. */
+  private record PartOfTable(SupportsWrite table) implements SupportsWrite {
+    public String name() {
+      return table.name();
+    }
+
+    public Column[] columns() {
+      return table.columns();
+    }
+
+    public Set<TableCapability> capabilities() {
+      Set<TableCapability> all = new HashSet<>(table.capabilities());
+      all.add(TableCapability.ACCEPT_ANY_SCHEMA);
+      return all;
+    }
+
+    public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
+      return table.newWriteBuilder(info);
+    }
+  }
+
+  private static boolean isOwn(SupportsWrite table) {
+    return table instanceof DefaultSource.FrontTable
+        || table instanceof PythonTable && table.name().equals(DefaultSource.NAME);
+  }
+
+  /**
+   * Whether Spark has added a cell that the rows lack: of no column of theirs, and with the note
+   * on the column of the catalog's table. A view's columns have no note. There the projection that
+   * adds cells stands, to Spark, where the statement of SQL begins.
+   */
+  private static boolean isAdded(
+      NamedExpression cell, SupportsWrite table, Project top, AppendData append) {
+    if (!((Expression) cell).references().isEmpty()) {
+      return false;
+    } else if (table instanceof CatalogTable) {
+      return cell.metadata().contains(CatalogTable.INSERTED);
+    } else if (!top.origin().equals(append.origin())) {
+      return false;
+    } else if (top.origin().sqlText().isEmpty()) {
+      throw Catalog.refuse("a DataFrame is written to a view by name, and column " + cell.name()
+          + " is missing or a constant; which of the two is unknown, and upserts leave the cells of"
+          + " a missing column as they are. Write df.write.format('kudulite').mode('append')"
+          + ".save(path), or INSERT INTO the view (names of the columns) in SQL");
+    }
+    return true;
   }
 
   // UPDATE
@@ -144,14 +257,8 @@ class ChangeRule extends Rule<LogicalPlan> {
         schema = schema.add(scan.schema.apply(column.name()));
       }
     }
-    Object[] parts = new Object[relation.productArity()];
-    for (int i = 0; i < parts.length; i++) {
-      Object part = relation.productElement(i);
-      parts[i] = part == scan
-          ? new DefaultSource.FrontScan(scan.load, schema, scan.options, scan.filters)
-          : part == relation.output() ? seq(columns) : part;
-    }
-    return (LogicalPlan) relation.makeCopy(parts);
+    return copied(relation, Map.of(relation.output(), seq(columns),
+        scan, new DefaultSource.FrontScan(scan.load, schema, scan.options, scan.filters)));
   }
 
   // MERGE
@@ -268,7 +375,7 @@ class ChangeRule extends Rule<LogicalPlan> {
       }
       found.put(column.name(), other);
     }
-    boolean isKey = found.keySet().equals(java.util.Set.of(ids.fieldNames()));
+    boolean isKey = found.keySet().equals(Set.of(ids.fieldNames()));
     return isKey && parts.size() == ids.size() ? found : null;
   }
 

@@ -95,6 +95,7 @@ public class DefaultSource implements TableProvider, CreatableRelationProvider {
   }
 
   public StructType inferSchema(CaseInsensitiveStringMap options) {
+    ChangeRule.install();
     if (isOff()) {
       stock = Load.named(new PythonDataSourceV2());
       return stock.inferSchema(options);
@@ -394,7 +395,9 @@ public class DefaultSource implements TableProvider, CreatableRelationProvider {
       return schema;
     }
 
+    /** Spark asks for them when it analyses a write, in whatever session that is. */
     public Set capabilities() {
+      ChangeRule.install();
       Set all = new java.util.HashSet(python.capabilities());
       if ("true".equalsIgnoreCase(load.options.get(Tablets.OPTION))) {
         all.remove(TableCapability.BATCH_WRITE);
@@ -686,7 +689,7 @@ public class DefaultSource implements TableProvider, CreatableRelationProvider {
     Load load = new Load(CaseInsensitiveStringMap.empty(), null);
     StructType schema = new StructType();
     new PythonScanBuilder(new ScanSource(load), NAME, schema, load.options).build();
-    new FrontTable(load, schema).capabilities();
+    new FrontTable(load, schema).name();
     new EmptyRowsFactory().createColumnarReader(EmptyRows.split(1)[0]);
     Planner.class.getDeclaredMethods();
     Step.class.getDeclaredMethods();
