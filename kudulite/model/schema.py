@@ -18,7 +18,7 @@ each type.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -61,6 +61,9 @@ def encodings_of(column_type: ColumnType) -> tuple[str, ...]:
 class Column:
     """One column. Defaults are kept in canonical form, so equal columns compare equal.
 
+    Floats are equal as defaults if they are written alike: NaN is then equal to itself, and -0.0
+    not to 0.0.
+
     A cell of a column that is not `mutable` keeps the value that the insert of its row gave it. The
     engine numbers new rows in a column that is `auto_incrementing`.
     """
@@ -69,22 +72,23 @@ class Column:
     name: str
     type: ColumnType
     nullable: bool = True
-    read_default: Any = None
-    write_default: Any = None
+    read_default: Any = field(default=None, compare=False)
+    write_default: Any = field(default=None, compare=False)
     encoding: str = "auto"
     compression: str = "default"
     comment: str = ""
     mutable: bool = True
     auto_incrementing: bool = False
+    _compared_defaults: tuple[Any, Any] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         _check_identifier(self.name)
         if not isinstance(self.type, ColumnType):
             raise SchemaError(f"column {self.name!r}: {self.type!r} is no column type")
-        for field, kind in _FIELD_TYPES.items():
-            if not isinstance(given := getattr(self, field), kind):
+        for name, kind in _FIELD_TYPES.items():
+            if not isinstance(given := getattr(self, name), kind):
                 what = "a text" if kind is str else "True or False"
-                raise SchemaError(f"column {self.name!r}: {field} is {what}, not {given!r}")
+                raise SchemaError(f"column {self.name!r}: {name} is {what}, not {given!r}")
         encoding = self.encoding.lower()
         encoding = _ENCODING_ALIASES.get(encoding, encoding)
         if encoding not in encodings_of(self.type):
@@ -108,8 +112,11 @@ class Column:
         set_field = object.__setattr__  # the frozen dataclass is being built
         set_field(self, "encoding", encoding)
         set_field(self, "compression", compression)
-        for field in ("read_default", "write_default"):
-            set_field(self, field, canonical_value(getattr(self, field), self.type, self.name))
+        for name in ("read_default", "write_default"):
+            set_field(self, name, canonical_value(getattr(self, name), self.type, self.name))
+        defaults = self.read_default, self.write_default
+        texts = (v.hex() if isinstance(v, float) else v for v in defaults)
+        set_field(self, "_compared_defaults", tuple(texts))
 
     def __repr__(self) -> str:
         """Return `int64 "id" NOT NULL`, as in Kudu, then the attributes that are not default."""
@@ -163,12 +170,12 @@ class Column:
         kinds = {"id": int, "comment": str} | dict.fromkeys(
             ("nullable", "mutable", "auto_incrementing"), bool
         )
-        for field, kind in kinds.items():
-            if type(fields[field]) is not kind:
-                raise TypeError(f"{field} {fields[field]!r} of a column is no {kind.__name__}")
+        for name, kind in kinds.items():
+            if type(fields[name]) is not kind:
+                raise TypeError(f"{name} {fields[name]!r} of a column is no {kind.__name__}")
         fields["type"] = column_type = parse_type(fields["type"])
-        for field in ("read_default", "write_default"):
-            fields[field] = value_from_json(fields[field], column_type, fields["name"])
+        for name in ("read_default", "write_default"):
+            fields[name] = value_from_json(fields[name], column_type, fields["name"])
         return cls(**fields)
 
 
@@ -352,8 +359,8 @@ class Schema:
         """
         old = self.column(name)
         fixed = {"name": "name", "write_default": "default", "type": "type", "mutable": "mutable"}
-        for field in fixed.keys() & fields.keys() if old.auto_incrementing else ():
-            raise SchemaError(f"can't change {fixed[field]} for column: {name}")
+        for given in fixed.keys() & fields.keys() if old.auto_incrementing else ():
+            raise SchemaError(f"can't change {fixed[given]} for column: {name}")
         if not old.type.can_widen_to(new_type := fields.get("type", old.type)):
             raise NotSupportedError(
                 f"column {name!r}: its type cannot be altered from {old.type} to {new_type}, only"
@@ -534,14 +541,14 @@ def schema_from_arrow(
     Key columns move to the front in the order given and become NOT NULL; order and nullability of
     the others stay. SchemaError names `table` and the field that cannot be a column."""
     columns = []
-    for field in arrow_schema:
+    for item in arrow_schema:
         try:
-            column_type = type_from_arrow(field.type)
+            column_type = type_from_arrow(item.type)
         except SchemaError as error:
             where = f"table {table!r}, " if table else ""
-            raise SchemaError(f"{where}column {field.name!r}: {error}") from error
-        nullable = field.nullable and field.name not in primary_key
-        columns.append(Column(NEW_COLUMN_ID, field.name, column_type, nullable=nullable))
+            raise SchemaError(f"{where}column {item.name!r}: {error}") from error
+        nullable = item.nullable and item.name not in primary_key
+        columns.append(Column(NEW_COLUMN_ID, item.name, column_type, nullable=nullable))
     return Schema.build(columns, primary_key)
 
 

@@ -4,9 +4,10 @@ import datetime
 import json
 import math
 import pickle
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from decimal import Decimal
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -55,6 +56,21 @@ def test_a_default_of_every_type_survives_json(column_type, given, canonical):
     text = json.dumps(schema.to_json(), allow_nan=False)
     assert Schema.from_json(json.loads(text)) == schema
     assert repr(astuple(Schema.from_json(json.loads(text)))) == repr(astuple(schema))
+
+
+@pytest.mark.parametrize("name", ["read_default", "write_default"])
+@pytest.mark.parametrize("column_type", [t.float_, t.double])
+def test_floats_of_a_column_are_equal_if_they_are_written_alike(column_type, name):
+    """Any two NaN are; 0.0 and -0.0 are not. Equal columns have one hash."""
+    nan, other, zero, minus, half = (
+        Schema.build([key(), Column(-1, "v", column_type, **{name: value})], ["k"])
+        for value in (float("nan"), np.float64("nan"), 0.0, -0.0, 0.5)
+    )
+    assert nan == nan and nan == other and nan.columns[1].equals(other.columns[1])
+    assert hash(nan) == hash(other) and len({zero, minus, half, nan, other}) == 4
+    assert zero != minus and zero != nan and half != zero
+    assert pickle.loads(pickle.dumps(nan)) == nan
+    assert replace(half.columns[1], **{name: -0.0}) == minus.columns[1]
 
 
 @pytest.mark.parametrize(
