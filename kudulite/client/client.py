@@ -375,9 +375,9 @@ class Client:
     ) -> Table:
         """Give a table of `new_staging` its name in this directory, and return it.
 
-        With `overwrite`, a table of that name is soft-deleted for `reserve_seconds` first; the name
-        is free for the moment between. Raises UsageError for any other table, TableExistsError,
-        LockTimeoutError.
+        With `overwrite`, a table of that name is replaced in one step, and soft-deleted for
+        `reserve_seconds`. Raises UsageError for any other table, TableExistsError,
+        LockTimeoutError, ConflictError where others publish under that name again and again.
         """
         reserve = reserve_seconds if overwrite else None
         published = publish_table(table._store, replaced_reserve_seconds=reserve)

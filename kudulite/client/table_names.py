@@ -14,8 +14,16 @@ raise TableNotFoundError until it is recalled. Its history grows older meanwhile
 `Client.soft_delete_table` says which calls remove it after its reserve. The same calls remove a
 staged table that was not published by then: its writer was killed.
 
-To publish a table in place of another one is two renames: the other one is soft-deleted first, so a
-crash in between leaves both. For that moment the name is free.
+To publish a table in place of another one, both change names in one step, so that a reader that
+opens the name finds one of them at all times:
+
+    1  under both tables' locks    <root>/.staged-…/<name> → <root>/.soft-deleted-…/<name>
+    2                              <root>/.soft-deleted-…/<name> ⇄ <root>/<name>
+
+A crash between the two leaves the new table as a soft-deleted one, and the old one in its place.
+Where the file system cannot exchange names, the step is three renames, and the name is free for a
+moment. Of two processes that publish under one name, each replaces the table that is there when it
+has the locks.
 
 **Threads** any.
 
@@ -25,7 +33,9 @@ that have the table open can still read and write it.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+import errno
+import time
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from kudulite.errors import (
@@ -54,6 +64,8 @@ from kudulite.table.table_store import TableStore
 
 NAME_BYTES_MAX = 200
 RESERVE_SECONDS_MAX = (1 << 32) - 1  # as in Kudu, 136 years
+# Each time, another process has published or deleted a table of the name, or is creating one.
+_PUBLICATIONS_MAX, _WAIT_SECONDS = 50, 0.02
 
 
 def table_folder(root: Path, name: str) -> Path:
@@ -91,11 +103,17 @@ def move_table(store: TableStore, target: TableStore) -> TableStore:
     file_system = store.file_system
     with ExitStack() as stack:
         store.lock_all(stack, f"renaming of {store.name!r}")
+        taken = TableExistsError(
+            f"cannot rename {store.name!r}: {target.name!r} is in {target.folder.parent}"
+        )
         if exists(target.folder):
-            raise TableExistsError(
-                f"cannot rename {store.name!r}: {target.name!r} is in {target.folder.parent}"
-            )
-        file_system.rename(store.folder, target.folder)
+            raise taken
+        try:
+            file_system.rename(store.folder, target.folder)
+        except StorageError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                raise taken from error  # created by another process just now
+            raise
         store.forget_all()
     file_system.sync_directory(target.folder.parent)
     return target
@@ -130,25 +148,24 @@ def soft_delete_table(
 
     Raises UsageError, ConflictError, LockTimeoutError, StorageError.
     """
+    _check_reserve(store, reserve_seconds)
+    root, file_system = store.folder.parent, store.file_system
+    with ExitStack() as stack:
+        _lock_at(stack, store, f"soft deletion of {store.name!r}", if_version)
+        holder = _new_holder(store, reserve_seconds)
+        file_system.rename(store.folder, holder / store.name)
+        store.forget_all()
+    file_system.sync_directory(holder)
+    return next(found for found in soft_deleted_tables(root) if found.path.parent == holder)
+
+
+def _check_reserve(store: TableStore, reserve_seconds: int) -> None:
     is_number = isinstance(reserve_seconds, int) and not isinstance(reserve_seconds, bool)
     if not is_number or not 1 <= reserve_seconds <= RESERVE_SECONDS_MAX:
         raise UsageError(
             f"table {store.name!r}: reserve_seconds={reserve_seconds!r}: expected a whole number"
             f" from 1 to {RESERVE_SECONDS_MAX}; delete_table keeps nothing"
         )
-    root, file_system = store.folder.parent, store.file_system
-    with ExitStack() as stack:
-        _lock_at(stack, store, f"soft deletion of {store.name!r}", if_version)
-        table_id = store.newest().table_id
-        deleted = physical_microseconds(store.environment.clock.now())
-        holder = soft_deleted_folder(root, deleted, deleted + reserve_seconds * 10**6, table_id)
-        file_system.make_directory(holder)
-        # The folder's own name must be durable before the table is in it.
-        file_system.sync_directory(root)
-        file_system.rename(store.folder, holder / store.name)
-        store.forget_all()
-    file_system.sync_directory(holder)
-    return next(found for found in soft_deleted_tables(root) if found.path.parent == holder)
 
 
 def recall_table(
@@ -194,7 +211,7 @@ def publish_table(store: TableStore, *, replaced_reserve_seconds: int | None) ->
     """Give a staged table its name; durable.
 
     With `replaced_reserve_seconds`, a table of that name is soft-deleted for so long. Raises
-    UsageError for a table that is not staged, TableExistsError, LockTimeoutError.
+    UsageError for a table that is not staged, TableExistsError, LockTimeoutError, ConflictError.
     """
     root = staged_root(store.folder)
     if root is None:
@@ -203,18 +220,79 @@ def publish_table(store: TableStore, *, replaced_reserve_seconds: int | None) ->
             " new_staging()"
         )
     target = TableStore(root / store.name, store.environment)
-    replaced = None
-    if replaced_reserve_seconds is not None and target.exists():
-        replaced = soft_delete_table(target, replaced_reserve_seconds)
-    target = TableStore(target.folder, store.environment)
-    try:
+    if replaced_reserve_seconds is None:
         move_table(store, target)
-    except BaseException:
-        if replaced is not None and not exists(target.folder):
-            recall_table(root, replaced.id, None, store.environment)
-        raise
+    else:
+        _check_reserve(store, replaced_reserve_seconds)
+        _move_over(store, target.folder, replaced_reserve_seconds)
     store.file_system.remove_tree(store.folder.parent)
     return target
+
+
+def _move_over(store: TableStore, folder: Path, reserve_seconds: int) -> None:
+    """Give a staged table its folder, also if there is a table, which is soft-deleted then."""
+    for attempt in range(_PUBLICATIONS_MAX):
+        target = TableStore(folder, store.environment)
+        try:
+            if target.exists():
+                _replace_table(store, target, reserve_seconds)
+            else:
+                move_table(store, target)
+            return
+        except (TableExistsError, TableNotFoundError):
+            # Another process has created, published or deleted a table of this name meanwhile. A
+            # folder that stays without a version is that of a creation that was killed.
+            if not store.exists() or (attempt == _PUBLICATIONS_MAX - 1 and not target.exists()):
+                raise
+            time.sleep(_WAIT_SECONDS)
+    raise ConflictError(
+        f"cannot publish table {store.name!r}: tables of this name were published or deleted"
+        f" {_PUBLICATIONS_MAX} times meanwhile; call again"
+    )
+
+
+def _replace_table(store: TableStore, target: TableStore, reserve_seconds: int) -> None:
+    """Put a staged table in the place of another one, which is soft-deleted, in one step."""
+    root, file_system = target.folder.parent, store.file_system
+    with ExitStack() as stack:
+        target.lock_all(stack, f"replacement of {target.name!r}")
+        store.lock_all(stack, f"publication of {store.name!r}")
+        holder = _new_holder(target, reserve_seconds)
+        made, moved = holder / target.name, list[tuple[Path, Path]]()
+
+        def move(source: Path, place: Path) -> None:
+            file_system.rename(source, place)
+            moved.append((source, place))
+
+        try:
+            move(store.folder, made)
+            file_system.sync_directory(holder)
+            if not file_system.exchange(made, target.folder):
+                move(target.folder, store.folder)
+                move(made, target.folder)
+                move(store.folder, made)
+        except StorageError:
+            with suppress(StorageError):
+                for source, place in reversed(moved):
+                    file_system.rename(place, source)
+                file_system.remove_tree(holder)
+            raise
+        target.forget_all()
+        store.forget_all()
+    for each in (holder, root):
+        file_system.sync_directory(each)
+
+
+def _new_holder(store: TableStore, reserve_seconds: int) -> Path:
+    """Make the folder, durable, in which a table is to be soft-deleted; the locks are taken."""
+    root, file_system = store.folder.parent, store.file_system
+    deleted = physical_microseconds(store.environment.clock.now())
+    expires = deleted + reserve_seconds * 10**6
+    holder = soft_deleted_folder(root, deleted, expires, store.newest().table_id)
+    file_system.make_directory(holder)
+    # The folder's own name must be durable before the table is in it.
+    file_system.sync_directory(root)
+    return holder
 
 
 def remove_trash(root: Path, environment: Environment) -> None:

@@ -27,6 +27,7 @@ belongs to one thread at a time.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import json
 import os
@@ -53,6 +54,8 @@ from kudulite.errors import (
 from kudulite.fs.json_form import WRONG_STRUCTURE, JsonForm, Stored, readable
 
 _READ_BYTES = 1 << 20
+# Linux's, for renameat2.
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 # Without O_NONBLOCK, opening a named pipe would wait for its writer.
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
@@ -388,6 +391,21 @@ class FileSystem:
         with storage_errors("rename", source, is_unchanged=True):
             os.rename(source, target)
 
+    def exchange(self, one: Path, other: Path) -> bool:
+        """Let two folders change names in one step; durable after sync_directory of both parents.
+
+        False where the system or the file system cannot.
+        """
+        self.before("exchange", other)
+        with storage_errors("exchange", f"{one} and {other}", is_unchanged=True):
+            try:
+                exchange_names(one, other)
+            except OSError as error:
+                if error.errno not in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP):
+                    raise
+                return False
+        return True
+
     def make_directory(self, path: Path, *, parents: bool = False) -> None:
         """Create a folder (it may exist); without `parents` its parent must exist.
 
@@ -438,6 +456,19 @@ class FileSystem:
         content = read_file(path)
         check_content(path, content, ref)
         return content
+
+
+def exchange_names(one: Path, other: Path) -> None:
+    """Let two files or folders change names in one step. Raises OSError."""
+    # Only Linux has it, and Python's `os` does not.
+    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    number = errno.ENOSYS
+    if renameat2 is not None:
+        names = os.fsencode(one), os.fsencode(other)
+        if renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) == 0:
+            return
+        number = ctypes.get_errno()
+    raise OSError(number, os.strerror(number))
 
 
 def exists(path: str | Path) -> bool:

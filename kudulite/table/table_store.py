@@ -356,8 +356,21 @@ class TableStore:
 
     @contextmanager
     def locked(self, tablet_id: str, work: str) -> Iterator[TabletLock]:
-        """Hold a tablet's lock, announced as `work`. Raises LockTimeoutError, StorageError."""
-        with self.lock(tablet_id) as lock:
+        """Hold a tablet's lock, announced as `work`. Raises LockTimeoutError, StorageError.
+
+        Raises TableNotFoundError where the table was moved meanwhile, ConflictError where the
+        tablet was dropped.
+        """
+        with ExitStack() as stack:
+            try:
+                lock = stack.enter_context(self.lock(tablet_id))
+            except StorageError as error:
+                if error.errno != errno.ENOENT or self.newest().readable_entry(tablet_id):
+                    raise
+                raise ConflictError(
+                    f"table {self.name!r}: the range of tablet {tablet_id} was dropped during the"
+                    " call; call again"
+                ) from error
             lock.announce(work)
             yield lock
 

@@ -33,6 +33,8 @@ from typing import Any
 
 import pytest
 
+from kudulite.fs import file_system
+
 SECTOR_BYTES = 512
 # The ways in which a power failure treats changes that are not durable.
 MODES = ("nothing", "names", "bytes", "all", "chance")
@@ -231,6 +233,14 @@ class ForgetfulDisk:
         changes = ((old, old_name, None), (new, new_name, node))
         self._pending.append(NameChange(new, changes))
 
+    def exchange(self, one: str, other: str) -> None:
+        """Two names are exchanged."""
+        first, second = self.place(one), self.place(other)
+        nodes = first[0].names[first[1]], second[0].names[second[1]]
+        first[0].names[first[1]], second[0].names[second[1]] = nodes[1], nodes[0]
+        changes = ((*first, nodes[1]), (*second, nodes[0]))
+        self._pending.append(NameChange(second[0], changes))
+
     def sync(self, node: Node) -> None:
         """Make bytes or names durable."""
         if isinstance(node, FileNode):
@@ -384,6 +394,8 @@ def recording(disk: ForgetfulDisk) -> Iterator[None]:
             patch.setattr(os, name, hooks.of_names(name, getattr(os, name)))
         for name in ("fsync", "fdatasync", "pwrite", "ftruncate"):
             patch.setattr(os, name, hooks.of_descriptors(name, getattr(os, name)))
+        exchange = hooks.of_names("exchange", file_system.exchange_names)
+        patch.setattr(file_system, "exchange_names", exchange)
         patch.setattr(io, "open", hooks.opening(io.open))
         patch.setattr(ThreadPoolExecutor, "map", lambda _, work, items: map(work, items))
         yield
@@ -407,12 +419,13 @@ class _Hooks:
             "mkdir": lambda path: disk.add(path, FolderNode()),
             "rename": disk.move,
             "replace": disk.move,
+            "exchange": disk.exchange,
             "link": lambda source, target: disk.add(target, disk.node_at(source)),
         }.get(name, disk.drop)
         operation = {"remove": "unlink", "replace": "rename"}.get(name, name)
 
         def hooked(*arguments: Any, dir_fd: int | None = None, **options: Any) -> None:
-            count = 2 if name in ("rename", "replace", "link") else 1
+            count = 2 if name in ("rename", "replace", "link", "exchange") else 1
             paths = [_path(argument, dir_fd) for argument in arguments[:count]]
             if dir_fd is not None:
                 options["dir_fd"] = dir_fd

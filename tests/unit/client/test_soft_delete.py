@@ -1,19 +1,25 @@
 """Soft-deleted and staged tables: hidden until they are recalled, or published."""
 
 import datetime
+import errno
+import itertools
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 import kudulite
+from kudulite.client import table_names
 from kudulite.client.client import Client
-from kudulite.client.table_names import move_table
+from kudulite.client.table import Table
+from kudulite.client.table_names import _replace_table, move_table
 from kudulite.errors import (
     ConflictError,
     LockTimeoutError,
+    StorageError,
     TableExistsError,
     TableNotFoundError,
     UsageError,
@@ -302,6 +308,141 @@ def test_a_published_table_replaces_another_only_if_asked(core: CoreTables):
         client.new_staging(0)
 
 
+class Watched(FileSystem):
+    """Calls an action ahead of each durable step."""
+
+    def __init__(self, action: Callable[[], object], *, can_exchange: bool = True) -> None:
+        self.action, self.can_exchange = action, can_exchange
+
+    def before(self, operation: str, path: Path) -> None:
+        """Act."""
+        self.action()
+
+    def exchange(self, one: Path, other: Path) -> bool:
+        """Exchange the names, if this file system can."""
+        return self.can_exchange and super().exchange(one, other)
+
+
+def staged_with(client: Client, key: int) -> Table:
+    """A staged table with one row."""
+    table = client.new_staging().create_table("t", SCHEMA, primary_key="k")
+    table.insert([{"k": key, "v": 0}])
+    return table
+
+
+def test_a_name_leads_to_one_of_the_tables_at_all_times(core: CoreTables):
+    """Each step of a replacement leaves the old table there, or the new one."""
+    seen, old_id = [], filled(core.client()).id
+    client = core.client(file_system=Watched(lambda: seen.append(core.client().table("t").id)))
+    made = staged_with(core.client(), 7)
+    made_id = made.id
+    client.publish_table(Client(made.path.parent, client._environment).table("t"), overwrite=True)
+    assert [table_id for table_id, _ in itertools.groupby(seen)] == [old_id, made_id]
+
+
+@pytest.mark.parametrize("can_exchange", [True, False])
+def test_of_two_publications_the_second_replaces_the_first(
+    core: CoreTables, monkeypatch: pytest.MonkeyPatch, can_exchange: bool
+):
+    """Also where the file system cannot exchange names; both replaced tables can be recalled."""
+    client = core.client(file_system=Watched(lambda: None, can_exchange=can_exchange))
+    filled(client)
+    first, second = staged_with(client, 2), staged_with(client, 3)
+
+    def replace_late(store: TableStore, target: TableStore, reserve_seconds: int) -> None:
+        monkeypatch.setattr(table_names, "_replace_table", _replace_table)
+        client.publish_table(second, overwrite=True)
+        _replace_table(store, target, reserve_seconds)
+
+    monkeypatch.setattr(table_names, "_replace_table", replace_late)
+    client.publish_table(first, overwrite=True)
+    assert stored(client.table("t")) == [(2, 0)]
+    recalled = [
+        stored(client.recall_table(deleted.id, f"t{number}"))
+        for number, deleted in enumerate(client.list_soft_deleted_tables())
+    ]
+    assert recalled == [[(3, 0)], ROWS]
+    assert not [path for path in client.root.iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.parametrize("how", ["published", "created"])
+def test_a_table_that_takes_the_free_name_meanwhile_is_replaced(
+    core: CoreTables, monkeypatch: pytest.MonkeyPatch, how: str
+):
+    """It is there when the publication has looked and found none."""
+    client, other, move = core.client(), core.client(), table_names.move_table
+    first, second = staged_with(client, 2), staged_with(other, 3)
+
+    def move_late(store: TableStore, target: TableStore) -> TableStore:
+        monkeypatch.setattr(table_names, "move_table", move)
+        if how == "published":
+            other.publish_table(second, overwrite=True)
+        else:
+            filled(other)
+        return move(store, target)
+
+    monkeypatch.setattr(table_names, "move_table", move_late)
+    client.publish_table(first, overwrite=True)
+    assert stored(client.table("t")) == [(2, 0)]
+    assert len(client.list_soft_deleted_tables()) == 1
+
+
+def test_a_publication_that_is_outrun_for_ever_says_so(
+    core: CoreTables, monkeypatch: pytest.MonkeyPatch
+):
+    """The staged table stays, and may be published again."""
+    monkeypatch.setattr(table_names, "_WAIT_SECONDS", 0.0)
+    client = core.client()
+    filled(client)
+    table = staged_with(client, 2)
+
+    def outrun(store: TableStore, target: TableStore, reserve_seconds: int) -> None:
+        raise TableNotFoundError("replaced")
+
+    monkeypatch.setattr(table_names, "_replace_table", outrun)
+    with pytest.raises(ConflictError, match="call again"):
+        client.publish_table(table, overwrite=True)
+    monkeypatch.setattr(table_names, "_replace_table", _replace_table)
+    assert stored(client.publish_table(table, overwrite=True)) == [(2, 0)]
+
+
+def test_a_folder_without_a_version_is_not_replaced(
+    core: CoreTables, monkeypatch: pytest.MonkeyPatch
+):
+    """It may be that of a creation under way, so the error is that of a table that exists."""
+    monkeypatch.setattr(table_names, "_WAIT_SECONDS", 0.0)
+    client = core.client()
+    table = staged_with(client, 2)
+    (client.root / "t" / "manifest").mkdir(parents=True)
+    with pytest.raises(TableExistsError):
+        client.publish_table(table, overwrite=True)
+    assert stored(table) == [(2, 0)]
+
+
+@pytest.mark.parametrize("step", range(6))
+@pytest.mark.parametrize("can_exchange", [True, False])
+def test_a_full_disk_leaves_both_tables(core: CoreTables, step: int, can_exchange: bool):
+    """Whichever step fails: the old table has its name, and the new one can be published."""
+    client, left = core.client(), [step]
+    filled(client)
+    table = staged_with(client, 2)
+
+    def fill_disk() -> None:
+        left[0] -= 1
+        if left[0] == -1:
+            raise StorageError(errno.ENOSPC, "no space")
+
+    full = core.client(file_system=Watched(fill_disk, can_exchange=can_exchange))
+    hidden = Client(table.path.parent, full._environment).table("t")
+    with suppress(StorageError):
+        full.publish_table(hidden, overwrite=True)
+        return
+    if table.path.exists():
+        assert stored(core.client().table("t")) == ROWS
+        assert stored(client.publish_table(table, overwrite=True)) == [(2, 0)]
+    assert stored(core.client().table("t")) == [(2, 0)]
+
+
 def test_a_staged_table_that_is_not_published_is_removed_after_its_reserve(core: CoreTables):
     """By the next creation of a table, as a soft-deleted one."""
     client = core.client()
@@ -388,8 +529,9 @@ def allowed(case: str, acknowledged: bool) -> list[list]:
     if case == "publish":
         return [[old]] if acknowledged else [[], [old]]
     if case == "replace":
-        after = [["t", [(7, 70)]], soft]
-        return [after] if acknowledged else [[old], [soft], after]
+        new = [(7, 70)]
+        after, between = [["t", new], soft], [old, ["soft-deleted t", new]]
+        return [after] if acknowledged else [[old], between, after]
     before, after = {"soft-delete": (old, soft), "recall": (soft, new)}[case]
     return [[after]] if acknowledged else [[before], [after]]
 
