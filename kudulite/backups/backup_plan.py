@@ -32,7 +32,7 @@ from kudulite.fs.file_system import exists, read_file
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.table.history import check_not_ancient
 from kudulite.table.manifest import Manifest
-from kudulite.table.scan_plan import check_still_there, planned_columns
+from kudulite.table.scan_plan import planned_columns, readable_columns
 from kudulite.table.tablet_memory import caught_up_memory, last_id_of
 from kudulite.tablet.tablet_scan import CHANGE_COLUMNS
 
@@ -127,9 +127,8 @@ def _can_still_be_read(table: Table, head: BackupHead) -> bool:
     if manifest.table_id != head.table_id:
         return False
     try:
-        check_still_there(
-            table.name, planned_columns(head.schema, head.schema.names, ()), manifest.schema
-        )
+        columns = planned_columns(head.schema, head.schema.names, ())
+        readable_columns(table.name, columns, head.moment, manifest)
         check_not_ancient(store, manifest, head.start if head.parent else head.moment)
     except (ConflictError, TimestampError):
         return False
@@ -146,8 +145,8 @@ def new_plan(table: Table, parent: Backup | None, content_hash: bool) -> BackupP
     for _ in range(_PLAN_ATTEMPTS_MAX):
         moment = table.current_timestamp()
         manifest = store.newest()
-        if len(manifest.partitions_at(moment)) > 1:
-            continue  # a range was dropped since
+        if len(manifest.partitions_at(moment)) > 1 or manifest.schema_since > moment:
+            continue  # a range was dropped since, or a column altered
         head = _head(table, manifest, moment, parent)
         pieces = _plan_pieces(table, parent, moment, content_hash)
         now = store.newest()

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +25,7 @@ from kudulite.model.column_cast import cast_to_column
 from kudulite.model.encoded_key import decode_key, encode_keys
 from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.model.key_array import KeyArray
-from kudulite.model.schema import Schema
+from kudulite.model.schema import Column, Schema
 from kudulite.model.types import ColumnType, value_text
 from kudulite.model.values import canonical_value
 from kudulite.rowset.rowset import RowSet
@@ -36,7 +36,7 @@ from kudulite.table.history import (
     tablet_at,
 )
 from kudulite.table.manifest import Manifest, PartitionedTablets, TabletEntry
-from kudulite.table.scan_plan import entries_of_key
+from kudulite.table.scan_plan import entries_of_key, planned_columns, readable_columns
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.operation import mask_of
 from kudulite.tablet.tablet import Tablet
@@ -46,6 +46,7 @@ ACCEPTED = (
     "a pyarrow Table, RecordBatch or RecordBatchReader, a pandas or Polars DataFrame, anything else"
     " with __arrow_c_stream__, a dict of columns, or a list of dicts"
 )
+T = TypeVar("T")
 _ARROW = pa.Table | pa.RecordBatch | pa.RecordBatchReader
 
 
@@ -68,9 +69,10 @@ class KeyLookup:
         """Return the row of `key` as a dict, or None."""
         timestamp = TIMESTAMP_MAX if at is None else choose_snapshot(self.store, at)
         manifest = self.store.newest()
-        schema = manifest.schema
+        schema, columns = self._columns_at(timestamp, manifest)
         self.store.metrics.gets += 1
         values, encoded = _encoded_key(key, schema, self.store.name)
+        values = _named_now(values, manifest)
         found = None
         for partition, tablets in partitions_to_read(self.store, manifest, timestamp):
             index = partition.tablet_of_key(values)
@@ -81,31 +83,33 @@ class KeyLookup:
             return None
         rowset, rowid = found
         row = dict(zip(schema.key_names, decode_key(encoded, schema.key_types), strict=True))
-        cells = rowset.read_row(rowid, schema.value_columns, timestamp)
-        row.update(zip((column.name for column in schema.value_columns), cells, strict=True))
+        columns = columns[schema.key_count :]
+        cells = rowset.read_row(rowid, columns, timestamp)
+        row.update(zip((column.name for column in columns), cells, strict=True))
         return row
 
     def get_many(self, keys: Keys, at: Moment | None) -> pa.Table:
         """Return the rows whose keys exist, in the order of `keys`."""
         timestamp = TIMESTAMP_MAX if at is None else choose_snapshot(self.store, at)
         manifest = self.store.newest()
+        schema, columns_read = self._columns_at(timestamp, manifest)
         has_room = self.store.cache.begin_turn()
-        columns = self._key_columns(manifest, keys)
-        encoded = encode_keys(list(columns.values()), manifest.schema.key_types)
+        columns = self._key_columns(schema, keys)
+        encoded = encode_keys(list(columns.values()), schema.key_types)
         found: list[_FoundRows] = []
         partitions = partitions_to_read(self.store, manifest, timestamp)
-        for entry, rows in _rows_by_tablet(columns, partitions):
+        for entry, rows in _rows_by_tablet(_named_now(columns, manifest), partitions):
             tablet = tablet_at(self.store, entry, timestamp)
             found += _rows_of_keys(tablet, encoded.take(rows), rows, timestamp)
-        fields = manifest.schema.result_schema()
+        fields = schema.result_schema()
         if not found:
             return fields.empty_table()
         places = np.concatenate([each.places for each in found])
         order = np.argsort(places, kind="stable")
         given = pa.array(places[order])
-        arrays = [columns[name].take(given) for name in manifest.schema.key_names]
-        if manifest.schema.value_columns:
-            columns_read = manifest.schema.value_columns
+        arrays = [columns[name].take(given) for name in schema.key_names]
+        columns_read = columns_read[schema.key_count :]
+        if columns_read:
             parts = [
                 pa.Table.from_arrays(
                     each.rowset.read_rows(each.rowids, columns_read, timestamp, keeps=has_room),
@@ -114,14 +118,22 @@ class KeyLookup:
                 for each in found
             ]
             arrays += pa.concat_tables(parts).take(pa.array(order)).columns
-        return pa.Table.from_arrays(arrays, names=manifest.schema.names).cast(fields)
+        return pa.Table.from_arrays(arrays, names=schema.names).cast(fields)
+
+    def _columns_at(self, timestamp: int, manifest: Manifest) -> tuple[Schema, Sequence[Column]]:
+        """Return the schema of a moment, and its columns as a read of then finds them in files."""
+        then = manifest.schema_at(timestamp)
+        if then is manifest.schema:
+            return then, then.columns
+        planned = planned_columns(then, then.names, ())
+        return then, readable_columns(self.store.name, planned, timestamp, manifest)
 
     def tablet_index(self, keys: Keys) -> pa.Array:
         """Return int32 per row of key columns: which tablet owns it, -1 where no range does."""
         manifest = self.store.newest()
         schema = manifest.schema  # rows are numbered within a tablet: ids need not be there
         names = [name for name in schema.key_names if name != schema.auto_incrementing]
-        columns = self._key_columns(manifest, keys, names)
+        columns = self._key_columns(schema, keys, names)
         return pa.array(manifest.partition.tablet_index(columns, _row_count(columns)))
 
     def keys_by_tablet(self, keys: Keys) -> dict[str, KeyArray]:
@@ -130,7 +142,7 @@ class KeyLookup:
         Tablets of dropped ranges are included.
         """
         manifest = self.store.newest()
-        columns = self._key_columns(manifest, keys)
+        columns = self._key_columns(manifest.schema, keys)
         encoded = encode_keys(list(columns.values()), manifest.schema.key_types)
         found = {}
         for entry, rows in _rows_by_tablet(columns, manifest.partitions_at(0)):
@@ -140,11 +152,11 @@ class KeyLookup:
         return found
 
     def _key_columns(
-        self, manifest: Manifest, keys: Keys, wanted: Sequence[str] | None = None
+        self, schema: Schema, keys: Keys, wanted: Sequence[str] | None = None
     ) -> dict[str, pa.Array]:
-        table = key_table(keys, manifest.schema, self.store.name, wanted)
+        table = key_table(keys, schema, self.store.name, wanted)
         columns = {}
-        for column in manifest.schema.key_columns[: table.num_columns]:
+        for column in schema.key_columns[: table.num_columns]:
             array = cast_to_column(
                 table.column(column.name), column.type, column=column.name, table=self.store.name
             )
@@ -156,6 +168,11 @@ class KeyLookup:
                 )
             columns[column.name] = array
         return columns
+
+
+def _named_now(columns: Mapping[str, T], manifest: Manifest) -> dict[str, T]:
+    """Return values of the key columns under the names of now, as partitionings have them."""
+    return dict(zip(manifest.schema.key_names, columns.values(), strict=True))
 
 
 def _row_count(columns: dict[str, pa.Array]) -> int:
@@ -194,15 +211,32 @@ def row_history(store: TableStore, key: Key) -> pa.Table:
     newest = store.newest()
     versions = key_history(tablets, encoded, schema, newest.history_start)
     versions = _held(versions, ancient_history_mark(store, newest))
-    fields = list(schema.result_schema())
+    added = {column_id: c.until for c in manifest.schema_changes for column_id in c.added}
+    # A version that ended before the column was added never had a value in it.
+    cells = [
+        [
+            pa.nulls(1, column.type.arrow) if end <= added.get(column.id, 0) else version.cells[i]
+            for version, end in zip(versions, _ends(versions), strict=True)
+        ]
+        for i, column in enumerate(schema.columns)
+    ]
+    fields = [pa.field(c.name, c.type.arrow, c.nullable or c.id in added) for c in schema.columns]
     fields += [pa.field(CHANGE_TYPE, pa.string()), pa.field(COMMIT_TIMESTAMP, pa.uint64())]
     arrays = [
-        pa.concat_arrays([pa.nulls(0, column.type.arrow), *(v.cells[i] for v in versions)])
-        for i, column in enumerate(schema.columns)
+        pa.concat_arrays([pa.nulls(0, column.type.arrow), *found])
+        for column, found in zip(schema.columns, cells, strict=True)
     ]
     arrays.append(pa.array([version.change_type for version in versions], pa.string()))
     arrays.append(pa.array([version.timestamp for version in versions], pa.uint64()))
     return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _ends(versions: Sequence[KeyVersion]) -> Iterator[int]:
+    """Yield when each version ended; a delete, when the row that it shows ended."""
+    following = (*(version.timestamp for version in versions[1:]), None)
+    for version, next_timestamp in zip(versions, following, strict=False):
+        end = version.timestamp if version.is_delete else next_timestamp
+        yield TIMESTAMP_MAX if end is None else end
 
 
 def _held(versions: list[KeyVersion], mark: int) -> list[KeyVersion]:

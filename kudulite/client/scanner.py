@@ -44,6 +44,7 @@ from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.predicate import bind_predicates, parse_where
 from kudulite.model.schema import Column, PartialRow, Schema, column_at
 from kudulite.model.values import timestamp_from_micros
+from kudulite.table.history import moment_of
 from kudulite.table.read_request import ReadRequest
 from kudulite.table.scan_plan import tightest
 from kudulite.table.table_store import TableStore
@@ -74,12 +75,15 @@ ENCODING_BIT_SHUFFLE, ENCODING_RLE, ENCODING_DICT = "bitshuffle", "rle", "dict"
 
 
 class ScanSettings:
-    """The settings of a scan of one table."""
+    """The settings of a scan of one table.
+
+    Names mean the columns of now, when the object is made, or those of the snapshot that is set.
+    """
 
     def __init__(self, store: TableStore) -> None:
         self._store = store
         self._schema: Schema = store.newest().schema
-        self._request = ReadRequest(tuple(self._schema.names))
+        self._request = ReadRequest()
         self._read_mode: str | None = None
         self._batch_bytes = BATCH_BYTES_DEFAULT
 
@@ -87,14 +91,15 @@ class ScanSettings:
         where = f" where {And(self._request.where)}" if self._request.where else ""
         return (
             f"<kudulite {type(self).__name__} of table {self._store.name!r}:"
-            f" {', '.join(self._request.columns or ())}{where}>"
+            f" {', '.join(column.name for column in ScanSettings._projected(self))}{where}>"
         )
 
     def _check_may_change(self) -> None:
         """Raise UsageError if the scan has begun; only a scanner can have."""
 
     def _projected(self) -> Sequence[Column]:
-        return [self._schema.column(name) for name in self._request.columns or ()]
+        names = self._request.columns
+        return [self._schema.column(n) for n in (self._schema.names if names is None else names)]
 
     def _with(self, **changed: Any) -> Self:
         self._request = replace(self._request, **changed)
@@ -160,7 +165,8 @@ class ScanSettings:
     def set_snapshot(self, timestamp: Moment, format: str | None = None) -> Self:
         """Read as of a moment, inclusive: datetime, ISO text, HybridTime, or text in a `format`.
 
-        Text without a time zone is UTC. `format` is as in `datetime.strptime`.
+        Text without a time zone is UTC. `format` is as in `datetime.strptime`. The columns are
+        those of the moment.
         """
         self._check_may_change()
         if format is not None:
@@ -169,6 +175,8 @@ class ScanSettings:
             except (TypeError, ValueError) as error:
                 raise TimestampError(f"{timestamp!r} is not a moment: {error}") from error
             timestamp = parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
+        newest = self._store.newest()
+        self._schema = newest.schema_at(moment_of(self._store, newest, timestamp))
         return self._with(at=timestamp)
 
     def set_fault_tolerant(self) -> Self:
@@ -204,7 +212,7 @@ class ScanSettings:
                 f"table {self._store.name!r}: a scan in read mode {self._read_mode!r} was given a"
                 f" snapshot; set_read_mode({READ_AT_SNAPSHOT!r}), or leave the snapshot out"
             )
-        return self._request
+        return replace(self._request, schema=self._schema)
 
     def _encoded(self, bound: Bound) -> bytes | None:
         """Return a bound as an encoded key prefix; None if it has no columns."""

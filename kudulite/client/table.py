@@ -53,9 +53,11 @@ from kudulite.table.garbage_collection import (
     GRACE_SECONDS,
 )
 from kudulite.table.history import (
+    check_readable,
     choose_snapshot,
     delete_tag,
     make_tag,
+    moment_of,
     newest_change,
     newest_versions,
 )
@@ -238,7 +240,8 @@ class Table(BatchOperations, RowOperations):
     ) -> Scan:
         """Plan a scan at one moment: now, or `at` (datetime with a zone, ISO text, HybridTime).
 
-        The moment is inclusive. A tagged one is `at=table.tags["name"]`. `where` is SQL text
+        The moment is inclusive. A tagged one is `at=table.tags["name"]`. The columns are those of
+        the moment, under the names and types that they had; see `schema_at`. `where` is SQL text
         ("city = 'Rome' OR v != 1"), a condition ((table["v"] > 3) | (table["v"] == None)), a tuple
         (("v", ">", 3)), or several of them that must all hold. `ordered` gives key order over all
         tablets. Raises OptionError, ColumnNotFoundError, SchemaError, and TimestampError for a
@@ -333,6 +336,16 @@ class Table(BatchOperations, RowOperations):
 
     # -- the past
 
+    def schema_at(self, at: Moment) -> Schema:
+        """Return the columns that the table had at a moment, which a scan of it has.
+
+        Raises TimestampError as `scan` does.
+        """
+        manifest = self._store.newest()
+        timestamp = moment_of(self._store, manifest, at)
+        check_readable(self._store, manifest, timestamp, at)
+        return manifest.schema_at(timestamp)
+
     def current_timestamp(self) -> Timestamp:
         """Return the present, a settled HybridTime: it shows all commits so far, no later one."""
         return Timestamp(choose_snapshot(self._store, None))
@@ -361,7 +374,9 @@ class Table(BatchOperations, RowOperations):
         (insert, update, delete) and `_commit_timestamp`, the time of its newest change in the
         window. With images="both" it also has `_before`, the row at `start`. Rows both inserted and
         deleted inside the window are not returned. A row is returned if it meets `where` at the
-        start or at the end of the window. `Timestamp.array` turns `_commit_timestamp` into times.
+        start or at the end of the window. The columns are those of the end; one that was added
+        inside the window has its default in the rows of the start. `Timestamp.array` turns
+        `_commit_timestamp` into times.
 
         Raises TimestampError, ColumnNotFoundError, SchemaError and OptionError.
         """
@@ -386,8 +401,9 @@ class Table(BatchOperations, RowOperations):
 
         Each version has `_change_type` and `_commit_timestamp` as in `changes`; a delete shows the
         row that was deleted. Both columns of the oldest version are null if its time is no longer
-        known. The result is empty if there was no such row. `Timestamp.array` turns
-        `_commit_timestamp` into times.
+        known. The result is empty if there was no such row. The columns are those of now: one that
+        was added is null in versions that ended before, and `get` with `at` has dropped ones.
+        `Timestamp.array` turns `_commit_timestamp` into times.
         """
         return row_history(self._store, key)
 

@@ -86,8 +86,8 @@ def empty_copy(source: TableStore, path: Path) -> tuple[TableStore, TableStore, 
     while True:
         moment = choose_snapshot(source, None)
         manifest = source.newest()
-        if len(manifest.partitions_at(moment)) == 1:
-            break  # else a range was dropped since, with rows
+        if len(manifest.partitions_at(moment)) == 1 and manifest.schema_since <= moment:
+            break  # else a range was dropped since, with rows, or a column altered
     hidden.create(manifest.schema, manifest.partition, manifest.owner, manifest.comment)
     seconds = manifest.history_seconds
     alter_table(hidden, [lambda draft: draft.keep_history(seconds)])

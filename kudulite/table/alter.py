@@ -6,15 +6,21 @@
     4  put-if-absent of the next manifest    the alteration
 
 No row is rewritten. Files hold columns by id, and an id is never reused: a scan reads the columns
-that a file has, and the read default of others. The past is read with the newest schema. Writes
-prepared against the old schema are refused at their commit, except where only columns without
-defaults were added: files simply lack these.
+that a file has, and the read default of others. Writes prepared against the old schema are refused
+at their commit, except where only columns without defaults were added: files simply lack these.
+
+An alteration of the columns at T adds a change to the manifest's `schema_changes`. A read at S < T
+has the columns of before T, under the names and types of then. Compactions keep the cells of
+dropped columns for it. Once T is at or before the ancient history mark, the change leaves the
+manifest, and compactions leave such cells out.
 
 Dropping a range partition at T ends the rowsets of its tablets at T, and the tablets move to the
 manifest's `dropped`, with the bounds of the range. A read at S < T includes them. Once T is at or
 before the ancient history mark, the range leaves the manifest and garbage collection removes the
-folders. Tablets that never had a row are left out at once. T is above every timestamp used and
-every safe timestamp in the table, so no earlier read changes.
+folders. Tablets that never had a row are left out at once.
+
+T is above every timestamp used and every safe timestamp in the table, so no earlier read changes.
+All later writes are after T.
 
 **Invariants**: (1) the safe timestamp of an added tablet is at or above that of every other tablet
 and every drop, so that a snapshot chosen before covers it, and a key is live at S in at most one
@@ -31,6 +37,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from kudulite.errors import KuduliteError, NotSupportedError, SchemaError, UsageError
@@ -53,6 +60,7 @@ from kudulite.table.partition import (
     TabletPartition,
 )
 from kudulite.table.publication import publish_alone, publish_next
+from kudulite.table.schema_history import SchemaChange
 from kudulite.table.table_store import TableStore
 from kudulite.table.tablet_memory import flushed_under_locks
 
@@ -91,7 +99,7 @@ class TableDraft:
         return replace(self, schema=self.schema.with_column(column))
 
     def drop_column(self, name: str) -> TableDraft:
-        """Drop a column, also from what is read of the past."""
+        """Drop a column; moments before keep it."""
         return replace(self, schema=self.schema.without_column(name))
 
     def change_column(self, name: str, fields: Mapping[str, Any]) -> TableDraft:
@@ -185,25 +193,27 @@ class _Tablets:
     old: Manifest
     locks: Mapping[str, TabletLock]
     _created: tuple[TabletEntry, ...] = ()
-    _drop_timestamp: int = 0
+
+    @cached_property
+    def moment(self) -> int:
+        """The moment of the alteration, above every timestamp used and every safe timestamp."""
+        return self.store.next_timestamp(self._used())
 
     def ended(self, dropped: Collection[RangeBounds]) -> tuple[DroppedRange, ...]:
-        """Return the ranges that are dropped with rows, ended at one new timestamp."""
+        """Return the ranges that are dropped with rows, ended at the alteration's moment."""
         ended = []
         for number, given in enumerate(self.old.partition.ranges):
             tablets = [e for e in self.old.tablets if e.partition.range_index == number]
             # Their logs are empty: without rowsets no snapshot sees rows of them.
             opened = [self.store.tablet(entry) for entry in tablets if given.bounds in dropped]
             if any(tablet.superblock.rowsets for tablet in opened):
-                if not self._drop_timestamp:
-                    self._drop_timestamp = self.store.next_timestamp(self._used())
                 entries = tuple(self._ended(entry) for entry in tablets)
-                ended.append(DroppedRange(given, self._drop_timestamp, entries))
+                ended.append(DroppedRange(given, self.moment, entries))
         return tuple(ended)
 
     def _ended(self, entry: TabletEntry) -> TabletEntry:
         """Write a superblock, durable but not published, in which the tablet has ended."""
-        timestamp, old = self._drop_timestamp, self.store.tablet(entry).superblock
+        timestamp, old = self.moment, self.store.tablet(entry).superblock
         rowsets = tuple(
             replace(meta, delete_timestamp=timestamp) if meta.delete_timestamp is None else meta
             for meta in old.rowsets
@@ -235,10 +245,9 @@ class _Tablets:
     def _settle_created(self) -> None:
         if not self._created:
             return
-        last = max(self.store.environment.clock.now(), self._used(), self._drop_timestamp)
         for entry in self._created:
             with self.store.lock(entry.id) as lock:
-                lock.advance_safe_timestamp(last)
+                lock.advance_safe_timestamp(self.moment)
         folder = self.store.tablet_folder(self._created[0].id).parent
         self.store.file_system.sync_directory(folder)
 
@@ -255,6 +264,7 @@ class _Tablets:
         If nothing `is_altered`, the version has the flushed logs only.
         """
         dropped, tablets = self.ended(draft.dropped), self.of(partition, draft.dropped)
+        changes = self._schema_changes(draft.schema)
         start = self.old.history_start
         if draft.history_seconds > self.old.history_seconds:
             # History before the mark may be collected already: a longer retention begins here.
@@ -262,7 +272,7 @@ class _Tablets:
 
         origin = Origin("memory flush", self.old.timestamp, is_maintenance=True)
         if is_altered:
-            origin = Origin("alter", self._drop_timestamp or self.store.environment.clock.now())
+            origin = Origin("alter", self.moment)
 
         columns = ((old.name, draft.schema.column_by_id(old.id)) for old in self.old.schema.columns)
         names = {name: column.name for name, column in columns if column is not None}
@@ -275,6 +285,7 @@ class _Tablets:
                 partition=partition,
                 tablets=tablets,
                 dropped=tuple(replace(each, range=each.range.renamed(names)) for each in past),
+                schema_changes=manifest.schema_changes + changes,
                 history_seconds=draft.history_seconds,
                 history_start=max(start, manifest.history_start),
                 owner=draft.owner,
@@ -284,6 +295,14 @@ class _Tablets:
         published = publish_next(self.store, self.old, build)
         assert published is not None  # `build` never gives up
         return published
+
+    def _schema_changes(self, schema: Schema) -> tuple[SchemaChange, ...]:
+        """Return what reads of the past need to know of the new schema."""
+        if (change := SchemaChange.of(self.old.schema, schema, 0)) is None:
+            return ()
+        for lock in self.locks.values():  # a slower clock must not write before the moment
+            lock.advance_safe_timestamp(self.moment)
+        return (replace(change, until=self.moment),)
 
     def undo(self) -> None:
         """Remove the created tablets, after an alteration that was not published."""
@@ -296,26 +315,35 @@ class _Tablets:
                     self.store.file_system.remove_tree(folder)
 
 
-def forget_dropped_ranges(store: TableStore) -> int:
-    """Publish a version without the dropped ranges that are ancient; return their number.
+def forget_alterations(store: TableStore) -> int:
+    """Publish a version without ancient dropped ranges and columns; return the number of ranges.
 
-    Garbage collection then removes their tablets, after the grace time. Raises LockTimeoutError,
-    StorageError.
+    Garbage collection then removes the tablets of the ranges, after the grace time, and compactions
+    the cells of the columns. Raises LockTimeoutError, StorageError.
     """
     newest = store.newest()
     mark = ancient_history_mark(store, newest)
-    if all(dropped.timestamp > mark for dropped in newest.dropped):
+    if _without_ancient(newest, mark) is newest:
         return 0
     count = 0
 
     def build(manifest: Manifest) -> Manifest | None:
         nonlocal count
-        kept = tuple(dropped for dropped in manifest.dropped if dropped.timestamp > mark)
-        count = len(manifest.dropped) - len(kept)
-        if not count or not is_mark_still_valid(manifest, mark):
+        kept = _without_ancient(manifest, mark)
+        count = len(manifest.dropped) - len(kept.dropped)
+        if kept is manifest or not is_mark_still_valid(manifest, mark):
             return None
         start = max(manifest.history_start, mark)
         origin = Origin("history collection", store.environment.clock.now(), is_maintenance=True)
-        return manifest.successor(origin, dropped=kept, history_start=start)
+        return kept.successor(origin, history_start=start)
 
     return count if publish_alone(store, "history collection", build) is not None else 0
+
+
+def _without_ancient(manifest: Manifest, mark: int) -> Manifest:
+    """Return the version without what only moments before the ancient history mark need."""
+    dropped = tuple(dropped for dropped in manifest.dropped if dropped.timestamp > mark)
+    changes = tuple(change for change in manifest.schema_changes if change.until > mark)
+    if (dropped, changes) == (manifest.dropped, manifest.schema_changes):
+        return manifest
+    return replace(manifest, dropped=dropped, schema_changes=changes)

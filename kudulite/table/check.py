@@ -328,7 +328,7 @@ class _RowSetCheck:
         )
 
     def _check_base(self, file: BaseDataFile, column_ids: Sequence[int]) -> None:
-        schema = self.check.manifest.schema
+        schema = self.check.manifest.stored_schema
         columns = [c for i in column_ids if (c := schema.column_by_id(i)) is not None]
         names = [column.name for column in columns]
         missing = [column.name for column in columns if column.id not in file.name_by_id]
@@ -453,7 +453,7 @@ class _RowSetCheck:
         self, path: Path, meta: DeltaFileMeta, rows: DeltaRows, is_delete: np.ndarray
     ) -> None:
         for column_id, changed in rows.columns.items():
-            column = self.check.manifest.schema.column_by_id(column_id)
+            column = self.check.manifest.stored_schema.column_by_id(column_id)
             count = len(rows.rowids)
             is_set = np.ones(count, bool) if changed.is_set is None else changed.is_set
             self._expect(

@@ -282,7 +282,7 @@ class Commit:
     def _timestamp(self, newest: Manifest, locks: Mapping[str, TabletLock]) -> int:
         stamps = {entry.id: entry.timestamp for entry in newest.tablets}
         used = [max(stamps[t], lock.safe_timestamp) for t, lock in locks.items()]
-        return self.store.next_timestamp(max([newest.created, *used]))
+        return self.store.next_timestamp(max([newest.schema_since, *used]))
 
     def _install(
         self, installer: Installer, parts: Parts, newest: Manifest, locks: Mapping[str, TabletLock]

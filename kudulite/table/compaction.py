@@ -103,7 +103,7 @@ def run_operation(
         if isinstance(operation, CollectHistory):
             return _collect(store, tablet_id, mark, hook)
         with suppress(RemovedFilesError), store.building(base):
-            replacement = _build(store, base, manifest.schema, operation, mark)
+            replacement = _build(store, base, manifest.stored_schema, operation, mark)
             if replacement is None:
                 return None
             hook("built")

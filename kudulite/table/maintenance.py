@@ -53,7 +53,7 @@ from kudulite.fs.progress import Progress
 from kudulite.model.html import html_fields
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.rowset.rowset import RowSetMeta
-from kudulite.table.alter import forget_dropped_ranges
+from kudulite.table.alter import forget_alterations
 from kudulite.table.compaction import OperationResult, run_operation
 from kudulite.table.environment import RETRY_SECONDS, Environment
 from kudulite.table.garbage_collection import (
@@ -141,7 +141,7 @@ def maintain_table(
         tablet_ids = [entry.id for entry in store.newest().tablets]
         # A tablet that is dropped meanwhile is skipped.
         done = _Pass(store, tablet_ids, budget_bytes, run).run_to_end(is_flushing=True)
-        done = replace(done, dropped_range_count=forget_dropped_ranges(store))
+        done = replace(done, dropped_range_count=forget_alterations(store))
         with Progress("garbage collection"):
             garbage = collect_garbage(store, grace_seconds, staging_grace_seconds)
     return replace(done, garbage=garbage)
@@ -262,9 +262,9 @@ class _Pass:
                 return
 
     def _needs(self, manifest: Manifest, entry: TabletEntry) -> tuple[Superblock, int, set[int]]:
-        """Return a tablet's superblock, the ancient history mark, and the ids of all columns."""
+        """Return a tablet's superblock, the ancient history mark, and the ids of its columns."""
         mark = ancient_history_mark(self.store, manifest)
-        column_ids = {column.id for column in manifest.schema.columns}
+        column_ids = {column.id for column in manifest.stored_schema.columns}
         return self.store.tablet(entry).superblock, mark, column_ids
 
     def _perform(self, tablet_id: str, operation: MaintenanceOperation) -> bool:

@@ -12,10 +12,15 @@ It also lists the newest versions, with what made them, oldest first:
     {"users": [version, …], "maintenance": [version, …]}            the last 100, and the last 20
     version := [number, timestamp, operation, inserted, updated, deleted, ignored, writer, message]
 
+`schema_changes` says how earlier schemas differ, for reads of the past (table/schema_history.py):
+
+    {"until": timestamp, "columns": [{"place": 1, "id": 1, …}, …], "added": [column id, …]}
+
 Format version 1 had no tags and no dropped ranges; version 2 did not name the version before;
-version 3 did not list versions. Version 5 has optional members that software before it does not
-know. It is written only for a table that uses one of them, and version 4 for any other, so that
-older software opens tables that use nothing new.
+version 3 did not list versions. Versions 5 and 6 have optional members that software before them
+does not know: version 6 the changes of the schema, version 5 all others. They are written only for
+a table that uses one of them, and version 4 for any other, so that older software opens tables that
+use nothing new.
 """
 
 from __future__ import annotations
@@ -52,9 +57,11 @@ from kudulite.table.partition import (
     TabletPartition,
     placed_schema,
 )
+from kudulite.table.schema_history import SchemaChange, check_changes, schemas_before, with_dropped
 from kudulite.tablet.row_effects import NO_COUNTS, WriteCounts
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
+FORMAT_VERSION_WITHOUT_CHANGES = 5
 FORMAT_VERSION_WITHOUT_OPTIONS = 4
 OWNER_BYTES_MAX, COMMENT_BYTES_MAX = 128, 256
 USER_VERSIONS_MAX, MAINTENANCE_VERSIONS_MAX = 100, 20
@@ -212,7 +219,8 @@ class Manifest(JsonForm):
     was raised. `tags` are moments with a name that stay readable. `dropped` are ranges of the past;
     a key lies in one of `tablets` at most, and may lie in several of these. `versions` are the
     newest versions, this one included; empty for versions made by software that did not list them.
-    `owner` and `comment` are texts of users, None if there is none.
+    `schema_changes` are those that a legal read may need, oldest first. `owner` and `comment` are
+    texts of users, None if there is none.
 
     `previous_crc32` is the CRC of the version before, None for the first version of a table and in
     files of formats 1 and 2. `file_crc32` is the CRC of the file that this version was read from or
@@ -232,19 +240,25 @@ class Manifest(JsonForm):
     history_start: Annotated[int, Stored(may_be_absent=True)] = 0
     tags: Annotated[Mapping[str, int], Stored(may_be_absent=True)] = field(default_factory=dict)
     dropped: Annotated[tuple[DroppedRange, ...], Stored(is_kept=False)] = ()
+    schema_changes: Annotated[tuple[SchemaChange, ...], Stored(is_kept=False)] = ()
     versions: Annotated[VersionList, Stored(may_be_absent=True)] = VersionList()
     owner: Annotated[str | None, Stored(may_be_none=True)] = None
     comment: Annotated[str | None, Stored(may_be_none=True)] = None
     file_crc32: Annotated[int | None, Stored(is_kept=False)] = field(default=None, compare=False)
 
     @property
-    def _needs_newest_format(self) -> bool:
-        """Whether the table uses what software of the format before does not know."""
-        has_texts = self.owner is not None or self.comment is not None
-        if has_texts or self.schema.has_later_attributes:
-            return True
+    def _format_version(self) -> int:
+        """The oldest format that has all that the table uses."""
+        if self.schema_changes:
+            return FORMAT_VERSION
         ranges = (*self.partition.ranges, *(dropped.range for dropped in self.dropped))
-        return any(given.hash_dimensions is not None for given in ranges)
+        has_options = (
+            self.owner is not None
+            or self.comment is not None
+            or self.schema.has_later_attributes
+            or any(given.hash_dimensions is not None for given in ranges)
+        )
+        return FORMAT_VERSION_WITHOUT_CHANGES if has_options else FORMAT_VERSION_WITHOUT_OPTIONS
 
     def successor(self, origin: Origin, commit_id: str | None = None, **changes: Any) -> Manifest:
         """Return the version that follows this one, with `changes` of its fields and a new id."""
@@ -263,9 +277,43 @@ class Manifest(JsonForm):
         """The highest commit timestamp, or that of the creation."""
         stamps = [tablet.timestamp for tablet in self.tablets]
         stamps += [dropped.timestamp for dropped in self.dropped]
+        stamps += [change.until for change in self.schema_changes]
         return max(
             self.created, self.history_start, *stamps
         )  # the tablets of its commits may be dropped
+
+    @property
+    def schema_since(self) -> int:
+        """The moment from which snapshots have the schema; all later writes are after it."""
+        return max(self.created, *(change.until for change in self.schema_changes[-1:]), 0)
+
+    def schema_at(self, timestamp: int) -> Schema:
+        """Return the schema that a snapshot has; `schema` itself if it is that of now."""
+        found = self.schema
+        for until, schema in self._earlier_schemas:
+            if until <= timestamp:
+                break
+            found = schema
+        return found
+
+    @cached_property
+    def _earlier_schemas(self) -> list[tuple[int, Schema]]:
+        return schemas_before(self.schema_changes, self.schema)
+
+    @cached_property
+    def stored_schema(self) -> Schema:
+        """The columns whose cells are kept: those of now, and dropped ones that reads may need."""
+        return with_dropped(self.schema_changes, self.schema)
+
+    def drop_of_column(self, column_id: int) -> int | None:
+        """Return when a column was dropped, None if it is there or that is no longer known."""
+        if self.schema.column_by_id(column_id) is not None:
+            return None
+        ids = [
+            (change.until, {placed.column.id for placed in change.columns})
+            for change in self.schema_changes
+        ]
+        return max((until for until, columns in ids if column_id in columns), default=None)
 
     def entry(self, tablet_id: str) -> TabletEntry | None:
         """Return a tablet's entry, None where this version does not have it, or has dropped it."""
@@ -339,9 +387,9 @@ class Manifest(JsonForm):
             }
             for dropped in self.dropped
         ]
-        is_newest = self._needs_newest_format
-        version = FORMAT_VERSION if is_newest else FORMAT_VERSION_WITHOUT_OPTIONS
-        body = {"format_version": version, **self.to_json(), "dropped": dropped}
+        body = {"format_version": self._format_version, **self.to_json(), "dropped": dropped}
+        if self.schema_changes:
+            body["schema_changes"] = [change.to_json() for change in self.schema_changes]
         return encode_checked_json(body)
 
     @staticmethod
@@ -420,4 +468,6 @@ def _from_body(body: dict[str, Any]) -> Manifest:
         )
         for dropped in body.get("dropped", ())  # absent in version 1
     )
-    return Manifest.from_json(body, dropped=dropped, **placed)
+    changes = tuple(map(SchemaChange.from_json, body.get("schema_changes", ())))
+    check_changes(changes, placed["schema"])
+    return Manifest.from_json(body, dropped=dropped, schema_changes=changes, **placed)

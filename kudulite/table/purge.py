@@ -154,7 +154,7 @@ class _TabletPurge:
         ongoing = DiskRowSet(replace(meta, delete_timestamp=None), rowset.folder, self.store.cache)
         file_system = self.store.file_system
         merged = merge_rowsets(
-            file_system, folder, self.manifest.schema, [ongoing], self.mark, without=keys
+            file_system, folder, self.manifest.stored_schema, [ongoing], self.mark, without=keys
         )
         file_system.sync_directory(folder)
         outputs = [replace(m, delete_timestamp=meta.delete_timestamp) for m in merged.rowsets]

@@ -7,7 +7,7 @@
     Read                   store, newest version, ScanSpec or DiffSpec, made for each reading
 
 A plan always reads the newest version, never the one it was made from: the files of that one may
-have been removed since, and at a settled moment all versions show the same rows.
+have been removed since, and at a settled moment all versions show the same rows and columns.
 
 Invariants: (1) a request and a plan never change: a plan holds the request that it was made for,
 with its names and moments fixed; (2) the moments of a plan are settled; (3) the names of a plan
@@ -29,6 +29,7 @@ import pyarrow as pa
 from kudulite.errors import ConflictError, OptionError, SchemaError, UsageError
 from kudulite.model.aliases import Columns, Moment, Where
 from kudulite.model.condition import Condition, conditions_of
+from kudulite.model.hybrid_time import format_timestamp
 from kudulite.model.predicate import bind_predicates, parsed
 from kudulite.model.schema import Column, Schema
 from kudulite.rowset.rowset import DiffSpec, ScanSpec
@@ -55,7 +56,9 @@ class ReadRequest:
     """The rows at one moment, or the changes in (`start`, `at`], of some columns and rows.
 
     `columns` None means all, `at` None means now. `ordered` and `limit` are of rows, `start` and
-    `images` of changes. `bounds` are encoded keys [lower, upper).
+    `images` of changes. `bounds` are encoded keys [lower, upper). Names mean the columns of the
+    moment, or those of `schema`, which the table has or has had. Columns of it that were added
+    after the moment have their defaults.
     """
 
     columns: tuple[str, ...] | None = None
@@ -66,6 +69,7 @@ class ReadRequest:
     limit: int | None = None
     bounds: KeyBounds = (None, None)
     images: str = "after"
+    schema: Schema | None = None
 
     @staticmethod
     def of(
@@ -77,6 +81,7 @@ class ReadRequest:
         ordered: bool = False,
         limit: int | None = None,
         images: str = "after",
+        schema: Schema | None = None,
     ) -> ReadRequest:
         """Return a request from arguments as users give them: text of columns is one name.
 
@@ -92,6 +97,7 @@ class ReadRequest:
             ordered=ordered,
             limit=limit,
             images=images,
+            schema=schema,
         )
 
 
@@ -116,8 +122,8 @@ class ReadPlan(ABC, Generic[Spec]):
         """The oldest moment that is read."""
 
     @abstractmethod
-    def bind(self, table: str, schema: Schema, now: Schema) -> Spec:
-        """Check names and predicates against `schema`; `now` has all columns of the table.
+    def bind(self, table: str, schema: Schema, then: Schema) -> Spec:
+        """Check names and predicates against `schema`; `then` is the table's at the moment.
 
         Raises ColumnNotFoundError and SchemaError.
         """
@@ -157,7 +163,7 @@ class RowPlan(ReadPlan[ScanSpec]):
         """The moment of the snapshot."""
         return self.timestamp
 
-    def bind(self, table: str, schema: Schema, now: Schema) -> ScanSpec:
+    def bind(self, table: str, schema: Schema, then: Schema) -> ScanSpec:
         """Return the scan that every rowset is asked for."""
         return replace(self.scan_spec(table, schema), limit=self.request.limit)
 
@@ -176,7 +182,7 @@ class ChangePlan(ReadPlan[DiffSpec]):
         assert isinstance(self.request.start, int), "a plan has fixed moments"
         return self.request.start
 
-    def bind(self, table: str, schema: Schema, now: Schema) -> DiffSpec:
+    def bind(self, table: str, schema: Schema, then: Schema) -> DiffSpec:
         """Return the diff scan that every rowset is asked for.
 
         Raises SchemaError for a column that is named like a column of changes.
@@ -194,7 +200,7 @@ class ChangePlan(ReadPlan[DiffSpec]):
             predicates=scan.predicates,
             start=self.oldest,
             end=scan.timestamp,
-            column_ids=frozenset(column.id for column in now.columns),
+            column_ids=frozenset(column.id for column in (*then.columns, *schema.columns)),
             with_before=self.request.images == "both",
             lower=scan.lower,
             upper=scan.upper,
@@ -237,7 +243,9 @@ class Read(Generic[Spec]):
                 f"table {self.store.name!r} was deleted and created again after the read was"
                 " planned; read it again"
             )
-        if manifest.schema is self.manifest.schema:
+        if manifest.schema is self.manifest.schema and (
+            manifest.schema_changes == self.manifest.schema_changes
+        ):
             return replace(self, manifest=manifest)
         return read_of(self.store, manifest, self.plan)
 
@@ -250,10 +258,10 @@ def read_of(
 ) -> Read[Spec]:
     """Bind a plan, within `bounds`, to a version; renamed columns keep the names of the plan.
 
-    Raises ConflictError where a column of it was dropped.
+    Raises ConflictError where a column of it was dropped before its moment.
     """
-    schema = schema_as_planned(store.name, plan.column_ids, manifest.schema)
-    spec = plan.bind(store.name, schema, manifest.schema)
+    schema = schema_as_planned(store.name, plan.column_ids, plan.timestamp, manifest)
+    spec = plan.bind(store.name, schema, manifest.schema_at(plan.timestamp))
     return Read(store, manifest, plan, narrowed(spec, *bounds))
 
 
@@ -266,8 +274,7 @@ def plan_rows(store: TableStore, request: ReadRequest) -> Read[ScanSpec]:
         raise OptionError(f"table {store.name!r}: limit {request.limit} of a scan is below 0")
     timestamp = choose_snapshot(store, request.at)
     manifest = store.newest()  # after settling: it shows all up to the timestamp
-    where = _parsed(store, manifest, request)
-    settled = replace(request, at=timestamp, where=where)
+    settled = replace(request, at=timestamp)
     return _planned(store, manifest, RowPlan(str(store.folder), manifest.table_id, settled))
 
 
@@ -283,25 +290,37 @@ def plan_changes(store: TableStore, request: ReadRequest) -> Read[DiffSpec]:
         )
     start, end = choose_window(store, request.start, request.at)
     manifest = store.newest()  # after settling: it shows all up to the end
-    where = _parsed(store, manifest, request)
-    settled = replace(request, start=start, at=end, where=where)
+    settled = replace(request, start=start, at=end)
     return _planned(store, manifest, ChangePlan(str(store.folder), manifest.table_id, settled))
 
 
-def _parsed(store: TableStore, manifest: Manifest, request: ReadRequest) -> tuple[Condition, ...]:
+def _parsed(store: TableStore, schema: Schema, request: ReadRequest) -> tuple[Condition, ...]:
     try:
-        return parsed(request.where, manifest.schema)
+        return parsed(request.where, schema)
     except UsageError as error:
         raise type(error)(f"table {store.name!r}: {error}") from error
 
 
 def _planned(store: TableStore, manifest: Manifest, plan: ReadPlan[Spec]) -> Read[Spec]:
     """Bind a new plan, and fix the names and ids of its columns."""
-    schema = manifest.schema
-    spec = plan.bind(store.name, schema, schema)
+    then, given = manifest.schema_at(plan.timestamp), plan.request.schema
+    schema = given or then
+    try:
+        where = _parsed(store, schema, plan.request)
+        plan = replace(plan, request=replace(plan.request, where=where, schema=None))
+        spec = plan.bind(store.name, schema, then)
+    except UsageError as error:
+        if then is manifest.schema or given is not None:
+            raise
+        raise type(error)(
+            f"{error}; these are the columns at {format_timestamp(plan.timestamp)}; the table now"
+            f" has {', '.join(manifest.schema.names)}"
+        ) from error
     fixed = replace(
         plan,
         request=replace(plan.request, columns=spec.names),
-        column_ids=planned_columns(schema, spec.names, plan.request.where),
+        column_ids=planned_columns(schema, spec.names, where),
     )
-    return Read(store, manifest, fixed, spec)
+    if schema is manifest.schema:
+        return Read(store, manifest, fixed, spec)
+    return read_of(store, manifest, fixed)

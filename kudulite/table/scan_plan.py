@@ -8,10 +8,12 @@ The window (start, end] of a diff scan is legal when both moments can be read: n
 ancient history mark or ahead of the clock. The safe timestamps advance to `end`, so the same window
 gives the same changes until the mark passes `start`.
 
-A plan names columns and keeps their ids, because a column may be renamed, dropped or widened before
-the plan is read. A renamed column is read under its old name. A dropped one is an error, even if
-another column has its name now. A widened one is read in the wider type, which files may have, and
-returned in the planned type: at the plan's moment every value had it.
+The columns of a plan are those of its moment, unless the caller gives a schema. A plan keeps their
+ids, because a column may be renamed, dropped or widened before the plan is read. A renamed column
+is read under its old name. A column that was dropped after the plan's moment is read from the cells
+that the table keeps for the past. One that was dropped before the moment, or whose cells are gone,
+is an error, even if another column has its name now. A widened one is read in the wider type, which
+files may have, and returned in the planned type: at the plan's moment every value had it.
 """
 
 from __future__ import annotations
@@ -91,9 +93,10 @@ def unpruned(
 ) -> Sequence[TabletEntry]:
     """Return the tablets of a partitioning that may match predicates bound to `schema`.
 
-    After a rename these are all: partitions have the columns' new names, predicates the old ones.
+    After a rename of a key column these are all: partitions have the new names, predicates the old
+    ones.
     """
-    if schema is not manifest.schema:
+    if schema is not manifest.schema and schema.key_names != manifest.schema.key_names:
         return tablets
     return [tablets[index] for index in tablets_to_scan(partition, predicates)]
 
@@ -315,28 +318,43 @@ def planned_columns(
     return tuple(PlannedColumn(c.name, c.id, c.type) for c in schema.columns if c.name in wanted)
 
 
-def check_still_there(table: str, columns: ColumnIds, now: Schema) -> None:
-    """Raise ConflictError when a planned column was dropped."""
-    for column in columns:
-        if now.column_by_id(column.id) is None:
+def readable_columns(
+    table: str, columns: ColumnIds, timestamp: int, manifest: Manifest
+) -> list[Column]:
+    """Return planned columns, under their names, as a read at `timestamp` finds them in files.
+
+    Raises ConflictError for one that was dropped by then, or whose cells are gone.
+    """
+    then, stored = manifest.schema_at(timestamp), manifest.stored_schema
+    found = []
+    for planned in columns:
+        # A column that was added after the moment has its default in all rows.
+        column, kept = then.column_by_id(planned.id), stored.column_by_id(planned.id)
+        if kept is None or (column is None and planned.id < then.next_column_id):
+            dropped = manifest.drop_of_column(planned.id)
+            moment = "since then" if dropped is None else f"at {format_timestamp(dropped)}"
             raise ConflictError(
-                f"table {table!r}: column {column.name!r} was dropped after the scan was planned;"
-                " scan again"
+                f"table {table!r}: a read at {format_timestamp(timestamp)} was planned with the"
+                f" column {planned.name!r} of id {planned.id}, which was dropped {moment}; plan it"
+                f" again: the columns of that moment are {', '.join(then.names)}"
             )
+        read = replace(column or kept, name=planned.name, type=kept.type, write_default=None)
+        found.append(read)
+    return found
 
 
-def schema_as_planned(table: str, columns: ColumnIds, now: Schema) -> Schema:
-    """Return the schema of planned columns under the names they had, in the types they have.
+def schema_as_planned(table: str, columns: ColumnIds, timestamp: int, manifest: Manifest) -> Schema:
+    """Return a schema that has planned columns under the names they had, in the types of files.
 
     Raises ConflictError.
     """
-    check_still_there(table, columns, now)
+    now = manifest.schema
     found = [(planned.name, now.column_by_id(planned.id)) for planned in columns]
     if all(column is not None and column.name == name for name, column in found):
         return now
     # Key columns are planned always, so that no other column can have an old name of theirs.
-    renamed = tuple(replace(column, name=name) for name, column in found if column is not None)
-    return Schema(renamed, now.key_count, now.next_column_id)
+    read = readable_columns(table, columns, timestamp, manifest)
+    return Schema(tuple(read), now.key_count, now.next_column_id)
 
 
 def with_planned_types(now: Schema, columns: ColumnIds) -> Schema:

@@ -21,7 +21,7 @@ from kudulite.client.table import Table
 from kudulite.errors import TimestampError
 from kudulite.fs.file_system import FileSystem
 from kudulite.rowset.rowset import RowSetMeta
-from kudulite.table.alter import forget_dropped_ranges
+from kudulite.table.alter import forget_alterations
 from kudulite.table.compaction import run_operation
 from kudulite.tablet.maintenance_policy import (
     CollectHistory,
@@ -145,7 +145,7 @@ def drop_range(client: Client) -> None:
 
 def forget(client: Client) -> None:
     """Give up what was dropped before the retention."""
-    forget_dropped_ranges(client.table("t")._store)
+    forget_alterations(client.table("t")._store)
 
 
 def tag(client: Client) -> None:

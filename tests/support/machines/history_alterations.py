@@ -12,7 +12,7 @@ from dataclasses import replace
 from kudulite.client.schema_builder import RangePartition
 from kudulite.client.table import Table
 from kudulite.client.table_alterer import TableAlterer
-from kudulite.table.alter import forget_dropped_ranges
+from kudulite.table.alter import forget_alterations
 from tests.support.machines.history_setup import (
     ADDED_TYPES,
     RANGE_COUNT,
@@ -34,7 +34,9 @@ class AlterationSteps(HistoryState):
 
     def _altered(self, columns: Sequence[ModelColumn]) -> None:
         """Go on with other columns, by handles that know them: others may have rows refused."""
-        self.model.set_columns(columns)
+        since = self.tables[0].versions()[0].timestamp
+        assert self.model.timestamps[-1:] < [since], "an alteration before a commit"
+        self.model.set_columns(columns, since)
         self.tables = [client.table("t") for client in self.clients]
         names = [*self.setup.key_names, *(column.name for column in columns)]
         self.same(self.tables[0].schema.names, names, "names of the columns")
@@ -43,16 +45,19 @@ class AlterationSteps(HistoryState):
         """Add a column, unless there is one of this name."""
         if self.column(name) is not None:
             return
+        column = self._new_column(name, kind, nullable, default)
+        alterer = self._alterer(client)
+        alterer.add_column(name, column.type, nullable=column.nullable, default=column.read_default)
+        alterer.alter()
+        self._altered([*self.model.columns, column])
+
+    def _new_column(self, name: str, kind: int, nullable: bool, default: int | None) -> ModelColumn:
         column_type = ADDED_TYPES[kind % len(ADDED_TYPES)]
         if column_type.is_array:  # they have no defaults
             nullable, default = True, None
         column = ModelColumn(next(self.next_column_id), name, column_type, nullable)
         value = None if default is None and nullable else value_of(column, default)
-        column = replace(column, read_default=value, write_default=value)
-        alterer = self._alterer(client)
-        alterer.add_column(name, column_type, nullable=nullable, default=value)
-        alterer.alter()
-        self._altered([*self.model.columns, column])
+        return replace(column, read_default=value, write_default=value)
 
     def _drop(self, client: int, name: str) -> None:
         """Drop a column, unless it is the last mutable one."""
@@ -61,6 +66,19 @@ class AlterationSteps(HistoryState):
             return
         self._alterer(client).drop_column(name).alter()
         self._altered([other for other in self.model.columns if other != column])
+
+    def _renew(
+        self, client: int, name: str, kind: int, nullable: bool, default: int | None
+    ) -> None:
+        """Drop a column and add another one of its name, in one version."""
+        column = self.column(name)
+        if column is None:
+            return
+        new = self._new_column(name, kind, nullable, default)
+        alterer = self._alterer(client).drop_column(name)
+        alterer.add_column(name, new.type, nullable=new.nullable, default=new.read_default)
+        alterer.alter()
+        self._altered([*(other for other in self.model.columns if other != column), new])
 
     def _fix(self, client: int, name: str, mutable: bool) -> None:
         """Make a column immutable, unless it is the last mutable one, or mutable."""
@@ -81,6 +99,18 @@ class AlterationSteps(HistoryState):
         alterer.alter_column(name, rename_to=new_name)
         alterer.alter()
         self._replace(column, replace(column, name=new_name))
+
+    def _swap(self, client: int, name: str, other_name: str) -> None:
+        """Let two columns change their names in one version."""
+        column, other = self.column(name), self.column(other_name)
+        if column is None or other is None or column == other:
+            return
+        alterer = self._alterer(client)
+        for old, new in ((name, "between"), (other_name, name), ("between", other_name)):
+            alterer.alter_column(old, rename_to=new)
+        alterer.alter()
+        names = {name: other_name, other_name: name}
+        self._altered([replace(c, name=names.get(c.name, c.name)) for c in self.model.columns])
 
     def _widen(self, client: int, name: str, choice: int) -> None:
         """Give a column a wider type, if there is one."""
@@ -145,12 +175,13 @@ class AlterationSteps(HistoryState):
         self.find_tablets()
 
     def _forget(self, client: int) -> None:
-        """Give up the dropped ranges that no legal read can show."""
-        forget_dropped_ranges(self.tables[client]._store)
+        """Give up the dropped ranges and columns that no legal read can show."""
+        forget_alterations(self.tables[client]._store)
         mark = self.settle_mark()
         stamps = [each.timestamp for each in self.manifest.dropped]
+        stamps += [each.until for each in self.manifest.schema_changes]
         if self.setup.tick == 0 and any(stamp <= mark for stamp in stamps):
-            raise AssertionError(f"ranges dropped at {stamps} are not forgotten, mark {mark}")
+            raise AssertionError(f"alterations at {stamps} are not forgotten, mark {mark}")
 
     def _keys_of(self, place: int) -> frozenset:
         numbers = range(self.setup.key_count)

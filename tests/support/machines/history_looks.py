@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from kudulite import ColumnExpression
 from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.errors import ConflictError, TimestampError
@@ -21,11 +22,10 @@ PLANS = ("scan", "tokens")
 
 @dataclass
 class PlannedScan:
-    """A scan that was planned and is read later; `columns` are the ids of what it shows."""
+    """A scan that was planned and is read later."""
 
     read: Callable[[], list[tuple]]
     timestamp: int
-    columns: tuple[int, ...]
     expected: Shown
 
 
@@ -61,7 +61,7 @@ class LookSteps(HistoryState):
             rows = [row for token in tokens for batch in token.open() for row in tuples(batch)]
             self.same(by_key(rows, count), expected, what)
         elif how == "projected":
-            names = [*table.schema.names[-1:], *self.setup.key_names]
+            names = [*self.names_at(moment)[-1:], *self.setup.key_names]
             found = in_any_order(tuples(table.scan(names, at=moment).to_arrow()))
             wanted = in_any_order((row[-1], *row[:count]) for row in expected.values())
             self.same(found, wanted, what)
@@ -78,17 +78,24 @@ class LookSteps(HistoryState):
 
     def rows_of(self, table: Table, moment: int | None) -> Shown:
         """The rows of a scan, by key."""
-        return by_key(tuples(table.scan(at=moment).to_arrow()), len(self.setup.key_names))
+        found = table.scan(at=moment).to_arrow()
+        self.same(found.column_names, self.names_at(moment), f"columns at {moment}")
+        return by_key(tuples(found), len(self.setup.key_names))
+
+    def names_at(self, moment: int | None) -> list[str]:
+        """The names of the columns at a moment."""
+        return [*self.setup.key_names, *(c.name for c in self.model.columns_at(moment))]
 
     def _where(
         self, client: int, conditions: Sequence[tuple[str, str, int | None]], at: int | None
     ) -> None:
         """A scan with a conjunction on columns, by name or "key"."""
         moment, table = self.moment(at), self.tables[client]
-        names = table.schema.names
+        names = self.names_at(moment)
+        columns = {column.name: column for column in self.model.columns_at(moment)}
         where, tests = [], []
         for name, how, number in conditions:
-            column = None if name == "key" else self.column(name)
+            column = columns.get(name)
             if name == "key":
                 place = (number or 0) % len(self.setup.key_names)
                 value = self.setup.key(number or 0)[place]
@@ -99,7 +106,7 @@ class LookSteps(HistoryState):
                 if column.type.is_array and how != "null":
                     how = "not null"
             value = [value] if how == "in" else value
-            where.append(predicate_of(table[names[place]], how, value))
+            where.append(predicate_of(ColumnExpression(names[place]), how, value))
             tests.append((place, how, value))
         rows = self.model.at(moment)
         expected = {
@@ -165,30 +172,21 @@ class LookSteps(HistoryState):
                 return tuples(scan.to_arrow())
 
         if timestamp is not None:
-            columns = tuple(column.id for column in self.model.columns)
-            expected = self.model.at(moment)
-            self.slots[slot] = PlannedScan(read, timestamp, columns, expected)
+            self.slots[slot] = PlannedScan(read, timestamp, self.model.at(moment))
 
     def _read(self, slot: int) -> None:
-        """Read what was planned: the same rows as then, unless the mark or a drop is past it."""
+        """Read what was planned: the same rows as then, unless the mark is past it."""
         planned = self.slots.get(slot)
         if not isinstance(planned, PlannedScan):
             return
         self.settle_mark()
-        is_whole = set(planned.columns) <= {column.id for column in self.model.columns}
         try:
             found = by_key(planned.read(), len(self.setup.key_names))
-        except TimestampError:
+        except (TimestampError, ConflictError):  # the cells of a dropped column may be gone, too
             if planned.timestamp >= self.first_legal:
                 raise
             del self.slots[slot]
             return
-        except ConflictError:
-            if is_whole:
-                raise
-            del self.slots[slot]
-            return
-        self.same(is_whole, True, "a dropped column was read")
         self.same(found, planned.expected, f"scan at {planned.timestamp}, planned before")
 
     # -- the files
@@ -304,15 +302,20 @@ class ChangeSteps(HistoryState):
     def expected_history(self, key: Key) -> list[tuple]:
         """(change type, timestamp, row) of each version, of a delete the row before it."""
         mark = self.settle_mark()
-        current = self.model.at(mark).get(key)
+        current = self.model.histories.row(key, mark)
         found: list[tuple[Any, ...]] = [] if current is None else [(None, None, current)]
-        for timestamp, row in self.model.history(key, mark):
-            if row is None:
-                found.append(("delete", timestamp, current))
-            else:
-                found.append(("insert" if current is None else "update", timestamp, row))
-            current = row
-        return found
+        for version in self.model.history(key, mark):
+            name = "insert" if current is None else "update"
+            shown = version.row
+            if version.row is None:
+                name, shown = "delete", current
+            found.append((name, version.timestamp, shown))
+            current = version.row
+        ends = [*(timestamp for _, timestamp, _ in found[1:]), _END]
+        return [
+            (name, at, self.model.shown_until(key, row, at if name == "delete" else end))
+            for (name, at, row), end in zip(found, ends[: len(found)], strict=True)
+        ]
 
 
 def row_only(row: dict[str, Any]) -> tuple:

@@ -17,6 +17,8 @@
     ("advance", milliseconds), ("add", client, name, type, nullable, default)
     ("rename", client, name, name), ("widen", client, name, choice), ("fix", client, name, mutable)
     ("default", client, name, value), ("retain", client, seconds), ("drop", client, name)
+    ("renew", client, name, type, nullable, default)      drop, and add another of the name
+    ("swap", client, name, name)               two columns change their names
     ("drop_range", client, place), ("add_range", client, place), ("forget", client)
     ("describe", client, number)               another owner and comment
     ("tag", client, name, at), ("untag", client, name), ("bad_tag", client), ("recall", client)

@@ -52,9 +52,11 @@ WEIGHTS: dict[str, float] = {
     "advance": 9,
     "check": 1,
     "copy": 0.15,
-    "add": 0.7,
-    "drop": 0.5,
-    "rename": 0.5,
+    "add": 0.9,
+    "drop": 0.7,
+    "rename": 0.7,
+    "renew": 0.5,
+    "swap": 0.7,
     "fix": 1,
     "default": 0.4,
     "retain": 0.3,
@@ -82,12 +84,14 @@ WEIGHTS: dict[str, float] = {
 }
 HOOKED = 0.2  # of the operations have steps in their gaps
 INSIDE = ("rows", "batch", "mixed", "commit", "look", "past", "flush", "add", "drop", "overwrite")
+INSIDE += ("swap", "renew")
 INSIDE += ("major", "merge", "collect", "purge", "drop_range", "tag", "retain", "widen", "fix")
 INSIDE += ("sweep",)
 PAUSED = ("flush", "major", "merge", "collect", "compact_all", "maintain", "purge", "commit")
 PAUSED += ("batch", "mixed", "overwrite", "tag", "untag", "add", "drop", "widen", "retain")
 PAUSED += ("drop_range", "add_range", "forget", "describe")
 WORK = (*KINDS, "compact_all", "purge", "flush", "maintain", "add", "drop", "rename", "default")
+WORK += ("renew", "swap")
 WORK += ("widen", "fix", "drop_range", "add_range")
 
 
@@ -110,7 +114,7 @@ class Steps:
         self.setup = setup
         self.random = random.Random(seed)
         self.operation_count = 0
-        only_ranges = () if setup.has_ranges else ("drop_range", "add_range", "forget")
+        only_ranges = () if setup.has_ranges else ("drop_range", "add_range")
         weights = {name: w for name, w in WEIGHTS.items() if name not in only_ranges}
         self._weight, self._names = weights, list(weights)
         self._inside = [name for name in INSIDE if name in weights]
@@ -268,6 +272,12 @@ class Steps:
 
     def _rename(self) -> Step:
         return "rename", self._client(), self._name(), self._name()
+
+    def _renew(self) -> Step:
+        return "renew", *self._add()[1:]
+
+    def _swap(self) -> Step:
+        return "swap", self._client(), self._name(), self._name()
 
     def _fix(self) -> Step:
         return "fix", self._client(), self._name(), self.random.random() < 0.6

@@ -248,16 +248,26 @@ class ModelColumn:
 
 @dataclass
 class HistoryModel(RowModel):
-    """A RowModel whose value names are column ids, and which knows every version of every key."""
+    """A RowModel whose value names are column ids, and which knows every version of every key.
+
+    It also knows the columns of every moment, and when each column was added.
+    """
 
     columns: list[ModelColumn] = field(default_factory=list)
+    schemas: list[tuple[int, list[ModelColumn]]] = field(default_factory=list)
+    added: dict[int, int] = field(default_factory=dict)
     histories: VersionModel = field(default_factory=VersionModel)
     timestamps: list[int] = field(default_factory=list)
     _touched: dict[Key, set[int] | None] = field(default_factory=dict)
 
-    def set_columns(self, columns: Sequence[ModelColumn]) -> None:
-        """Go on with other columns; rows keep what they have."""
+    def set_columns(self, columns: Sequence[ModelColumn], since: int = 0) -> None:
+        """Go on with other columns, which moments from `since` have; rows keep what they have."""
+        known = {column.id for column in self.columns}
+        self.added |= {column.id: since for column in columns if column.id not in known}
         self.columns = list(columns)
+        self.schemas.append((since, self.columns))
+        if since:
+            self._note_moment(since)
         self.value_names = [column.id for column in columns]
         self.defaults = {column.id: column.write_default for column in columns}
         self.immutable = frozenset(column.id for column in columns if not column.mutable)
@@ -324,52 +334,70 @@ class HistoryModel(RowModel):
             copied = None if row is None else dict(row)
             columns = None if is_all else frozenset(touched)
             self.histories.add(key, Version(timestamp, copied, columns))
-            at = bisect_right(self.timestamps, timestamp)
-            if not at or self.timestamps[at - 1] != timestamp:
-                insort(self.timestamps, timestamp)
+            self._note_moment(timestamp)
         self._touched = {}
+
+    def _note_moment(self, timestamp: int) -> None:
+        at = bisect_right(self.timestamps, timestamp)
+        if not at or self.timestamps[at - 1] != timestamp:
+            insort(self.timestamps, timestamp)
 
     # -- reading
 
     def at(self, timestamp: int | None) -> Shown:
         """The rows at a moment (None: now), by key, as a scan of all columns shows them."""
         rows = self.rows if timestamp is None else self.histories.at(timestamp)
-        return {key: self.shown(key, row) for key, row in rows.items()}
+        columns = self.columns_at(timestamp)
+        return {key: shown(key, row, columns) for key, row in rows.items()}
 
-    def shown(self, key: Key, row: Row) -> tuple:
-        """A row as a tuple of all columns."""
-        return (*key, *(row.get(column.id, column.read_default) for column in self.columns))
+    def columns_at(self, timestamp: int | None) -> list[ModelColumn]:
+        """The columns of a moment (None: now)."""
+        found = self.columns
+        for since, columns in reversed(self.schemas):
+            found = columns
+            if timestamp is None or since <= timestamp:
+                break
+        return found
+
+    def shown_until(self, key: Key, row: Row, end: int) -> tuple:
+        """A row that ended at a moment, with the columns of now: null in those added since."""
+        cells = shown(key, row, self.columns)[len(key) :]
+        pairs = zip(self.columns, cells, strict=True)
+        return (*key, *(None if end <= self.added[c.id] else cell for c, cell in pairs))
 
     def changes(self, start: int, end: int) -> dict[Key, Change]:
-        """The changes in (start, end], by key."""
-        found = {}
+        """The changes in (start, end], by key, with the columns of the end."""
+        found, columns = {}, self.columns_at(end)
         for key in self.histories.by_key:
-            stamps = [v.timestamp for v in self._counted(key) if start < v.timestamp <= end]
+            counted = self._counted(key, columns)
+            stamps = [v.timestamp for v in counted if start < v.timestamp <= end]
             before, after = self.histories.row(key, start), self.histories.row(key, end)
             if not stamps or (before is None and after is None):
                 continue
             name = "insert" if before is None else "delete" if after is None else "update"
-            rows = (None if row is None else self.shown(key, row) for row in (before, after))
+            rows = (None if row is None else shown(key, row, columns) for row in (before, after))
             found[key] = (name, stamps[-1], *rows)
         return found
 
-    def history(self, key: Key, mark: int) -> list[tuple[int, tuple | None]]:
-        """(timestamp, row or None) of what a key went through after `mark`, oldest first."""
-        return [
-            (version.timestamp, None if version.row is None else self.shown(key, version.row))
-            for version in self._counted(key)
-            if version.timestamp > mark
-        ]
+    def history(self, key: Key, mark: int) -> list[Version]:
+        """The versions of a key after `mark`, oldest first."""
+        return [v for v in self._counted(key, self.columns) if v.timestamp > mark]
 
-    def _counted(self, key: Key) -> list[Version]:
-        """The versions of a key that still are changes under today's columns."""
-        ids, versions = set(self.value_names), self.histories.by_key.get(key, [])
+    def _counted(self, key: Key, columns: Sequence[ModelColumn]) -> list[Version]:
+        """The versions of a key that are changes under these columns."""
+        ids = {column.id for column in columns}
+        versions = self.histories.by_key.get(key, [])
         return [v for v in versions if v.columns is None or not ids.isdisjoint(v.columns)]
 
     def prune(self, mark: int) -> None:
         """Forget what no legal read can show."""
         self.histories.prune(mark)
         del self.timestamps[: bisect_right(self.timestamps, mark - 1)]
+
+
+def shown(key: Key, row: Row, columns: Sequence[ModelColumn]) -> tuple:
+    """A row as a tuple of its key and some columns."""
+    return (*key, *(row.get(column.id, column.read_default) for column in columns))
 
 
 COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kudulite import NativeFile, NativeLimits, NativePlan
+from kudulite import Column, ColumnExpression, NativeFile, NativeLimits, NativePlan
 from kudulite.client.table import Table
 from tests.support.tiers import by_tier
 
@@ -80,7 +80,8 @@ VALUES_MAX = by_tier(1, 4)
 def every_reading(table: Table, at: Any = None) -> list[dict]:
     """The rows as dicts in key order, after all ways of reading gave the same; the table is
     checked."""
-    names = table.schema.key_names
+    schema = table.schema if at is None else table.schema_at(at)
+    names = schema.key_names
 
     def in_key_order(rows: list[dict]) -> list[dict]:
         return sorted(rows, key=lambda row: tuple(row[name] for name in names))
@@ -100,8 +101,8 @@ def every_reading(table: Table, at: Any = None) -> list[dict]:
     assert sorted(scanner.open().read_all_tuples(), key=str) == sorted(
         (tuple(row.values()) for row in rows), key=str
     )
-    for column in table.schema.columns:
-        _compare_predicates(table, column.name, rows, at)
+    for column in schema.columns:
+        _compare_predicates(table, column, rows, at)
     assert table.check().raise_if_bad()
     return rows
 
@@ -112,18 +113,18 @@ def rows_of_tokens(tokens: list) -> list[dict]:
     return [row for token in arrived for batch in token.open() for row in batch.to_pylist()]
 
 
-def _compare_predicates(table: Table, name: str, rows: list[dict], at: Any) -> None:
-    is_array = table.schema.column(name).type.is_array
+def _compare_predicates(table: Table, column: Column, rows: list[dict], at: Any) -> None:
+    name, is_array, compared = column.name, column.type.is_array, ColumnExpression(column.name)
     values = [] if is_array else list({row[name] for row in rows} - {None})
     for value in [None, *values[:VALUES_MAX]]:
-        tests = [(table[name].is_null(), lambda found: found is None)]
+        tests = [(compared.is_null(), lambda found: found is None)]
         if is_array:
-            tests.append((table[name].is_not_null(), lambda found: found is not None))
+            tests.append((compared.is_not_null(), lambda found: found is not None))
         if value is not None:
             tests = [
-                (table[name] == value, lambda found, v=value: found == v),
-                (table[name] >= value, lambda found, v=value: found is not None and found >= v),
-                (table[name] < value, lambda found, v=value: found is not None and found < v),
+                (compared == value, lambda found, v=value: found == v),
+                (compared >= value, lambda found, v=value: found is not None and found >= v),
+                (compared < value, lambda found, v=value: found is not None and found < v),
             ]
         for predicate, holds in tests:
             expected = [row for row in rows if holds(row[name])]

@@ -284,7 +284,7 @@ def test_a_backup_without_a_file_of_a_piece_is_not_finished(core: CoreTables):
 
 
 def test_what_cannot_go_on_is_removed(core: CoreTables):
-    """Another kind, a column that is gone: a new backup, and one folder."""
+    """Another kind, a column whose cells may be gone: a new backup, and one folder."""
     client, target = core.client(), core.root / "backups"
     table = make_table(client)
     kudulite.backup(table, target)
@@ -293,9 +293,28 @@ def test_what_cannot_go_on_is_removed(core: CoreTables):
             assert not job.is_resumed
         if drop is not None:
             altered(client, NAME, lambda a, name=drop: a.drop_column(name))
+            altered(client, NAME, lambda a: a.set_history_retention(0))
+            table.maintain(0)
     with begin_backup(client.table(NAME), target) as last:
         assert not last.is_resumed and last.moment > job.moment
         assert len([path for path in target.iterdir() if path.is_dir()]) == 2
+
+
+def test_a_backup_goes_on_after_a_column_was_dropped(core: CoreTables):
+    """At its own moment, with the columns of then."""
+    client, target = core.client(), core.root / "backups"
+    table = make_table(client)
+    with begin_backup(table, target) as begun:
+        moment = begun.moment
+    expected = stored(table)
+    altered(client, NAME, lambda a: a.drop_column("b"))
+    table.compact()
+    with begin_backup(client.table(NAME), target) as job:
+        assert job.is_resumed and job.moment == moment
+        job.run()
+        job.finish()
+    restored = kudulite.restore(target, core.root / "root" / "r")
+    assert "b" in restored.schema.names and stored(restored) == expected
 
 
 def test_one_backup_and_one_restore_at_a_time(core: CoreTables):

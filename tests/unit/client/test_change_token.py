@@ -80,7 +80,7 @@ def test_a_token_shows_its_window_for_ever(core, large):
 
 
 def test_a_token_of_a_table_that_is_gone_says_so(core, large):
-    """Also when a table of the same name has taken its place, or a column was dropped."""
+    """Also when a table of the same name has taken its place; a dropped column is read."""
     start = large.current_timestamp()
     large.delete([{"k": 0}])
     tokens = large.change_tokens(start)
@@ -88,8 +88,7 @@ def test_a_token_of_a_table_that_is_gone_says_so(core, large):
     altered(client, "large", lambda alterer: alterer.alter_column("v", rename_to="w"))
     assert read(tokens)[0][:3] == (0, 0, "delete")
     altered(client, "large", lambda alterer: alterer.drop_column("w"))
-    with pytest.raises(ConflictError, match="table 'large': column 'v' was dropped"):
-        read(tokens)
+    assert read(tokens)[0][:3] == (0, 0, "delete")
     client.delete_table("large")
     client.create_table("large", pa.schema([("k", pa.int64())]), primary_key="k")
     with pytest.raises(ConflictError, match="table 'large': tablet .* of a change token is gone"):

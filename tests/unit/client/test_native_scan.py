@@ -126,7 +126,7 @@ def test_columns_are_known_by_id(tmp_path):
         table.upsert(scan.to_arrow().slice(0, 20))
     table.compact()
     assert multiset(frame.collect().to_arrow().cast(before.schema)) == planned
-    older = table.scan(["id", "I 32"], at=before.timestamp)
+    older = table.scan(["id", "i32"], at=before.timestamp)
     assert all(multiset(found) == multiset(older.to_arrow()) for found in both(older))
     assert multiset(before.to_polars().collect().to_arrow().cast(before.schema)) == planned
     assert multiset(before.to_duckdb().to_arrow_table().cast(before.schema)) == planned

@@ -9,7 +9,7 @@ import pytest
 from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.errors import LockTimeoutError, NotFoundError, TimestampError, UsageError
-from kudulite.table.alter import forget_dropped_ranges
+from kudulite.table.alter import forget_alterations
 from kudulite.table.garbage_collection import collect_garbage
 from kudulite.table.history import ancient_history_mark
 from kudulite.table.manifest import Manifest
@@ -82,7 +82,7 @@ def test_a_tag_holds_all_moments_after_it_past_the_retention(client: Client, clo
     clock.microseconds += 3600 * SECOND
     table.insert([{"k": 11, "v": 1}])
     assert mark(table) == moment
-    assert forget_dropped_ranges(table._store) == 0
+    assert forget_alterations(table._store) == 0
     table.maintain(0, 0)
     assert every_reading(table, moment) == [{"k": 1, "v": 1}]
     assert every_reading(table, moment + 1) == [{"k": 1, "v": 1}]
@@ -90,7 +90,7 @@ def test_a_tag_holds_all_moments_after_it_past_the_retention(client: Client, clo
         table.scan(at=before)
     table.delete_tag("x")
     assert mark(table) > moment
-    assert forget_dropped_ranges(table._store) == 1
+    assert forget_alterations(table._store) == 1
     with pytest.raises(TimestampError, match="before the ancient history mark"):
         table.scan(at=moment)
     assert stored(table) == [(11, 1)]

@@ -19,6 +19,7 @@ from kudulite.table.partition import (
     RangeWithHashSchema,
     TabletPartition,
 )
+from kudulite.table.schema_history import PlacedColumn, SchemaChange
 from kudulite.tablet.tablet import Superblock
 from kudulite.tablet.tombstones import TombstoneFileMeta
 from kudulite.wal.log import WalPosition
@@ -143,6 +144,21 @@ LATER_SCHEMA = replace(
 LATER_MANIFEST = replace(
     FULL_MANIFEST, schema=LATER_SCHEMA, partition=replace(PARTITION, schema=LATER_SCHEMA)
 )
+# Written in format version 6: column 3 was dropped, 7 widened and then renamed, 8 added.
+ALTERED_MANIFEST = replace(
+    FULL_MANIFEST,
+    schema_changes=(
+        SchemaChange(
+            8,
+            (
+                PlacedColumn(2, Column(3, "old", parse_type("int8"), False, 4)),
+                PlacedColumn(4, Column(7, "e", parse_type("float"), True, float("inf"), 0.5)),
+            ),
+            (8,),
+        ),
+        SchemaChange(11, (PlacedColumn(4, Column(7, "e", parse_type("double"))),), ()),
+    ),
+)
 SMALL_SUPERBLOCK = Superblock("t-0", (SMALL_ROWSET,))
 FULL_SUPERBLOCK = Superblock(
     "t-0",
@@ -167,6 +183,7 @@ VALUES = {
     "manifest-owned": OWNED_MANIFEST,
     "manifest-immutable": LATER_MANIFEST,
     "manifest-hashed": HASHED_MANIFEST,
+    "manifest-altered": ALTERED_MANIFEST,
     "superblock-small": SMALL_SUPERBLOCK,
     "superblock-full": FULL_SUPERBLOCK,
 }

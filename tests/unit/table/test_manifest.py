@@ -5,16 +5,19 @@ import zlib
 from dataclasses import replace
 from decimal import Decimal
 
+import pyarrow as pa
 import pytest
 
 import kudulite
-from kudulite.client.table import Table
+from kudulite.client.table import Table, store_of
 from kudulite.errors import CorruptionError, FormatVersionError
+from kudulite.fs.file_system import encode_checked_json
+from kudulite.table.alter import forget_alterations
 from kudulite.table.manifest import Manifest, manifest_name
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.tablet import Superblock
 from kudulite.wal.log import WAL_BEGIN
-from tests.support.tables.core_tables import CoreTables, environment
+from tests.support.tables.core_tables import CoreTables, altered, environment
 
 
 @pytest.fixture
@@ -93,6 +96,47 @@ def test_only_a_table_that_uses_an_option_has_the_newest_format(table, monkeypat
         Manifest.decode(content, "x")
 
 
+def test_a_table_has_the_newest_format_while_the_columns_before_an_alteration_can_be_read(core):
+    """Once its moment is ancient, older software opens the table again."""
+    client = core.client()
+    columns = pa.schema([("k", pa.int64()), ("v", pa.int64())])
+    table = client.create_table("t", columns, primary_key="k")
+    before = newest(table)[1]
+    altered(client, "t", lambda alterer: alterer.add_column("x", kudulite.int8))
+    altered(client, "t", lambda alterer: alterer.alter_column("x").comment("no change to reads"))
+    manifest = newest(table)[1]
+    assert manifest.encode().startswith(b'{"format_version":6,')
+    assert Manifest.decode(manifest.encode(), "x") == manifest
+    assert [change.added for change in manifest.schema_changes] == [(before.schema.next_column_id,)]
+    altered(client, "t", lambda alterer: alterer.set_history_retention(0))
+    assert forget_alterations(store_of(table)) == 0  # no range
+    assert newest(table)[1].encode().startswith(b'{"format_version":4,')
+    assert newest(table)[1].history_start >= manifest.schema_changes[0].until
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"until": -1, "columns": [], "added": []},
+        {"until": 1 << 64, "columns": [], "added": []},
+        {"until": 5, "columns": [], "added": ["a"]},
+        {"until": 5, "columns": [{}], "added": []},
+        {"until": 5, "columns": [], "added": [0]},  # the key
+        {"until": 5, "columns": 7, "added": []},
+        {"until": 5, "columns": [], "added": None},
+        [],
+    ],
+)
+def test_damaged_changes_of_the_schema_are_refused(table, change):
+    """With the path; no error of another kind is raised."""
+    content = newest(table)[1].encode()
+    body = json.loads(content.splitlines()[0])
+    for changes in ([change], change):
+        damaged = encode_checked_json({**body, "schema_changes": changes or 3})
+        with pytest.raises(CorruptionError, match="x.json"):
+            Manifest.decode(damaged, "x.json")
+
+
 def test_a_superblock_survives_its_file(table):
     """With REDO files and ended rowsets."""
     store, manifest = newest(table)
@@ -109,8 +153,8 @@ def test_a_newer_manifest_is_refused(table):
     path = table.path / "manifest" / manifest_name(table.version)
     content = path.read_bytes()
     path.unlink()
-    path.write_bytes(with_body(content, lambda body: body.update(format_version=6)))
-    expected = rf"{path}: table of format version 6, known: 1 to 5; upgrade"
+    path.write_bytes(with_body(content, lambda body: body.update(format_version=7)))
+    expected = rf"{path}: table of format version 7, known: 1 to 6; upgrade"
     with pytest.raises(FormatVersionError, match=expected):
         newest(table)
     with pytest.raises(FormatVersionError, match=expected):

@@ -7,17 +7,40 @@ from kudulite.errors import ConflictError
 from kudulite.model import types as t
 from kudulite.model.condition import Predicate
 from kudulite.model.schema import Column, Schema
+from kudulite.table.manifest import Manifest
+from kudulite.table.partition import PartitionSchema
 from kudulite.table.scan_plan import (
-    check_still_there,
     in_schema,
     planned_columns,
     schema_as_planned,
     with_planned_types,
 )
+from kudulite.table.schema_history import SchemaChange
 
 SCHEMA = Schema.build(
     [Column(-1, "k", t.int32, nullable=False), *(Column(-1, n, t.string) for n in "abc")], ["k"]
 )
+
+
+def version(schema: Schema, *before: tuple[int, Schema]) -> Manifest:
+    """Return a version of a table with earlier schemas, each with the moment at which it ended."""
+    partition = PartitionSchema.build(schema, (), (), ())
+    schemas = [*(earlier for _, earlier in before), schema]
+    found = [
+        SchemaChange.of(old, new, until)
+        for (until, old), new in zip(before, schemas[1:], strict=True)
+    ]
+    changes = tuple(change for change in found if change is not None)
+    return Manifest(
+        table_id="t",
+        version=1,
+        created=1,
+        commit_id="c",
+        schema=schema,
+        partition=partition,
+        tablets=(),
+        schema_changes=changes,
+    )
 
 
 def test_a_plan_knows_the_ids_of_its_columns():
@@ -30,7 +53,7 @@ def test_without_a_change_the_schema_is_the_tables():
     """Also when other columns changed."""
     columns = planned_columns(SCHEMA, ["b"], [])
     now = SCHEMA.without_column("a").with_changed("c", {"name": "d"})
-    assert schema_as_planned("t", columns, now) is now
+    assert schema_as_planned("t", columns, 5, version(now, (9, SCHEMA))) is now
 
 
 def test_renamed_columns_have_their_old_names():
@@ -39,7 +62,7 @@ def test_renamed_columns_have_their_old_names():
     now = SCHEMA
     for name, new_name in (("b", "x"), ("k", "b"), ("a", "k")):
         now = now.with_changed(name, {"name": new_name})
-    planned = schema_as_planned("t", columns, now)
+    planned = schema_as_planned("t", columns, 5, version(now, (9, SCHEMA)))
     assert [(c.name, c.id) for c in planned] == [("k", 0), ("b", 2)]
     assert planned.key_names == ["k"]
 
@@ -49,7 +72,7 @@ def test_columns_that_were_widened_are_given_in_the_types_of_the_plan():
     schema = Schema.build([Column(-1, "k", t.int32, nullable=False), Column(-1, "v", t.int8)], "k")
     columns = planned_columns(schema, ["v"], [])
     now = schema.with_changed("v", {"type": t.int64})
-    assert schema_as_planned("t", columns, now)["v"].type == t.int64
+    assert schema_as_planned("t", columns, 5, version(now, (9, schema)))["v"].type == t.int64
     planned = with_planned_types(now, columns)
     assert planned == schema
     assert with_planned_types(now, planned_columns(now, ["v"], [])) is now
@@ -67,10 +90,24 @@ def test_a_widened_column_may_have_a_default_that_its_planned_type_cannot_hold()
     assert with_planned_types(now, columns)["v"].type == t.int8
 
 
-def test_a_dropped_column_is_an_error():
-    """Also when another one of its name was added."""
+def test_a_dropped_column_is_read_at_moments_before_the_drop():
+    """With its values, also when another one of its name was added; later it is an error."""
     columns = planned_columns(SCHEMA, ["b"], [])
-    now = SCHEMA.without_column("b").with_column(SCHEMA["b"])
-    with pytest.raises(ConflictError, match="table 't': column 'b' was dropped after"):
-        schema_as_planned("t", columns, now)
-    check_still_there("t", planned_columns(SCHEMA, ["a"], []), now)
+    without = SCHEMA.without_column("b")
+    now = without.with_column(SCHEMA["b"])
+    found = version(now, (9, SCHEMA), (12, without))
+    planned = schema_as_planned("t", columns, 8, found)
+    assert [(c.name, c.id) for c in planned] == [("k", 0), ("b", 2)]
+    for moment in (9, 12):
+        with pytest.raises(ConflictError, match="table 't': a read at .* 'b' of id 2, .* dropped"):
+            schema_as_planned("t", columns, moment, found)
+    with pytest.raises(ConflictError, match="dropped since then"):  # its cells may be gone
+        schema_as_planned("t", columns, 8, version(now))
+
+
+def test_a_given_column_that_was_added_after_the_moment_has_its_default():
+    """As all rows of then show it now."""
+    now = SCHEMA.with_column(Column(-1, "d", t.int32, read_default=4))
+    found = version(now.with_changed("d", {"name": "e"}), (9, SCHEMA), (12, now))
+    planned = schema_as_planned("t", planned_columns(now, ["d"], []), 5, found)
+    assert (planned["d"].id, planned["d"].read_default) == (4, 4)
