@@ -37,11 +37,13 @@ from kudulite.client.scan import Changes, RowScan
 from kudulite.errors import ConflictError, OptionError
 from kudulite.fs.progress import Progress
 from kudulite.model.aliases import Moment, Rows, Where, WriteOptions
-from kudulite.model.hybrid_time import Timestamp
+from kudulite.model.hybrid_time import Timestamp, format_timestamp
 from kudulite.model.schema import Schema
 from kudulite.model.types import is_unicode
 from kudulite.table.history import choose_snapshot
+from kudulite.table.manifest import Manifest
 from kudulite.table.read_request import ReadRequest
+from kudulite.table.schema_history import moved_names
 from kudulite.table.stage import WriteState, begin_write, collect_staging_garbage
 from kudulite.table.table_store import TableStore
 from kudulite.table.tablet_memory import flush_table
@@ -306,6 +308,7 @@ class BatchOperations:
                 is_overwrite=overwrite,
                 read_at=read_at,
             )
+            self._check_not_moved(manifest, spec)
             state = WriteState(
                 table_id=manifest.table_id,
                 base_version=manifest.version,
@@ -320,6 +323,19 @@ class BatchOperations:
             )
             if begin_write(self._store, state):
                 return BulkWrite(self._store, state)
+
+    def _check_not_moved(self, manifest: Manifest, spec: WriteSpec) -> None:
+        """Raise ConflictError for rows that were read when a name meant another column."""
+        if spec.read_at is None or spec.read_at >= manifest.schema_since:
+            return
+        moved = moved_names(manifest.schema_at(spec.read_at), manifest.schema)
+        for name in (*manifest.schema.key_names, *spec.value_columns):
+            if name in moved:
+                raise ConflictError(
+                    f"table {self._store.name!r}: the rows to write were read at"
+                    f" {format_timestamp(spec.read_at)}, and their column {name!r} {moved[name]};"
+                    " read them again and write again"
+                )
 
     def _write(self, operation: str, data: Rows, options: WriteOptions) -> WriteResult:
         _check_options(self._store.name, options)

@@ -338,7 +338,7 @@ class ErrorBuffer:
         not write is lost.
         """
         operation = error.operation
-        size = operation.target.layout.size(operation.values)
+        size = operation.layout.size(operation.values)
         self._errors.append((error, size))
         self._bytes += size
         bytes_max = max(ERROR_BYTES_MAX, buffer_bytes)

@@ -34,6 +34,7 @@ from kudulite.model.schema import Column, Schema
 from kudulite.model.types import ColumnType, value_text
 from kudulite.model.values import INT_RANGES, canonical_value
 from kudulite.table.row_write import RowWriter
+from kudulite.table.schema_history import moved_names
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.operation import Operation
 from kudulite.tablet.row_effects import RowOperation
@@ -50,36 +51,50 @@ _TEXT_SHOWN_MAX = 80
 class RowTarget:
     """One table as its operations see it: the layout of its rows, and the writer of its rows.
 
-    Threads: any; `layout` is replaced, never changed.
+    Threads: any; what is known of the schema is replaced, never changed.
     """
 
-    __slots__ = ("_store", "layout", "name", "path", "writer")
+    __slots__ = ("_known", "_store", "name", "path", "writer")
 
     def __init__(self, store: TableStore) -> None:
         self._store = store
         self.name = store.name
         self.path = str(store.folder)
         self.writer = RowWriter(store)
-        self.layout = RowLayout(self.name, store.newest().schema)
+        schema = store.newest().schema
+        self._known = RowLayout(self.name, schema), schema
 
     @property
     def sessions(self) -> WeakValueDictionary[int, object]:
         """The sessions of this process that hold rows, or have held some."""
         return self._store.environment.sessions
 
-    def converted_anew(self, record: Any, error: ColumnNotFoundError) -> dict[str, Any]:
-        """Convert a record again if another process has changed the schema; else raise `error`."""
-        schema = self._store.newest().schema
-        if schema == self.layout.schema:
-            raise error
-        self.layout = RowLayout(self.name, schema)
-        return self.layout.convert(record)
+    @property
+    def current(self) -> tuple[RowLayout, Schema]:
+        """The schema that this process has seen last, and its layout, which is of an equal one."""
+        known = self._known
+        schema = self._store.last_seen().schema
+        if schema is known[1]:
+            return known
+        # Each version that was read has an object of its own.
+        is_same = schema == known[1]
+        self._known = known[0] if is_same else RowLayout(self.name, schema), schema
+        return self._known
+
+    def newest(self) -> tuple[RowLayout, Schema]:
+        """Return the same of the newest schema, which another process may have altered."""
+        self._store.newest()
+        return self.current
 
 
 class WriteOperation(RowOperation):
-    """One operation on one row; made by `Table.new_insert` and its seven siblings."""
+    """One operation on one row; made by `Table.new_insert` and its seven siblings.
 
-    __slots__ = ("is_applied", "target")
+    Its names mean the columns that had them when it was made. If one of them is dropped or renamed
+    before the operation is written, the write of it fails.
+    """
+
+    __slots__ = ("is_applied", "layout", "target")
 
     kind: ClassVar[Operation]
 
@@ -87,26 +102,41 @@ class WriteOperation(RowOperation):
         self.operation = self.kind
         self.target = target
         self.is_applied = False
-        try:
-            self.values = target.layout.convert(record) if record else {}
-        except ColumnNotFoundError as error:
-            self.values = target.converted_anew(record, error)
+        self.layout, self.schema = target.current
+        self.values = {}
+        if record:
+            try:
+                self.values = self.layout.convert(record)
+            except ColumnNotFoundError as error:
+                self._convert_anew(record, error)
+
+    def _convert_anew(self, record: Any, error: ColumnNotFoundError) -> None:
+        """Set cells again if another process has changed the schema; else raise `error`.
+
+        It is also raised if a name that was set before means another column in the newest schema.
+        """
+        layout, schema = self.target.newest()
+        if layout is self.layout or moved_names(self.layout.schema, schema).keys() & (
+            self.values.keys()
+        ):
+            raise error
+        self.values |= layout.convert(record)
+        self.layout, self.schema = layout, schema
 
     def __setitem__(self, column: str | int, value: Any) -> None:
         """Set a column by name or index. Raises ColumnNotFoundError, SchemaError, UsageError."""
         if self.is_applied:
             raise UsageError(f"{self}: it was applied already; make a new operation")
-        found = self.target.layout.columns.get(column)
+        found = self.layout.columns.get(column)
         if found is None:
-            error = self.target.layout.no_column(column)
-            self.values |= self.target.converted_anew({column: value}, error)
+            self._convert_anew({column: value}, self.layout.no_column(column))
         else:
             name, convert = found
             self.values[name] = convert(value)
 
     def __str__(self) -> str:
         """Return it as Kudu shows one: `INSERT int32 key=1, string name="a"`."""
-        schema = self.target.layout.schema
+        schema = self.layout.schema
         cells = [
             f"{column.type} {column.name}={_value_text(self.values[column.name])}"
             for column in schema.columns
@@ -120,7 +150,7 @@ class WriteOperation(RowOperation):
     @property
     def key(self) -> tuple[object, ...]:
         """The primary key, without an id that the engine has yet to give."""
-        names = self.target.layout.schema.key_names
+        names = self.layout.schema.key_names
         return tuple(self.values[name] for name in names if name in self.values)
 
     def complete(self) -> int:
@@ -129,7 +159,7 @@ class WriteOperation(RowOperation):
         Raises SchemaError when the key is not whole, or when an update changes nothing. A delete
         drops what is set beside the key.
         """
-        layout, values = self.target.layout, self.values
+        layout, values = self.layout, self.values
         if layout.schema.auto_incrementing is not None:
             self._check_id(layout.schema.auto_incrementing)
             if self.operation.is_insert:
@@ -149,7 +179,7 @@ class WriteOperation(RowOperation):
 
     def _check_id(self, name: str) -> None:
         """Raise SchemaError for an id where the engine gives it, or for none where it is needed."""
-        layout, given = self.target.layout, self.values.get(name)
+        layout, given = self.layout, self.values.get(name)
         if self.operation.is_insert and name in self.values:
             raise SchemaError(
                 f"table {layout.table!r}: {name} should not be specified for Insert operation:"

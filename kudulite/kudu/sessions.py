@@ -51,7 +51,7 @@ class Limits:
 
     def check_row(self, row: row_operations.WriteOperation) -> None:
         """Refuse a cell that is too large, and a key that is too large for a new row."""
-        schema, values = row.target.layout.schema, row.values
+        schema, values = row.layout.schema, row.values
         for column in schema.columns:
             value = values.get(column.name)
             if value is None:
@@ -103,7 +103,7 @@ class _Operation(row_operations.WriteOperation):
 
         Raises KeyError, IndexError, TypeError, OverflowError, KuduInvalidArgument.
         """
-        layout = self.target.layout
+        layout = self.layout
         if key in layout.columns:
             value = cell_of(layout.schema.column(layout.columns[key][0]), value)
         super().__setitem__(key, value)
@@ -263,7 +263,7 @@ class Session(engine.Session):
 
 def _leaves_cells(operation: row_operations.WriteOperation) -> bool:
     """Whether a row that was there kept immutable cells that the operation would set."""
-    columns = operation.target.layout.schema.value_columns
+    columns = operation.layout.schema.value_columns
     return any(not column.mutable and column.name in operation.values for column in columns)
 
 

@@ -36,15 +36,18 @@ from kudulite.errors import (
     KuduliteError,
     LockTimeoutError,
     RowError,
+    SchemaError,
     StorageError,
     UsageError,
 )
 from kudulite.fs.lock import TabletLock
 from kudulite.model.encoded_key import encode_keys, with_id
+from kudulite.model.schema import Schema
 from kudulite.table.environment import RowQueue, WriteRequest
 from kudulite.table.maintenance import flush_when_needed
 from kudulite.table.manifest import Manifest
 from kudulite.table.metrics import SLOW_LOG_SECONDS, warn_of_slow
+from kudulite.table.schema_history import moved_names
 from kudulite.table.table_store import TableStore
 from kudulite.table.tablet_memory import last_id_of, next_id, recover
 from kudulite.tablet.mem_stores import LOCATE_ARRAY_MIN, MemStores
@@ -200,6 +203,9 @@ class RowWriter:
         Also return the operations that have no place in `manifest`.
         """
         schema = manifest.schema
+        failures = _moved_rows(self.store.name, schema, operations, rows)
+        if failures:
+            rows = sorted(set(rows).difference(failure.row for failure in failures))
         required = set(schema.key_names)
         of_insert = required - {schema.auto_incrementing}  # the tablet's lock holder numbers it
         # An operation lacks a key column that was renamed since it was made.
@@ -212,7 +218,7 @@ class RowWriter:
                 if (of_insert if operations[row].operation.is_insert else required)
                 <= operations[row].values.keys()
             ]
-        failures = [
+        failures += [
             RowWriteFailure(row, RowError.REASON_INVALID) for row in set(rows).difference(fitting)
         ]
         keys, numbers = _keys_and_tablets(manifest, [operations[row] for row in fitting])
@@ -233,6 +239,26 @@ class RowWriter:
             error = altered_error(self.store.name)
             return {}, [RowWriteFailure(row, str(error), error) for row in rows]
         return requests, failures
+
+
+def _moved_rows(
+    table: str, schema: Schema, operations: Sequence[RowOperation], rows: Sequence[int]
+) -> list[RowWriteFailure]:
+    """Return the failures of operations of which a name means no column or another one now."""
+    given = (operations[row].schema for row in rows)
+    schemas = {id(s): s for s in given if s is not None and s is not schema}
+    moved = {number: names for number, s in schemas.items() if (names := moved_names(s, schema))}
+    failures = []
+    for row in rows if moved else ():
+        names = moved.get(id(operations[row].schema), {})
+        name = next((name for name in operations[row].values if name in names), None)
+        if name is not None:
+            error = SchemaError(
+                f"table {table!r}: column {name!r} of a row {names[name]}; nothing of the row was"
+                " written: make the operation again"
+            )
+            failures.append(RowWriteFailure(row, str(error), error))
+    return failures
 
 
 def _keys_and_tablets(
@@ -296,7 +322,7 @@ class TabletWrite:
             self._number(manifest.schema.auto_incrementing, last, operations, keys)
         locations = memory.locate(keys)
         exists = [location is not None for location in locations]
-        stamps = entry.timestamp, memory.timestamp_max, manifest.created
+        stamps = entry.timestamp, memory.timestamp_max, manifest.schema_since
         used = max(self.lock.safe_timestamp, *stamps)
         applier = memory.applier
         effects = applier.apply(operations, keys, exists)

@@ -27,7 +27,7 @@ state after it; (2) a live row that was deleted and inserted again becomes an UP
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -517,11 +517,13 @@ class RowOperation:
 
     `values` maps names of columns to canonical values (`model/values.py`), None for null: exactly
     the columns that the row sets, including all key columns. An operation that has been handed to
-    a write must not be changed unless it fails, because the memory stores share it.
+    a write must not be changed unless it fails, because the memory stores share it. The names are
+    those of `schema`; None is the schema of now.
     """
 
     operation: Operation
     values: Cells
+    schema: Schema | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

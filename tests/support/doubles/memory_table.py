@@ -107,6 +107,10 @@ class MemoryTable(RowOperations):
         """The newest version: the table itself has its schema."""
         return self
 
+    def last_seen(self) -> MemoryTable:
+        """The version that was seen last: the newest, as there are no other processes."""
+        return self
+
     @cached_property
     def _row_target(self) -> MemoryTarget:
         return MemoryTarget(self)
