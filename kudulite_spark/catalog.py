@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.sql.types import LongType, StringType, StructField, StructType
+from pyspark.sql.types import StringType, StructField, StructType
 
 import kudulite
 from kudulite import Partitioning, Schema, Table, TableAlterer, open_table, parse_timestamp
@@ -36,6 +36,8 @@ from kudulite.errors import (
     UsageError,
 )
 from kudulite_spark.options import WriteOptions, absolute_path, catalog_of
+from kudulite_spark.procedures import PROCEDURES, call_procedure, procedure_parameters
+from kudulite_spark.session_zone import in_zone
 from kudulite_spark.types import (
     CURRENT_DEFAULT,
     column_comment,
@@ -60,9 +62,6 @@ _SPARK_PROPERTIES = (_COMMENT, _OWNER, "provider", "external", "is_managed_locat
 
 Question = dict[str, Any]
 Answer = dict[str, Any]
-# Of a procedure: the arguments that are not NULL, and the one row that it returns.
-Arguments = dict[str, str]
-Result = dict[str, int | str]
 
 
 class _Refused(Exception):
@@ -256,7 +255,9 @@ def _definition(path: str, question: Question) -> _Definition:
     options = with_layout_names(options, struct.fieldNames())
     _check_order(path, struct.fieldNames(), options.primary_key or ())
     defaults = {
-        field.name: default_value(field.name, column_type(field), field.metadata[CURRENT_DEFAULT])
+        field.name: default_value(
+            field.name, column_type(field), field.metadata[CURRENT_DEFAULT], question["zone"]
+        )
         for field in struct.fields
         if CURRENT_DEFAULT in field.metadata
     }
@@ -314,7 +315,9 @@ def _moment(path: str, question: Question) -> Answer:
     if found is None and version.isdigit():
         return {"moment": version}
     try:
-        return {"moment": str(parse_timestamp(version) if found is None else int(found))}
+        text = in_zone(version, question["zone"])
+        moment = parse_timestamp(text) if found is None else int(found)
+        return {"moment": str(moment)}
     except TimestampError as error:
         tags = ", ".join(table.tags) or "none"
         raise TimestampError(
@@ -341,7 +344,7 @@ def _alter(path: str, question: Question) -> Answer:
             raise NotSupportedError(
                 f"table {path!r}: ADD COLUMN … {step['position']}: a new column is the last one"
             )
-        _STEPS[step["step"]](alterer, {**step, "schema": table.schema})
+        _STEPS[step["step"]](alterer, {**step, "schema": table.schema, "zone": question["zone"]})
     alterer.alter()
     return {}
 
@@ -349,7 +352,9 @@ def _alter(path: str, question: Question) -> Answer:
 def _add_column(alterer: TableAlterer, step: Question) -> None:
     given = _field(step)
     name, new_type = step["column"][0], column_type(given)
-    default = default_value(name, new_type, step["default"]) if "default" in step else None
+    default = None
+    if "default" in step:
+        default = default_value(name, new_type, step["default"], step["zone"])
     spec = alterer.add_column(name, new_type, nullable=given.nullable, default=default)
     if comment := step["comment"] or column_comment(given):
         spec.comment(comment)
@@ -358,7 +363,7 @@ def _add_column(alterer: TableAlterer, step: Question) -> None:
 def _set_default(alterer: TableAlterer, step: Question) -> None:
     schema = step["schema"]
     column = schema.column(find_column(step["column"][0], schema.names, "ALTER COLUMN"))
-    value = default_value(column.name, column.type, step["default"] or "NULL")
+    value = default_value(column.name, column.type, step["default"] or "NULL", step["zone"])
     spec = alterer.alter_column(column.name)
     if value is None:
         spec.remove_default()
@@ -406,121 +411,6 @@ def _existing(path: str) -> tuple[kudulite.Client, str]:
     if not client.table_exists(name):
         raise TableNotFoundError(f"no table at {path!r}")
     return client, name
-
-
-# -- Procedures
-
-
-def _maintain(place: str, given: Arguments) -> Result:
-    done = open_table(place).maintain()
-    return {
-        "flushed_tablet_count": done.flushed_tablet_count,
-        "operation_count": len(done.operations),
-        "busy_tablet_count": len(done.busy_tablet_ids),
-    }
-
-
-def _compact(place: str, given: Arguments) -> Result:
-    return {"operation_count": len(open_table(place).compact().operations)}
-
-
-def _backup(place: str, given: Arguments) -> Result:
-    full = {"true": True, "false": False}.get(given.get("full", ""))
-    made = kudulite.backup(place, given["target"], full=full)
-    return {"backup_id": made.id, "byte_count": made.byte_count}
-
-
-def _restore(place: str, given: Arguments) -> Result:
-    is_overwrite = given.get("overwrite") == "true"
-    table = kudulite.restore(given["target"], place, at=given.get("at"), overwrite=is_overwrite)
-    return {"path": str(table.path), "live_row_count": table.live_row_count}
-
-
-def _tag(place: str, given: Arguments) -> Result:
-    return {"hybrid_time": int(open_table(place).tag(given["name"], given.get("at")))}
-
-
-def _delete_tag(place: str, given: Arguments) -> Result:
-    table = open_table(place)
-    table.delete_tag(given["name"])
-    return {"tag_count": len(table.tags)}
-
-
-def _add_range(place: str, given: Arguments) -> Result:
-    return _altered_ranges(place, TableAlterer.add_range_partition, given)
-
-
-def _drop_range(place: str, given: Arguments) -> Result:
-    return _altered_ranges(place, TableAlterer.drop_range_partition, given)
-
-
-def _altered_ranges(place: str, alter: Callable[..., TableAlterer], given: Arguments) -> Result:
-    client, name = _existing(place)
-    table = client.table(name)
-    bounds = [_bound(table, given.get(which)) for which in ("lower", "upper")]
-    altered = alter(client.new_table_alterer(table), *bounds).alter()
-    return {"range_count": len(altered.partition_schema.ranges)}
-
-
-def _bound(table: Table, text: str | None) -> Any:
-    """Return a bound of a range from its text; one of several columns is a JSON list."""
-    if text is None:
-        return None
-    types = [table.schema.column(name).type for name in table.partition_schema.range_columns]
-    try:
-        values = json.loads(text) if text.startswith("[") else [text]
-        pairs = zip(values, types, strict=False)
-        return tuple(int(v) if kind.name.startswith("int") else v for v, kind in pairs)
-    except ValueError as error:
-        raise SchemaError(
-            f"table {table.name!r}: {text!r} is no bound of a range: expected a value of"
-            f" {', '.join(map(str, types))}, or a JSON list of several ({error})"
-        ) from error
-
-
-# Each has its parameters beside the table, those with ? may be left out, and what it does.
-_PROCEDURES: dict[str, tuple[str, Callable[[str, Arguments], Result]]] = {
-    "add_range_partition": ("lower? upper?", _add_range),
-    "backup": ("target full?", _backup),
-    "compact": ("", _compact),
-    "delete_tag": ("name", _delete_tag),
-    "drop_range_partition": ("lower? upper?", _drop_range),
-    "maintain": ("", _maintain),
-    "restore": ("target at? overwrite?", _restore),
-    "tag": ("name at?", _tag),
-}
-
-
-def _procedures(path: str, question: Question) -> Answer:
-    return {"names": list(_PROCEDURES)}
-
-
-def _procedure(path: str, question: Question) -> Answer:
-    """Return the parameters of a procedure, all of them texts."""
-    name = question["name"]
-    if name not in _PROCEDURES:
-        raise NotSupportedError(
-            f"there is no procedure {name!r}; there are: {', '.join(_PROCEDURES)}"
-        )
-    return {"names": ["table", *_PROCEDURES[name][0].split()]}
-
-
-def _call_procedure(path: str, question: Question) -> Answer:
-    given = question["arguments"]
-    if "table" not in given:
-        raise UsageError(f"procedure {question['name']!r}: table is NULL, expected a name")
-    place = given["table"]
-    if not place.startswith("/"):
-        names = [part.strip("`") for part in place.split(".")]
-        if names[0] == question["catalog"] and len(names) > 1:
-            del names[0]
-        place = os.path.join(path, *names)
-    result = _PROCEDURES[question["name"]][1](place, given)
-    fields = [
-        StructField(name, LongType() if isinstance(value, int) else StringType())
-        for name, value in result.items()
-    ]
-    return {"schema": StructType(fields).json(), "values": [str(v) for v in result.values()]}
 
 
 # -- Answers about namespaces
@@ -580,7 +470,7 @@ def _inner(path: str, client: kudulite.Client) -> list[str]:
 
 _ANSWERS: dict[str, Callable[[str, Question], Answer]] = {
     "alter": _alter,
-    "callProcedure": _call_procedure,
+    "callProcedure": call_procedure,
     "create": _create,
     "createNamespace": _create_namespace,
     "drop": _drop,
@@ -588,8 +478,8 @@ _ANSWERS: dict[str, Callable[[str, Question], Answer]] = {
     "moment": _moment,
     "namespaces": _namespaces,
     "partitioning": lambda path, question: described_partitioning(open_table(path)),
-    "procedure": _procedure,
-    "procedures": _procedures,
+    "procedure": lambda path, question: {"names": procedure_parameters(question["name"])},
+    "procedures": lambda path, question: {"names": list(PROCEDURES)},
     "publish": _publish,
     "rename": _rename,
     "stage": _stage,

@@ -239,7 +239,7 @@ def _why_not(spark: SparkSession) -> str | None:
 
 def has_front(spark: SparkSession) -> bool:
     """Whether loads of the session use the front; for Connect, `register` notes it as a setting."""
-    setting = str(spark.conf.get(FRONT_SETTING, "" if is_remote() else "true")).lower()
+    setting = str(spark.conf.get(FRONT_SETTING, "" if is_remote() else "true")).strip().lower()
     return setting == "true" if is_remote() else setting != "false" and _has_front(spark)
 
 

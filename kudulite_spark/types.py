@@ -67,6 +67,7 @@ from kudulite import (
 )
 from kudulite.errors import ColumnNotFoundError, OptionError, SchemaError
 from kudulite_spark.options import WriteOptions
+from kudulite_spark.session_zone import session_zone
 
 # Spark keeps the declared type of a CHAR or VARCHAR column under this key of a field's metadata.
 CHAR_VARCHAR_KEY = "__CHAR_VARCHAR_TYPE_STRING"
@@ -251,29 +252,37 @@ def table_schema(
     return builder.set_non_unique_primary_keys(key).build()
 
 
-def default_value(name: str, column_type: ColumnType, text: str) -> Any:
+def default_value(name: str, column_type: ColumnType, text: str, zone: str) -> Any:
     """Return the value of a column's DEFAULT, a literal of SQL; None for NULL.
 
-    Raises SchemaError for other expressions and values of another type."""
+    A time without a zone is in that of the session. Raises SchemaError for other expressions and
+    values of another type."""
     if text.strip().upper() == "NULL":
         return None
-    # A literal is read as in a condition on the column.
+    try:
+        if column_type.name == "unixtime_micros":
+            try:
+                found = _literal_value(text, ColumnType("timestamp_ntz"))
+                return found.replace(tzinfo=session_zone(zone))
+            except OptionError:
+                pass  # it names its zone
+        return _literal_value(text, column_type)
+    except (OptionError, SchemaError) as error:
+        raise SchemaError(
+            f"column {name!r} is {column_type}: DEFAULT {text} is no literal of this type; a"
+            " default is stored as a value, as in DEFAULT 1, DEFAULT 'text' or DEFAULT DATE"
+            " '2026-01-31'"
+        ) from error
+
+
+def _literal_value(text: str, column_type: ColumnType) -> Any:
+    """Return the value of a literal, which is read as in a condition on a column of the type."""
     key = Column(id=0, name="key", type=ColumnType("int8"), nullable=False)
     probe = Schema.build([key, Column(id=1, name="value", type=column_type)], ["key"])
-    try:
-        found = parse_where(f"value = {text}", probe)
-    except (OptionError, SchemaError) as error:
-        raise _no_default(name, column_type, text) from error
+    found = parse_where(f"value = {text}", probe)
     if len(found) != 1 or not isinstance(found[0], Predicate) or found[0].column != "value":
-        raise _no_default(name, column_type, text)
+        raise OptionError(f"{text} is no literal")
     return found[0].value
-
-
-def _no_default(name: str, column_type: ColumnType, text: str) -> SchemaError:
-    return SchemaError(
-        f"column {name!r} is {column_type}: DEFAULT {text} is no literal of this type; a default"
-        " is stored as a value, as in DEFAULT 1, DEFAULT 'text' or DEFAULT DATE '2026-01-31'"
-    )
 
 
 def with_default_notes(struct: StructType, schema: Schema) -> StructType:
@@ -299,7 +308,10 @@ def _default_text(value: Any, column_type: ColumnType) -> str:
     escaped = str(value).replace("\\", "\\\\").replace("'", "\\'")
     if column_type.name in ("string", "varchar"):
         return f"'{escaped}'"
-    return f"CAST('{escaped}' AS {spark_type(column_type).simpleString()})"
+    # TIMESTAMP is a type without a zone if spark.sql.timestampType says so.
+    is_moment = column_type.name == "unixtime_micros"
+    wanted = "timestamp_ltz" if is_moment else spark_type(column_type).simpleString()
+    return f"CAST('{escaped}' AS {wanted})"
 
 
 def is_exactly_readable(column: ColumnType, wanted: DataType) -> bool:

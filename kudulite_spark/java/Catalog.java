@@ -3,6 +3,7 @@ package kudulite;
 import java.util.*;
 import org.apache.spark.sql.AnalysisException;
 import org.apache.spark.sql.catalyst.analysis.*;
+import org.apache.spark.sql.catalyst.util.DateTimeUtils;
 import org.apache.spark.sql.connector.catalog.*;
 import org.apache.spark.sql.connector.catalog.constraints.*;
 import org.apache.spark.sql.connector.catalog.functions.UnboundFunction;
@@ -11,6 +12,7 @@ import org.apache.spark.sql.connector.expressions.NamedReference;
 import org.apache.spark.sql.connector.expressions.Transform;
 import org.apache.spark.sql.connector.metric.CustomTaskMetric;
 import org.apache.spark.sql.connector.write.*;
+import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.types.*;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
@@ -53,7 +55,8 @@ public class Catalog
   // Questions and answers
 
   private static MetadataBuilder question(String call) {
-    return new MetadataBuilder().putString("call", call);
+    String zone = DateTimeUtils.getZoneId(SQLConf.get().sessionLocalTimeZone()).normalized().getId();
+    return new MetadataBuilder().putString("call", call).putString("zone", zone);
   }
 
   static Metadata ask(String path, MetadataBuilder question) {

@@ -91,7 +91,16 @@ public class DefaultSource implements TableProvider, CreatableRelationProvider {
 
   /** With the setting spark.kudulite.front=false a load() is the stock one, without the front. */
   private static boolean isOff() {
-    return "false".equalsIgnoreCase(SQLConf.get().getConfString("spark.kudulite.front", "true"));
+    String setting = "spark.kudulite.front";
+    return !isTrue(setting, SQLConf.get().getConfString(setting, "true"));
+  }
+
+  static boolean isTrue(String name, String text) {
+    String word = text.strip().toLowerCase(java.util.Locale.ROOT);
+    if (!word.equals("true") && !word.equals("false")) {
+      throw Catalog.refuse(name + " is '" + text + "', expected true or false");
+    }
+    return word.equals("true");
   }
 
   public StructType inferSchema(CaseInsensitiveStringMap options) {
@@ -399,7 +408,7 @@ public class DefaultSource implements TableProvider, CreatableRelationProvider {
     public Set capabilities() {
       ChangeRule.install();
       Set all = new java.util.HashSet(python.capabilities());
-      if ("true".equalsIgnoreCase(load.options.get(Tablets.OPTION))) {
+      if (isTrue(Tablets.OPTION, load.options.getOrDefault(Tablets.OPTION, "false"))) {
         all.remove(TableCapability.BATCH_WRITE);
       }
       return all;

@@ -104,8 +104,10 @@ class Tablets implements UnboundFunction, ScalarFunction<Integer> {
    * write's option says whether it does, or else the setting.
    */
   static Tablets of(CaseInsensitiveStringMap options, String path, String[] names) {
-    String setting = SQLConf.get().getConfString("spark.kudulite.repartition", "false");
-    if (path == null || !options.getOrDefault(OPTION, setting).equalsIgnoreCase("true")) {
+    String name = "spark.kudulite.repartition";
+    String setting = SQLConf.get().getConfString(name, "false");
+    if (path == null || !DefaultSource.isTrue(options.containsKey(OPTION) ? OPTION : name,
+        options.getOrDefault(OPTION, setting))) {
       return null;
     }
     MetadataBuilder question = new MetadataBuilder().putString("call", "partitioning");

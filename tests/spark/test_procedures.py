@@ -5,6 +5,7 @@ from pyspark.errors import AnalysisException
 
 import kudulite
 from tests.spark.test_catalog import made, rows, stored, warehouse
+from tests.support.spark.spark_tables import configured
 
 __all__ = ["warehouse"]
 
@@ -67,6 +68,16 @@ REFUSED = {
     "a tag that is there": ("CALL {c}.delete_tag('t', 'x')", "'x'"),
     "no range": ("CALL {c}.drop_range_partition('t', '1', '2')", "range"),
     "a word for a number": ("CALL {c}.add_range_partition('r', 'x')", "'x' is no bound"),
+    "a name that is NULL": ("CALL {c}.tag('t', NULL)", "name is NULL"),
+    "a target that is NULL": ("CALL {c}.backup('t', NULL)", "target is NULL"),
+    "too many values": ("CALL {c}.add_range_partition('r', '[1, 2]')", "'[1, 2]' is no bound"),
+    "a value that is NULL": (
+        "CALL {c}.add_range_partition('r', '[null]')",
+        "key (None,) does not fit",
+    ),
+    "a fraction": ("CALL {c}.add_range_partition('r', 10.5)", "'10.5' is no bound"),
+    "a truth": ("CALL {c}.add_range_partition('r', true)", "'true' is no bound"),
+    "an interval": ("CALL {c}.tag('t', 'x', INTERVAL '1' DAY)", "is not a moment"),
     "an unclosed list": ("CALL {c}.add_range_partition('r', '[1')", "'[1' is no bound"),
 }
 
@@ -90,3 +101,83 @@ def test_procedures_are_listed(spark, warehouse):
     """SHOW PROCEDURES names them."""
     listed = [row[-1] for row in rows(spark, f"SHOW PROCEDURES IN {warehouse}")]
     assert {"backup", "compact", "maintain", "restore", "tag"} <= set(listed)
+
+
+@pytest.mark.parametrize("text", ["'TRUE'", "TRUE", "' True '", "'t'", "'Yes'", "'1'", "1"])
+def test_booleans_are_taken_in_every_spelling_of_spark(spark, warehouse, tmp_path, text):
+    """As its cast takes them; 'false' in each is the other value."""
+    c = warehouse
+    made(spark, f"{c}.t")
+    target = tmp_path / "backups"
+    for _ in range(2):
+        spark.sql(f"CALL {c}.backup(table => 't', target => '{target}', full => {text})")
+    assert [backup.is_full for backup in kudulite.list_backups(target)] == [True, True]
+    spark.sql(f"CALL {c}.restore('t', '{target}', overwrite => {text})")
+    no = {"TRUE": "FALSE", "1": "0"}.get(text, "' No '")
+    with pytest.raises(AnalysisException, match="exists"):
+        spark.sql(f"CALL {c}.restore('t', '{target}', overwrite => {no})")
+    with pytest.raises(AnalysisException, match="full is 'maybe', expected true or false"):
+        spark.sql(f"CALL {c}.backup(table => 't', target => '{target}', full => 'maybe')")
+
+
+@pytest.mark.parametrize("kind", ["TIMESTAMP_LTZ", "TIMESTAMP_NTZ"])
+def test_moments_are_in_the_zone_of_the_session(spark, warehouse, tmp_path, kind):
+    """As TIMESTAMP AS OF takes them, whichever type TIMESTAMP is."""
+    c = warehouse
+    made(spark, f"{c}.t")
+    zones = {"Europe/Berlin": "+02:00", "-03:30": "-03:30", "GMT+5": "+05:00", "PST": "-07:00"}
+    table = kudulite.connect(tmp_path / "warehouse").table("t")
+    for zone, offset in zones.items():
+        settings = {"spark.sql.session.timeZone": zone, "spark.sql.timestampType": kind}
+        with configured(spark, settings):
+            wanted = int(kudulite.Timestamp(f"2001-07-01T10:00:00{offset}"))
+            for n, at in enumerate(("'2001-07-01 10:00:00'", "TIMESTAMP '2001-07-01 10:00:00'")):
+                with pytest.raises(AnalysisException, match=str(wanted)):
+                    spark.sql(f"CALL {c}.tag('t', 'x{n}', {at})")
+            with pytest.raises(AnalysisException, match=str(wanted)):
+                spark.sql(f"SELECT * FROM {c}.t VERSION AS OF '2001-07-01 10:00:00'").collect()
+    with configured(spark, {"spark.sql.session.timeZone": "Europe/Berlin"}):
+        with pytest.raises(AnalysisException, match=r"twice.*as in '2026-10-25T02:30:00\+02:00'"):
+            spark.sql(f"CALL {c}.tag('t', 'x', '2026-10-25 02:30:00')")
+    assert list(table.tags) == []
+
+
+def test_bounds_of_ranges_are_in_the_zone_of_the_session(spark, warehouse, tmp_path):
+    """TIMESTAMP and text alike; a number is an integer, and a list has all columns."""
+    c = warehouse
+    bounds = '{"columns": ["at", "n"], "bounds": [[["2020-01-01T00:00:00Z", 0], null]]}'
+    spark.sql(
+        f"CREATE TABLE {c}.t (at TIMESTAMP, n INT, PRIMARY KEY (at, n))"
+        f" TBLPROPERTIES ('rangePartitions'='{bounds}')"
+    )
+    lower, upper = """'["2019-01-01", 0]'""", """'["2019-07-01 02:00:00", 0]'"""
+    with configured(spark, {"spark.sql.session.timeZone": "Europe/Berlin"}):
+        spark.sql(f"CALL {c}.add_range_partition('t', {lower}, {upper})")
+        for bound in (
+            "[1]",
+            '["2018-01-01", 1.5]',
+            '["2018-01-01", "1.5"]',
+            '["2018-01-01", null]',
+        ):
+            with pytest.raises(AnalysisException):
+                spark.sql(f"CALL {c}.add_range_partition('t', '{bound}', {lower})")
+    table = kudulite.connect(tmp_path / "warehouse").table("t")
+    found = min(r.lower[0] for r in table.partition_schema.ranges), table.partition_schema.ranges
+    assert str(found[0]) == "2018-12-31 23:00:00+00:00"
+    assert [str(r.upper[0]) for r in found[1] if r.upper] == ["2019-07-01 00:00:00+00:00"]
+
+
+def test_names_are_quoted_as_in_sql(spark, warehouse, tmp_path):
+    """A dot in backticks belongs to the name, and two backticks are one."""
+    c = warehouse
+    spark.sql(f"CREATE NAMESPACE {c}.`a.b`")
+    for name in ("`a.b`.`my.table`", "`a.b`.`it``s`", "`a.b`.t"):
+        spark.sql(f"CREATE TABLE {c}.{name} (id INT, PRIMARY KEY (id))")
+        for written in (name, f"{c}.{name}", f" `{c}` . {name} "):
+            assert rows(spark, f"CALL {c}.compact('{written}')") == [(0,)]
+    path = tmp_path / "warehouse" / "a.b" / "my.table"
+    for written in (path, f"`{path}`", f"{c}.`{path}`"):
+        assert rows(spark, f"CALL {c}.compact('{written}')") == [(0,)]
+    for wrong in ("", "t.", ".t", "a..b", "`a.b", "`a`b", "../t", "`..`.`t`", "`a/b`"):
+        with pytest.raises(AnalysisException, match="is the name of no table|not a kudulite table"):
+            spark.sql(f"CALL {c}.compact('{wrong}')")

@@ -10,12 +10,14 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import kudulite
 import kudulite_spark
 from kudulite import Partitioning, RangePartition, Table
 from kudulite_spark.write_plan import described_partitioning
+from tests.support.spark.spark_tables import configured
 from tests.support.spark.sql_statements import rows, run_random_statements
 
 SETTING = "spark.kudulite.repartition"
@@ -94,7 +96,7 @@ def test_each_tablet_gets_the_rows_of_a_dataframe_from_one_task(spark, warehouse
     save(scattered(spark), path, "overwrite", repartition="true")
     assert rowset_count(path) == 4
     renamed = scattered(spark, 240).selectExpr("v", "CAST(id AS INT) AS ID")
-    save(renamed, path, repartition="TRUE", operation="insert")
+    save(renamed, path, repartition=" TRUE ", operation="insert")
     assert rowset_count(path) == 8
     # A write that makes its table finds no tablets yet.
     options = {"primaryKey": "id", "hashPartitions": "id:4", "repartition": "true"}
@@ -102,6 +104,18 @@ def test_each_tablet_gets_the_rows_of_a_dataframe_from_one_task(spark, warehouse
     assert rowset_count(tmp_path / "new") == 4 * TASKS
     found = kudulite.open_table(path).scan().to_arrow().sort_by("id").to_pydict()
     assert found == {"id": list(range(480)), "v": [k / 2 for k in range(480)]}
+
+
+def test_a_setting_that_is_neither_true_nor_false_is_refused(spark, warehouse, tmp_path):
+    """Before anything is written."""
+    spark.sql(f"CREATE TABLE {warehouse}.t (id BIGINT, PRIMARY KEY (id))")
+    with configured(spark, {SETTING: "yes"}):
+        with pytest.raises(PySparkException, match="repartition is 'yes', expected true or false"):
+            spark.sql(f"INSERT INTO {warehouse}.t VALUES (1)")
+    with configured(spark, {"spark.kudulite.front": "0"}):
+        with pytest.raises(PySparkException, match="front is '0', expected true or false"):
+            spark.read.format("kudulite").load(str(tmp_path / "t"))
+    assert len(kudulite.open_table(tmp_path / "t")) == 0
 
 
 def test_the_setting_leaves_views_as_they_are(spark, warehouse, tmp_path):

@@ -1,5 +1,6 @@
 """Definitions of tables in Spark SQL: made and replaced whole, altered, and shown again."""
 
+import datetime
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from pyspark.sql import functions as sf
 
 import kudulite
 from tests.spark.test_catalog import made, rows, stored, warehouse
+from tests.support.spark.spark_tables import configured
 
 __all__ = ["warehouse"]
 
@@ -158,6 +160,41 @@ def test_a_column_that_an_insert_leaves_out_has_its_default(spark, warehouse, tm
     spark.sql(f"UPDATE {t} SET c1 = 2D, n = DEFAULT WHERE id = 4")
     found = rows(spark, f"SELECT id, c0, n FROM {t} WHERE id IN (1, 4, 5) ORDER BY id")
     assert found == [(1, -5, 7), (4, -5, 8), (5, None, 8)]
+
+
+@pytest.mark.parametrize("kind", ["TIMESTAMP_LTZ", "TIMESTAMP_NTZ"])
+def test_a_default_without_a_zone_is_a_time_of_the_session(spark, warehouse, tmp_path, kind):
+    """In CREATE and ALTER, for INSERT, UPDATE, MERGE and Python, whichever type TIMESTAMP is."""
+    t, literal = f"{warehouse}.t", "TIMESTAMP '2026-07-01 10:00:00'"
+    settings = {"spark.sql.session.timeZone": "Europe/Berlin", "spark.sql.timestampType": kind}
+    with configured(spark, settings):
+        spark.sql(
+            f"CREATE TABLE {t} (id BIGINT, a TIMESTAMP_LTZ DEFAULT {literal},"
+            " b TIMESTAMP_NTZ DEFAULT TIMESTAMP_NTZ '2026-07-01 10:00:00', PRIMARY KEY (id))"
+        )
+        spark.sql(f"ALTER TABLE {t} ADD COLUMN c TIMESTAMP_LTZ DEFAULT '2026-07-01 10:00:00'")
+        spark.sql(f"ALTER TABLE {t} ADD COLUMN d TIMESTAMP_LTZ")
+        spark.sql(f"ALTER TABLE {t} ALTER COLUMN d SET DEFAULT {literal}")
+        spark.sql(f"INSERT INTO {t} (id) VALUES (1)")
+        spark.sql(f"INSERT INTO {t} VALUES (2, NULL, NULL, NULL, NULL)")
+        spark.sql(f"UPDATE {t} SET a = DEFAULT, b = DEFAULT, c = DEFAULT, d = DEFAULT WHERE id = 2")
+        spark.sql(
+            f"MERGE INTO {t} t USING (SELECT 3L AS id) s ON t.id = s.id"
+            " WHEN NOT MATCHED THEN INSERT (id) VALUES (s.id)"
+        )
+        client_of(tmp_path).table("t").insert([{"id": 4}])
+        found = rows(spark, f"SELECT id FROM {t} WHERE a = {literal} AND c = a AND d = a")
+        assert sorted(found) == [(1,), (2,), (3,), (4,)]
+        spark.sql(
+            f"CREATE TABLE {warehouse}.u (id INT, a TIMESTAMP_LTZ DEFAULT"
+            " TIMESTAMP '2026-07-01 10:00:00 UTC', PRIMARY KEY (id))"
+        )
+    table = client_of(tmp_path).table("t")
+    noon = datetime.datetime(2026, 7, 1, 8, tzinfo=datetime.UTC)
+    naive = datetime.datetime(2026, 7, 1, 10)
+    assert {tuple(r.values())[1:] for r in table.scan().to_pylist()} == {(noon, naive, noon, noon)}
+    other = client_of(tmp_path).table("u").schema.column("a")
+    assert other.write_default == noon.replace(hour=10)
 
 
 def test_a_default_that_is_no_literal_is_refused(spark, warehouse, tmp_path):
