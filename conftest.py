@@ -101,7 +101,7 @@ def pytest_unconfigure() -> None:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
     """The Spark session of this process: local[2], two shuffle partitions, no UI.
 
-    The front is off. A test that changes a setting puts it back.
+    It has the front. A test that changes a setting puts it back.
     """
     # Tests without Spark run where pyspark is not installed.
     from kudulite_spark.session import local_session
@@ -115,8 +115,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[SparkSession]":
             "spark.python.worker.faulthandler.enabled": "true",
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
             "spark.driver.extraJavaOptions": f"-Dderby.system.home={folder}",
-            # Tests of the front switch it on.
-            "spark.kudulite.front": "false",
         },
     )
     yield session

@@ -12,9 +12,10 @@ Python process plans and commits (`pyspark_kudulite`); stock Spark starts others
 the driver needs the package's jar, and Spark sends it to executors. The front is optional: if it
 cannot be installed, the reason is logged and the Python source works alone.
 
-**local_session** starts Spark on this machine with the settings of kudulite's examples and tests.
-Nothing in the connector depends on it. It avoids the usual problems of a local session: a missing
-Java, workers with another Python interpreter, and 200 shuffle partitions on two cores.
+**local_session** starts Spark on this machine with the settings of kudulite's examples and tests,
+and registers the session. Nothing in the connector depends on it. It avoids the usual problems of a
+local session: a missing Java, workers with another Python interpreter, and 200 shuffle partitions
+on two cores.
 """
 
 from __future__ import annotations
@@ -205,12 +206,8 @@ VERSIONS = ("4.1", "4.2", "4.3")
 logger = logging.getLogger("kudulite.spark")
 
 
-def install_front(spark: SparkSession) -> bool:
-    """Give a session (classic or Connect) the front; False, with the reason in the log, if not."""
-    return _install_front(spark) is None
-
-
 def _install_front(spark: SparkSession) -> str | None:
+    """Give a session (classic or Connect) the front, or return and log the reason why not."""
     reason = _why_not(spark)
     if reason is not None:
         logger.warning("the front is not installed: %s; filters and columns stay options", reason)
@@ -297,9 +294,10 @@ def local_session(
     warehouse: str | os.PathLike[str] | None = None,
     catalog: str = "kudulite",
 ) -> SparkSession:
-    """Return the running Spark session, or a new one with `cores` task threads.
+    """Return the running Spark session, or a new one with `cores` task threads, registered.
 
-    With `warehouse`, a directory of tables, it is registered with that catalog, as by `register`.
+    It has the front, or one line in the log says why it has not; with `warehouse`, a directory of
+    tables, also that catalog (`register`).
     `options` are Spark settings that override the ones set here. Sets JAVA_HOME if needed
     (`ensure_java`), PYSPARK_PYTHON to this interpreter and SPARK_LOCAL_IP to the loopback address,
     all three for this process and its children.
@@ -325,6 +323,5 @@ def local_session(
         builder = builder.config(key, value)
     _pass_timestamps_as_integers()
     session = builder.getOrCreate()
-    if warehouse is not None:
-        register(session, warehouse=warehouse, catalog=catalog)
+    register(session, warehouse=warehouse, catalog=catalog)
     return session

@@ -350,7 +350,7 @@ public class BaseFiles extends ParquetFileFormat {
       Object[] values = new Object[cells.length];
       boolean isChanged = false;
       for (int i = 0; i < cells.length; i++) {
-        int index = cells[i] == null ? -1 : Arrays.binarySearch(cells[i].positions, position);
+        int index = cells[i] == null ? -1 : Arrays.binarySearch(cells[i].positions(), position);
         InternalRow from = index < 0 ? row : cells[i].row(index);
         int column = index < 0 ? i : 0;
         values[i] = from.isNullAt(column) ? null : from.get(column, schema.apply(i).dataType());
@@ -442,7 +442,7 @@ public class BaseFiles extends ParquetFileFormat {
         if (cells[i] != null) {
           ChangedCells changed = cells[i];
           WritableColumnVector vector = (WritableColumnVector) vectors[i];
-          find(changed.positions, positions, count, (row, place) -> changed.put(vector, row, place));
+          find(changed.positions(), positions, count, (row, place) -> changed.put(vector, row, place));
         }
       }
       position += steps == null ? count : 0;

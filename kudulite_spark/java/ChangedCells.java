@@ -16,19 +16,9 @@ import org.apache.spark.sql.vectorized.ColumnarBatchRow;
  * They are written into the vectors of Spark's reader, which it fills anew for each batch. A vector
  * with a dictionary has numbers in place of values: it gets a dictionary that also knows the cells.
  */
-class ChangedCells {
+record ChangedCells(int[] positions, WritableColumnVector values, int first) {
   private static final Field DICTIONARY = BaseFiles.field(WritableColumnVector.class, "dictionary");
   private static final int NEW = 1 << 30;  // the number of the first cell; Parquet has fewer values
-
-  final int[] positions;
-  private final WritableColumnVector values;
-  private final int first;
-
-  ChangedCells(int[] positions, WritableColumnVector values, int first) {
-    this.positions = positions;
-    this.values = values;
-    this.first = first;
-  }
 
   /** The cell of a place in `positions`, as a row of one column. */
   ColumnarBatchRow row(int place) {

@@ -34,14 +34,12 @@ class Changes implements Changelog {
     Map<String, String> found = new HashMap<>();
     boolean hasStart = range.startingBoundInclusive();
     boolean hasEnd = range.endingBoundInclusive();
-    if (range instanceof ChangelogRange.TimestampRange) {
-      ChangelogRange.TimestampRange times = (ChangelogRange.TimestampRange) range;
+    if (range instanceof ChangelogRange.TimestampRange times) {
       put(found, "startTimestamp", first(times.startingTimestamp()),
           hasStart ? -1 : EVENTS_PER_MICROSECOND - 1);
       times.endingTimestamp().ifPresent(end -> put(found, "endTimestamp",
           first(end), hasEnd ? EVENTS_PER_MICROSECOND - 1 : -1));
-    } else if (range instanceof ChangelogRange.VersionRange) {
-      ChangelogRange.VersionRange versions = (ChangelogRange.VersionRange) range;
+    } else if (range instanceof ChangelogRange.VersionRange versions) {
       put(found, "startTimestamp",
           Long.parseLong(moment.apply(versions.startingVersion())), hasStart ? -1 : 0);
       versions.endingVersion().ifPresent(end ->

@@ -6,6 +6,7 @@ import java.util.Arrays;
 import java.util.Map;
 import java.util.OptionalLong;
 import java.util.Set;
+import java.util.stream.IntStream;
 import net.razorvine.pickle.Pickler;
 import org.apache.spark.api.python.PythonFunction;
 import org.apache.spark.api.python.PythonWorkerUtils;
@@ -21,35 +22,13 @@ import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.catalog.TableCapability;
 import org.apache.spark.sql.connector.catalog.TableProvider;
 import org.apache.spark.sql.connector.expressions.Transform;
-import org.apache.spark.sql.connector.read.Batch;
-import org.apache.spark.sql.connector.read.InputPartition;
-import org.apache.spark.sql.connector.read.PartitionReader;
-import org.apache.spark.sql.connector.read.PartitionReaderFactory;
-import org.apache.spark.sql.connector.read.LocalScan;
-import org.apache.spark.sql.connector.read.Scan;
-import org.apache.spark.sql.connector.read.ScanBuilder;
-import org.apache.spark.sql.connector.read.Statistics;
-import org.apache.spark.sql.connector.read.SupportsPushDownFilters;
-import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
-import org.apache.spark.sql.connector.read.SupportsReportStatistics;
+import org.apache.spark.sql.connector.read.*;
 import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
 import org.apache.spark.sql.connector.metric.CustomMetric;
 import org.apache.spark.sql.connector.write.LogicalWriteInfo;
 import org.apache.spark.sql.connector.write.WriteBuilder;
 import org.apache.spark.sql.connector.write.WriterCommitMessage;
-import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceCreationResult;
-import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceReadInfo;
-import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
-import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceWriteInfo;
-import org.apache.spark.sql.execution.datasources.v2.python.PythonFilterPushdownResult;
-import org.apache.spark.sql.execution.datasources.v2.python.PythonScanBuilder;
-import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
-import org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSource;
-import org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSourceCommitRunner;
-import org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSourceFilterPushdownRunner;
-import org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSourceReadRunner;
-import org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSourceRunner;
-import org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSourceWriteRunner;
+import org.apache.spark.sql.execution.datasources.v2.python.*;
 import org.apache.spark.sql.execution.python.MapInBatchEvaluatorFactory;
 import org.apache.spark.sql.execution.python.PythonPlannerRunner;
 import org.apache.spark.sql.internal.SQLConf;
@@ -439,13 +418,7 @@ public class DefaultSource implements TableProvider, CreatableRelationProvider {
 
     public Filter[] pushFilters(Filter[] given) {
       if (!"false".equalsIgnoreCase(options.get("pushdown"))) {
-        java.util.List found = new java.util.ArrayList();
-        for (int i = 0; i < given.length; i++) {
-          if (Moments.areAllOfPython(given[i])) {
-            found.add(given[i]);
-          }
-        }
-        filters = (Filter[]) found.toArray(new Filter[0]);
+        filters = Arrays.stream(given).filter(Moments::areAllOfPython).toArray(Filter[]::new);
       }
       return given;
     }
@@ -454,8 +427,10 @@ public class DefaultSource implements TableProvider, CreatableRelationProvider {
       return filters;
     }
 
+    /** Leaves columns out, but none of the fields of a struct: Python has all of them. */
     public void pruneColumns(StructType required) {
-      schema = required;
+      schema = new StructType(Arrays.stream(required.fieldNames())
+          .map(name -> schema.apply(name)).toArray(StructField[]::new));
     }
 
     public Scan build() {
@@ -464,19 +439,7 @@ public class DefaultSource implements TableProvider, CreatableRelationProvider {
   }
 
   /** One row that is known when a query is planned. */
-  static class RowScan implements LocalScan {
-    private final StructType schema;
-    private final Object[] row;
-
-    RowScan(StructType schema, Object[] row) {
-      this.schema = schema;
-      this.row = row;
-    }
-
-    public StructType readSchema() {
-      return schema;
-    }
-
+  record RowScan(StructType readSchema, Object[] row) implements LocalScan {
     public InternalRow[] rows() {
       return new InternalRow[] {new GenericInternalRow(row)};
     }
@@ -488,16 +451,13 @@ public class DefaultSource implements TableProvider, CreatableRelationProvider {
     static final long LATEST = java.time.LocalDate.of(9999, 1, 1).toEpochDay() * 86400L;
 
     static boolean areAllOfPython(Object part) {
-      if (part instanceof Object[]) {
-        return areAllOfPython(Arrays.asList((Object[]) part).iterator());
+      if (part instanceof Object[] parts) {
+        return Arrays.stream(parts).allMatch(Moments::areAllOfPython);
       }
       if (part instanceof Filter) {
         scala.Product product = (scala.Product) part;
-        java.util.List parts = new java.util.ArrayList();
-        for (int i = 0; i < product.productArity(); i++) {
-          parts.add(product.productElement(i));
-        }
-        return areAllOfPython(parts.iterator());
+        return IntStream.range(0, product.productArity())
+            .mapToObj(product::productElement).allMatch(Moments::areAllOfPython);
       }
       long second = EARLIEST;
       if (part instanceof java.util.Date) {
@@ -511,15 +471,6 @@ public class DefaultSource implements TableProvider, CreatableRelationProvider {
       }
       return EARLIEST <= second && second < LATEST;
     }
-
-    private static boolean areAllOfPython(java.util.Iterator parts) {
-      while (parts.hasNext()) {
-        if (!areAllOfPython(parts.next())) {
-          return false;
-        }
-      }
-      return true;
-    }
   }
 
   static class FrontScan implements SupportsReportStatistics {
@@ -528,6 +479,7 @@ public class DefaultSource implements TableProvider, CreatableRelationProvider {
     final CaseInsensitiveStringMap options;
     final Filter[] filters;
     private Scan planned;
+    private boolean isStream;
 
     FrontScan(
         Load load, StructType schema, CaseInsensitiveStringMap options, Filter[] filters) {
@@ -567,6 +519,7 @@ public class DefaultSource implements TableProvider, CreatableRelationProvider {
     }
 
     public MicroBatchStream toMicroBatchStream(String checkpointLocation) {
+      isStream = true;
       return new PythonScanBuilder(new ScanSource(load), NAME, schema, options)
           .build().toMicroBatchStream(checkpointLocation);
     }
@@ -576,8 +529,9 @@ public class DefaultSource implements TableProvider, CreatableRelationProvider {
           .build().supportedCustomMetrics();
     }
 
+    /** Batches of columns, but for a stream, which Spark's own reader of Python sources reads. */
     public Scan.ColumnarSupportMode columnarSupportMode() {
-      return Scan.ColumnarSupportMode.SUPPORTED;
+      return isStream ? Scan.ColumnarSupportMode.UNSUPPORTED : Scan.ColumnarSupportMode.SUPPORTED;
     }
 
     /** Whether the rows need not be read, as for count(*): no column is asked for. */
@@ -586,7 +540,9 @@ public class DefaultSource implements TableProvider, CreatableRelationProvider {
     }
 
     public Statistics estimateStatistics() {
-      return new Size(load.rows(), schema.defaultSize());
+      long rows = load.rows();
+      return rows < 0 ? new Size(OptionalLong.empty(), OptionalLong.empty())
+          : new Size(OptionalLong.of(rows), OptionalLong.of(rows * (schema.defaultSize() + 8)));
     }
 
     boolean isSame(FrontScan other) {
@@ -675,23 +631,7 @@ public class DefaultSource implements TableProvider, CreatableRelationProvider {
     }
   }
 
-  static class Size implements Statistics {
-    private final long rows;
-    private final long rowBytes;
-
-    Size(long rows, int columnBytes) {
-      this.rows = rows;
-      this.rowBytes = columnBytes + 8;
-    }
-
-    public OptionalLong sizeInBytes() {
-      return rows < 0 ? OptionalLong.empty() : OptionalLong.of(rows * rowBytes);
-    }
-
-    public OptionalLong numRows() {
-      return rows < 0 ? OptionalLong.empty() : OptionalLong.of(rows);
-    }
-  }
+  record Size(OptionalLong numRows, OptionalLong sizeInBytes) implements Statistics {}
 
   /** Fails, at register(), where Spark's classes are not those that this was made for. */
   public static String check() {

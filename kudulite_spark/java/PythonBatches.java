@@ -5,14 +5,15 @@ import java.util.List;
 import org.apache.arrow.memory.ArrowBuf;
 import org.apache.arrow.vector.DecimalVector;
 import org.apache.arrow.vector.ValueVector;
+import org.apache.arrow.vector.complex.ListVector;
+import org.apache.arrow.vector.complex.StructVector;
 import org.apache.spark.sql.connector.metric.CustomTaskMetric;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.PartitionReader;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.types.Decimal;
-import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.vectorized.ArrowColumnVector;
-import org.apache.spark.sql.vectorized.ColumnVector;
+import org.apache.spark.sql.vectorized.ColumnarArray;
 import org.apache.spark.sql.vectorized.ColumnarBatch;
 import scala.collection.Iterator;
 import scala.jdk.javaapi.CollectionConverters;
@@ -69,11 +70,7 @@ class PythonBatches implements PartitionReader<ColumnarBatch> {
   public ColumnarBatch get() {
     ColumnarBatch batch = (ColumnarBatch) batches.next();
     ArrowColumnVector struct = (ArrowColumnVector) batch.column(0);
-    ColumnVector[] columns = new ColumnVector[((StructType) struct.dataType()).size()];
-    for (int i = 0; i < columns.length; i++) {
-      columns[i] = column(struct.getChild(i).getValueVector());
-    }
-    return new ColumnarBatch(columns, batch.numRows());
+    return new ColumnarBatch(new Cells(struct.getValueVector()).parts, batch.numRows());
   }
 
   public CustomTaskMetric[] currentMetricsValues() {
@@ -85,14 +82,75 @@ class PythonBatches implements PartitionReader<ColumnarBatch> {
   }
 
   /** A column of Arrow for Spark to read. */
-  static ColumnVector column(ValueVector vector) {
+  static ArrowColumnVector column(ValueVector vector) {
     boolean isSmall = vector instanceof DecimalVector decimal
         && decimal.getPrecision() <= Decimal.MAX_LONG_DIGITS();
-    return isSmall ? new SmallDecimals(vector) : new ArrowColumnVector(vector);
+    return isSmall ? new SmallDecimals(vector) : new Cells(vector);
+  }
+
+  /** Spark closes the columns of a batch after it, and a closed struct takes no other batch. */
+  private static class Cells extends ArrowColumnVector {
+    private final ArrowColumnVector[] parts;  // the fields of a struct, or the elements of arrays
+
+    Cells(ValueVector vector) {
+      super(vector);
+      parts = vector instanceof ListVector list
+          ? new ArrowColumnVector[] {new Elements(list.getDataVector())}
+          : vector instanceof StructVector struct ? struct.getChildrenFromFields().stream()
+              .map(PythonBatches::column).toArray(ArrowColumnVector[]::new) : null;
+    }
+
+    public void close() {}
+
+    public ArrowColumnVector getChild(int field) {
+      return parts[field];
+    }
+
+    public ColumnarArray getArray(int row) {
+      ListVector list = (ListVector) getValueVector();
+      int start = list.getElementStartIndex(row);
+      return isNullAt(row) ? null
+          : new ColumnarArray(parts[0], start, list.getElementEndIndex(row) - start);
+    }
+  }
+
+  /** Spark copies an array of numbers with a value for each NULL, which Arrow does not have. */
+  private static class Elements extends ArrowColumnVector {
+    Elements(ValueVector vector) {
+      super(vector);
+    }
+
+    public boolean getBoolean(int row) {
+      return !isNullAt(row) && super.getBoolean(row);
+    }
+
+    public byte getByte(int row) {
+      return isNullAt(row) ? 0 : super.getByte(row);
+    }
+
+    public short getShort(int row) {
+      return isNullAt(row) ? 0 : super.getShort(row);
+    }
+
+    public int getInt(int row) {
+      return isNullAt(row) ? 0 : super.getInt(row);
+    }
+
+    public long getLong(int row) {
+      return isNullAt(row) ? 0 : super.getLong(row);
+    }
+
+    public float getFloat(int row) {
+      return isNullAt(row) ? 0 : super.getFloat(row);
+    }
+
+    public double getDouble(int row) {
+      return isNullAt(row) ? 0 : super.getDouble(row);
+    }
   }
 
   /** Decimals of at most 18 digits, without the BigDecimal that Spark's class makes of each. */
-  private static class SmallDecimals extends ArrowColumnVector {
+  private static class SmallDecimals extends Cells {
     private final ArrowBuf values;
 
     SmallDecimals(ValueVector vector) {
@@ -107,13 +165,7 @@ class PythonBatches implements PartitionReader<ColumnarBatch> {
   }
 
   /** Makes the readers of batches from those of rows. */
-  static class Factory implements PartitionReaderFactory {
-    private final PartitionReaderFactory python;
-
-    Factory(PartitionReaderFactory python) {
-      this.python = python;
-    }
-
+  record Factory(PartitionReaderFactory python) implements PartitionReaderFactory {
     public boolean supportColumnarReads(InputPartition part) {
       return true;
     }

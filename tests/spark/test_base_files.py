@@ -18,7 +18,6 @@ from kudulite import NativeLimits, Table
 from kudulite_spark import native_read
 from kudulite_spark.literals import literal
 from kudulite_spark.native_read import quoted
-from kudulite_spark.session import install_front
 from tests.support.tables.typed_tables import COLUMNS, SCALARS, TypedTable, random_table
 from tests.support.tiers import tiered
 
@@ -44,14 +43,6 @@ SETTINGS = {
     "no filters pushed": {"spark.sql.parquet.filterPushdown": "false"},
     "nested by rows": {"spark.sql.parquet.enableNestedColumnVectorizedReader": "false"},
 }
-
-
-@pytest.fixture(autouse=True)
-def _front(spark) -> Iterator[None]:
-    assert install_front(spark)
-    spark.conf.set("spark.kudulite.front", "true")
-    yield
-    spark.conf.set("spark.kudulite.front", "false")
 
 
 @contextmanager

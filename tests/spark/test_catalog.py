@@ -19,10 +19,8 @@ from tests.support.spark.sql_statements import made, rows, run_random_statements
 def warehouse(spark: SparkSession, tmp_path: Path) -> Iterator[str]:
     """A catalog of its own for each test; Spark keeps one for a name."""
     catalog = f"c{random.getrandbits(60):x}"
-    spark.conf.set("spark.kudulite.front", "true")
     kudulite_spark.register(spark, warehouse=tmp_path / "warehouse", catalog=catalog)
     yield catalog
-    spark.conf.set("spark.kudulite.front", "false")
 
 
 def test_a_key_that_is_not_unique_is_a_property(spark: SparkSession, warehouse: str):
@@ -75,7 +73,6 @@ def test_namespaces_and_tables_are_directories(spark, warehouse, tmp_path):
 def test_a_local_session_has_the_catalog_of_a_directory_and_keeps_it(spark, tmp_path):
     """As after `register`; a second directory under the same name is refused."""
     catalog = f"c{random.getrandbits(60):x}"
-    spark.conf.set("spark.kudulite.front", "true")
     own = kudulite_spark.local_session(warehouse=tmp_path / "a", catalog=catalog)
     model = made(own, f"{catalog}.t")
     assert len(kudulite.open_table(tmp_path / "a" / "t")) == len(model)
@@ -90,7 +87,6 @@ def test_a_local_session_has_the_catalog_of_a_directory_and_keeps_it(spark, tmp_
         with pytest.raises(UsageError, match=message):
             kudulite_spark.register(own, warehouse=place, catalog=name)
     assert stored(own, f"{catalog}.t") == model
-    spark.conf.set("spark.kudulite.front", "false")
 
 
 def test_without_the_jar_a_catalog_is_refused_with_the_reason(spark, tmp_path, monkeypatch):

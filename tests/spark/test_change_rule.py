@@ -26,7 +26,6 @@ OUTSIDE = "SELECT * FROM VALUES (3, 1D), (777, 2D), (CAST(NULL AS BIGINT), 3D) A
 @pytest.fixture
 def t(spark: SparkSession, tmp_path: Path) -> Iterator[str]:
     """A table (id, host, v) with ten rows in a catalog of its own."""
-    spark.conf.set("spark.kudulite.front", "true")
     catalog = f"c{uuid.uuid4().hex}"
     kudulite_spark.register(spark, warehouse=tmp_path, catalog=catalog)
     name = f"{catalog}.t"
@@ -37,7 +36,6 @@ def t(spark: SparkSession, tmp_path: Path) -> Iterator[str]:
     values = ", ".join(f"({k}, '{host}', {v}D)" for k, (host, v) in ROWS.items())
     spark.sql(f"INSERT INTO {name} VALUES {values}")
     yield name
-    spark.conf.set("spark.kudulite.front", "false")
 
 
 def is_read(spark: SparkSession, text: str) -> bool:

@@ -4,9 +4,7 @@ import contextlib
 import datetime
 import io
 import logging
-import sys
 import zipfile
-from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 
@@ -23,14 +21,6 @@ from tests.support.spark.spark_tables import load, make_table, rows, save, stage
 from tests.support.tables.typed_tables import random_table
 
 ROWS = [(k, f"s{k % 3}", k / 2) for k in range(50)]
-
-
-@pytest.fixture(autouse=True)
-def _with_front(spark) -> Iterator[None]:
-    assert session.install_front(spark)
-    spark.conf.set("spark.kudulite.front", "true")
-    yield
-    spark.conf.set("spark.kudulite.front", "false")
 
 
 @pytest.fixture(scope="module")
@@ -259,10 +249,20 @@ def test_a_small_table_is_broadcast(spark, path):
     assert "BroadcastHashJoin" in explained(joined)
 
 
-def test_where_it_cannot_be_the_reason_is_logged(spark, monkeypatch, caplog):
-    """And plain Python serves."""
+def test_where_it_cannot_be_one_line_says_why(spark, path, monkeypatch, caplog):
+    """Of `register` and of each local session; plain Python serves."""
     monkeypatch.setattr(session, "VERSIONS", ("3.5",))
-    with caplog.at_level(logging.WARNING, logger="kudulite.spark"):
-        assert not session.install_front(spark)
-    assert "is not one of the tested versions 3.5" in caplog.text
-    assert sys.modules["kudulite_spark.session"] is session
+    for register in (session.register, lambda _: session.local_session()):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, logger="kudulite.spark"):
+            register(spark)
+        (line,) = caplog.messages
+        assert "is not one of the tested versions 3.5" in line
+    assert load(spark, path).count() == 50
+
+
+def test_a_local_session_has_it(spark, path):
+    """Without a warehouse, too: the first session of a process, and one that is running."""
+    assert session.has_front(spark)
+    assert "PushedFilters: [EqualTo(k,7)]" in explained(load(spark, path).filter("k = 7"))
+    assert session.local_session() is spark

@@ -201,10 +201,8 @@ def fails(work: Callable[[], Any]) -> bool:
 def catalog(spark: SparkSession, tmp_path: Path) -> Iterator[str]:
     """A catalog of the folder of the test; Spark keeps one for a name."""
     name = f"m{random.getrandbits(60):x}"
-    spark.conf.set("spark.kudulite.front", "true")
     kudulite_spark.register(spark, warehouse=tmp_path, catalog=name)
     yield name
-    spark.conf.set("spark.kudulite.front", "false")
 
 
 @pytest.mark.parametrize("seed", range(4))

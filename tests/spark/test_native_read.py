@@ -18,10 +18,12 @@ from kudulite.errors import OptionError, StorageError
 from kudulite.model.schema import encodings_of
 from kudulite_spark import literals, native_read
 from kudulite_spark.native_read import FileReader
-from kudulite_spark.session import install_front
+from tests.spark.conftest import BOTH
 from tests.support.spark.spark_tables import configured, load, make_table, rows
 from tests.support.tables.typed_tables import COLUMNS, TypedTable, random_table
 from tests.support.tiers import by_tier, tiered
+
+pytestmark = BOTH  # Spark leaves excluded rows out by itself, or with the format of the front
 
 # Nearly all rows from Parquet; and nearly none.
 NATIVE = NativeLimits(excluded_fraction_max=1, bounded_rows_max=8)
@@ -34,18 +36,6 @@ def content(found: DataFrame | pa.Table, schema: pa.Schema) -> list[str]:
     """All rows, bit by bit, in an order."""
     table = found.toArrow() if isinstance(found, DataFrame) else found
     return sorted(map(repr, table.select(schema.names).cast(schema).to_pylist()))
-
-
-@pytest.fixture(autouse=True, params=["with the front", "without"])
-def _front(spark, request):
-    """Spark leaves excluded rows out by itself, or with the format of the front."""
-    if request.param == "without":
-        spark.conf.set("spark.kudulite.front", "false")
-    else:
-        assert install_front(spark)
-        spark.conf.set("spark.kudulite.front", "true")
-    yield
-    spark.conf.set("spark.kudulite.front", "false")
 
 
 @pytest.fixture(scope="module")
@@ -304,7 +294,7 @@ def test_positions_hold_where_row_groups_are_skipped(spark, tmp_path):
     assert (empty.columns, empty.count()) == ([], count - 3)
 
 
-def test_many_changes_and_few_keys_are_not_left_to_files(spark, tmp_path):
+def test_many_changes_and_few_keys_are_not_left_to_files(spark, tmp_path, front):
     """The source reads a table with many changes, if it has the front; the call reads few keys."""
     made_rows = [(k, f"s{k % 3}") for k in range(9000)]
     types = {"k": pa.int64(), "s": pa.string()}
@@ -314,16 +304,13 @@ def test_many_changes_and_few_keys_are_not_left_to_files(spark, tmp_path):
     table.update({"k": list(range(0, 9000, 10)), "s": ["new"] * 900})
     table.flush()
     expected = rows(load(spark, path))
-    assert install_front(spark)
-    for is_on in ("true", "false"):
-        with configured(spark, {"spark.kudulite.front": is_on}):
-            frame = kudulite_spark.read_table(spark, path)
-            assert bool(frame.inputFiles()) == (is_on == "false")
-            assert frame.count() == 9000 and rows(frame) == expected
-            assert kudulite_spark.read_table(spark, path, columns="s").columns == ["s"]
-            few = kudulite_spark.read_table(spark, path, where="k BETWEEN 9 AND 11")
-            assert not few.inputFiles()
-            assert rows(few) == [(9, "s0"), (10, "new"), (11, "s2")]
+    frame = kudulite_spark.read_table(spark, path)
+    assert bool(frame.inputFiles()) != front
+    assert frame.count() == 9000 and rows(frame) == expected
+    assert kudulite_spark.read_table(spark, path, columns="s").columns == ["s"]
+    few = kudulite_spark.read_table(spark, path, where="k BETWEEN 9 AND 11")
+    assert not few.inputFiles()
+    assert rows(few) == [(9, "s0"), (10, "new"), (11, "s2")]
 
 
 def test_a_view_in_sql_joins_and_broadcasts(spark, tmp_path, monkeypatch):

@@ -7,8 +7,19 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import kudulite
-from tests.support.spark.spark_tables import in_order, load, make_table, rows, save, stored
+from tests.spark.conftest import BOTH
+from tests.support.spark.spark_tables import (
+    configured,
+    in_order,
+    load,
+    make_table,
+    rows,
+    save,
+    stored,
+)
 from tests.support.tiers import tiered
+
+pytestmark = BOTH
 
 ROWS = [(k, None if k % 4 == 3 else f"s{k % 3}", k / 2) for k in range(50)]
 
@@ -34,9 +45,10 @@ def test_the_schema_is_the_tables(spark, path):
 
 
 def test_found_without_register(spark, path):
-    """Spark looks for pyspark_kudulite itself: the session of the tests never calls register."""
-    assert spark.sql("SELECT 1").count() == 1
-    assert spark.read.format("kudulite").load(path).count() == 50
+    """Spark looks for pyspark_kudulite itself, in a session that nobody has registered."""
+    other = spark.newSession()
+    with configured(other, {"spark.kudulite.front": "false"}):
+        assert other.read.format("kudulite").load(path).count() == 50
 
 
 @pytest.mark.quick

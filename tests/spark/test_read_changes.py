@@ -6,7 +6,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 import kudulite
+from tests.spark.conftest import BOTH
 from tests.support.spark.spark_tables import load, make_table, rows, save, stored
+
+pytestmark = BOTH
 
 
 @pytest.fixture(scope="module")
@@ -131,9 +134,9 @@ def test_a_schema_of_the_user(spark, changed):
         100: None,
     }
     with pytest.raises(Exception, match="changeImages=both"):
-        read("k int, _before struct<k int, s string, x double>").count()
+        read("k int, _before struct<k int, s string, x double>").collect()
     with pytest.raises(Exception, match="'_commit_timestamp' of its changes is bigint"):
-        read("k int, _commit_timestamp timestamp").count()
+        read("k int, _commit_timestamp timestamp").collect()
 
 
 def test_changes_written_to_a_copy_make_the_source(spark, changed, tmp_path):

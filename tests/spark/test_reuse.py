@@ -12,7 +12,6 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from kudulite_spark.session import install_front
 from tests.support.spark.reuse_patterns import PATTERNS, ROWS, Row, Table, where
 from tests.support.spark.spark_tables import configured, load, make_table, rows, save
 from tests.support.tiers import tiered
@@ -41,8 +40,6 @@ def _pushdown(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[N
 )
 def _way(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[None]:
     front, pushdown = request.param
-    if front == "true":
-        assert install_front(spark)
     with configured(spark, {"spark.kudulite.front": front, PUSHDOWN: pushdown}):
         yield
 

@@ -28,12 +28,10 @@ TASKS = 8
 def warehouse(spark: SparkSession, tmp_path: Path) -> Iterator[str]:
     """A catalog of its own for each test, whose writes send rows to their tablets."""
     catalog = f"c{random.getrandbits(60):x}"
-    spark.conf.set("spark.kudulite.front", "true")
     kudulite_spark.register(spark, warehouse=tmp_path, catalog=catalog)
     spark.conf.set(SETTING, "true")
     yield catalog
     spark.conf.unset(SETTING)
-    spark.conf.set("spark.kudulite.front", "false")
 
 
 def scattered(spark: SparkSession, start: int = 0) -> DataFrame:

@@ -67,7 +67,6 @@ def shown(value: Any) -> str:
 def test_the_page_is_true(spark: SparkSession, tmp_path):
     """From its top to its bottom, with one catalog; an older Spark refuses its newer statements."""
     catalog = f"p{random.getrandbits(60):x}"
-    spark.conf.set("spark.kudulite.front", "true")
     (tmp_path / "db").mkdir()
     kudulite_spark.register(spark, warehouse=tmp_path, catalog=catalog)
     names = {"kudulite": kudulite, "kudulite_spark": kudulite_spark, "spark": spark}
@@ -83,7 +82,6 @@ def test_the_page_is_true(spark: SparkSession, tmp_path):
             value = run(code, names, catalog)
         if result is not None:
             assert shown(value) == result, own
-    spark.conf.set("spark.kudulite.front", "false")
 
 
 @pytest.mark.parametrize(

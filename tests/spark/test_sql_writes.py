@@ -18,13 +18,11 @@ import kudulite_spark
 def warehouse(spark: SparkSession, tmp_path: Path) -> Iterator[str]:
     """A catalog of its own for each test; Spark keeps one for a name."""
     yield registered(spark, tmp_path)
-    spark.conf.set("spark.kudulite.front", "false")
 
 
 def registered(spark: SparkSession, tmp_path: Path) -> str:
     """The name of a new catalog of a session."""
     catalog = f"c{uuid.uuid4().hex}"
-    spark.conf.set("spark.kudulite.front", "true")
     kudulite_spark.register(spark, warehouse=tmp_path, catalog=catalog)
     return catalog
 

@@ -7,6 +7,7 @@ from kudulite_spark.datasource import KuduliteDataSource
 from kudulite_spark.options import ReadOptions
 from kudulite_spark.stream_bounds import StreamStart
 from kudulite_spark.stream_reader import HAS_READ_LIMITS
+from tests.spark.conftest import BOTH
 from tests.support.spark.spark_tables import (
     error_of,
     given,
@@ -17,6 +18,8 @@ from tests.support.spark.spark_tables import (
     start,
     stream,
 )
+
+pytestmark = BOTH
 
 COPY = {"primaryKey": "k", "operationColumn": "_change_type"}
 

@@ -4,6 +4,7 @@ import json
 import os
 
 import kudulite
+from tests.spark.conftest import BOTH
 from tests.support.spark.spark_tables import (
     error_of,
     given,
@@ -14,6 +15,8 @@ from tests.support.spark.spark_tables import (
     start,
     stored,
 )
+
+pytestmark = BOTH
 
 FIRST_FILE_SECONDS = 1_700_000_000
 

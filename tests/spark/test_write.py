@@ -10,8 +10,11 @@ from pyspark.sql import functions as sf
 
 import kudulite
 import kudulite_spark
+from tests.spark.conftest import BOTH
 from tests.support.spark.spark_tables import load, make_table, rows, save, staged_files, stored
 from tests.support.tiers import tiered
+
+pytestmark = BOTH
 
 OLD = [(1, "a", 1.0), (2, "b", 2.0), (3, "c", 3.0)]
 

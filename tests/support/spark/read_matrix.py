@@ -25,7 +25,8 @@ from pyspark.sql import functions as sf
 
 import kudulite_spark
 from kudulite import NativeLimits
-from kudulite_spark import native_read, session
+from kudulite_spark import native_read
+from kudulite_spark.session import has_front
 from tests.support.spark.spark_tables import configured, load
 from tests.support.spark.sql_filters import Filter, FilterMaker
 from tests.support.tables.typed_tables import KEY_NAMES, TypedTable, random_table
@@ -85,8 +86,8 @@ class Matrix:
 
             with_option = [case for case in cases if case.filter.option is not None]
             self._union("option", with_option, by_option)
-        assert session.install_front(spark)
         with configured(spark, {FRONT: "true"}):
+            assert has_front(spark)
             frame = load(spark, path, snapshotTimestamp=at)
             self._union("front", cases, frame)
         native = kudulite_spark.read_table(spark, path, snapshot=moment)
