@@ -125,6 +125,7 @@ def conditions(choice: random.Random, name: str, kind: pa.DataType, pool: list) 
         f"{name} IS NULL",
         f"{name} IS NOT NULL",
         f"{name} IS DISTINCT FROM {first}",
+        f"{name} IN ({first}, NULL)",
         f"{name} < {first} OR {name} > {second}",
     ]
     return found + ([f"isnan({name})", f"isinf({name})"] if name in FLOATS else [])
@@ -150,6 +151,7 @@ def queries(choice: random.Random) -> list[str]:
     found += [f"SELECT min({name}), max({name}), count({name}) FROM t" for name in NAMES]
     found.append("SELECT " + ", ".join(f"max({name}), min({name})" for name in NAMES) + " FROM t")
     found += [f"SELECT sum({name}), avg({name}) FROM t" for name in ("x", "f", "sum")]
+    found += [f"SELECT k, nullif({name}, 'NaN') FROM t WHERE {name} / 2 > 9" for name in FLOATS]
     for name, kind, plain, odd in COLUMNS:
         tests = conditions(choice, name, kind, [*plain, *odd, *odd])
         for test in choice.sample(tests, by_tier(4, len(tests))):
@@ -158,6 +160,8 @@ def queries(choice: random.Random) -> list[str]:
         found += [
             f"SELECT {name} FROM t ORDER BY {name} DESC NULLS LAST LIMIT 3",
             f"SELECT {name} FROM t ORDER BY {name} NULLS LAST LIMIT 3",
+            f"SELECT {name} FROM t ORDER BY {name} DESC NULLS FIRST LIMIT 3",
+            f"SELECT {name} FROM t QUALIFY row_number() OVER (ORDER BY {name}) <= 3",
             f"SELECT {name}, count(*), max(x), min(f) FROM t GROUP BY {name}",
             f"SELECT DISTINCT {name} FROM t",
             f"SELECT max({name}) FROM t GROUP BY k % 2",
