@@ -55,6 +55,8 @@ TABLE_NOTE = "kudulite.table"
 # Kinds of a staged table; the third is createOrReplace.
 CREATE, REPLACE = "create", "replace"
 
+# No table has so many versions, and fewer microseconds since 1970 are a moment before 1979.
+_VERSIONS_END = 1 << 48
 _BUCKET = re.compile(r"bucket\((\d+), (.+)\)")
 # Spark's own properties of a table.
 _LOCATION, _COMMENT, _OWNER = "location", "comment", "owner"
@@ -308,11 +310,13 @@ def _truncate(path: str, question: Question) -> Answer:
 
 
 def _moment(path: str, question: Question) -> Answer:
-    """Return the HybridTime of a tag or a text, or the number that names a moment itself."""
+    """Return the HybridTime of a tag, a version or a text, or the number that is a moment."""
     table = open_table(path)
     version = question["version"]
     found = table.tags.get(version)
     if found is None and version.isdigit():
+        if int(version) < _VERSIONS_END:
+            version = str(int(table.scan(version=int(version)).timestamp))
         return {"moment": version}
     try:
         text = in_zone(version, question["zone"])

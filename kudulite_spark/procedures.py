@@ -58,6 +58,15 @@ class Call:
             )
         return text in _TRUE
 
+    def number(self, name: str) -> int | None:
+        """Return a whole number."""
+        if name not in self.arguments:
+            return None
+        text = self.arguments[name].strip()
+        if not _INTEGER.fullmatch(text):
+            raise UsageError(f"procedure {self.procedure!r}: {name} is {text!r}, expected a number")
+        return int(text)
+
     def moment(self, name: str) -> str | None:
         """Return a moment as a text with a zone, or as the number that it is given as."""
         return self.zoned(self.arguments[name]) if name in self.arguments else None
@@ -150,6 +159,16 @@ def _backup(call: Call) -> Result:
 
 
 def _restore(call: Call) -> Result:
+    misplaced = "version" if "target" in call.arguments else "overwrite"
+    if misplaced in call.arguments:
+        raise UsageError(
+            f"restore of {call.place!r}: {misplaced} is for"
+            f" {'a table without target' if misplaced == 'version' else 'backups in a target'}"
+        )
+    if "target" not in call.arguments:
+        done = open_table(call.place).restore(call.moment("at"), version=call.number("version"))
+        counts = {name: getattr(done, name) for name in ("inserted", "updated", "deleted")}
+        return {"version": done.version, **counts}
     table = kudulite.restore(
         call.text("target"),
         call.place,
@@ -225,6 +244,6 @@ PROCEDURES: dict[str, tuple[str, Callable[[Call], Result]]] = {
     "delete_tag": ("name", _delete_tag),
     "drop_range_partition": ("lower? upper?", _drop_range),
     "maintain": ("", _maintain),
-    "restore": ("target at? overwrite?", _restore),
+    "restore": ("target? at? overwrite? version?", _restore),
     "tag": ("name at?", _tag),
 }

@@ -3,7 +3,7 @@
     table.upsert(batch)                      all rows or none, in one version
     table.apply(changes)                     an operation in each row
     table.update(where=…, set={…})           rows that match a condition, by a scan inside
-    table.restore(moment)                    the rows of then, by the changes since
+    table.restore(version=7)                 the rows of then, by the changes since
     table.new_bulk_write("insert")           staged in pieces by several tasks, committed once
 
 A write of few rows without options is appended to the log, as rows of a session are. All others are
@@ -40,7 +40,7 @@ from kudulite.model.aliases import Moment, Rows, Where, WriteOptions
 from kudulite.model.hybrid_time import Timestamp, format_timestamp
 from kudulite.model.schema import Schema
 from kudulite.model.types import is_unicode
-from kudulite.table.history import choose_snapshot
+from kudulite.table.history import choose_snapshot, moment_or_version
 from kudulite.table.manifest import Manifest
 from kudulite.table.read_request import ReadRequest
 from kudulite.table.schema_history import moved_names
@@ -238,21 +238,38 @@ class BatchOperations:
         write = self.new_bulk_write("upsert", overwrite=True)
         return self._run(write.labelled("truncate"), ())
 
-    def restore(self, moment: Moment, *, message: str | None = None) -> WriteResult:
-        """Make the rows of `moment` (as in `scan`) the rows of now, in a new version.
+    def restore(
+        self,
+        moment: Moment | None = None,
+        *,
+        version: int | None = None,
+        message: str | None = None,
+    ) -> WriteResult:
+        """Make the rows of `moment` or of `version`, as in `scan`, the rows of now.
 
-            table.restore(table.versions()[1].timestamp)         undo the newest version
+            table.restore(version=7)                   the rows of version 7; see `versions`
+            table.restore(result.timestamp - 1)        undo a write and all that was written since
 
-        The past stays readable, so a restore can be undone. The cost depends on the number of rows
-        that changed since. Immutable cells become those of then, too. Columns and ranges stay as
-        they are: a column that was added since has its default, and rows of a range that was
-        dropped since are a RowError. If another writer changes rows meanwhile, the changes are read
-        again, up to 10 times, and then it is a ConflictError. Raises TimestampError for a moment
-        that cannot be read.
+        This makes a new version, and the past stays readable, so a restore can be undone. The rows
+        of a version are those that were there when it was published. Rows that sessions wrote
+        after it are undone, too, even if no version follows it.
+
+        The cost depends on the number of rows that changed since. Immutable cells become those of
+        then, too. Columns and ranges stay as they are: a column that was added since has its
+        default, and rows of a range that was dropped since are a RowError. If another writer
+        changes rows meanwhile, the changes are read again, up to 10 times, and then it is a
+        ConflictError. Raises TimestampError for a moment that cannot be read, NotFoundError for a
+        version that is not listed, and OptionError unless one of both is given.
         """
+        if moment is None and version is None:
+            raise OptionError(
+                f"table {self._store.name!r}: restore takes a moment, or version=… with a number"
+                " that versions() lists"
+            )
+        start = moment_or_version(self._store, moment, version)
 
         def attempt() -> WriteResult:
-            changes = Changes(self._store, ReadRequest.of(start=moment, images="both"))
+            changes = Changes(self._store, ReadRequest.of(start=start, images="both"))
             names = [name for name in changes.schema.names if name not in CHANGE_COLUMNS]
             batches = (undone(batch, names) for batch in changes.to_batches())
             found = (batch for batch in batches if batch.num_rows)

@@ -58,6 +58,7 @@ from kudulite.table.history import (
     delete_tag,
     make_tag,
     moment_of,
+    moment_or_version,
     newest_change,
     newest_versions,
 )
@@ -237,16 +238,21 @@ class Table(BatchOperations, RowOperations):
         at: Moment | None = None,
         ordered: bool = False,
         limit: int | None = None,
+        *,
+        version: int | None = None,
     ) -> Scan:
         """Plan a scan at one moment: now, or `at` (datetime with a zone, ISO text, HybridTime).
 
-        The moment is inclusive. A tagged one is `at=table.tags["name"]`. The columns are those of
-        the moment, under the names and types that they had; see `schema_at`. `where` is SQL text
+        The moment is inclusive. A tagged one is `at=table.tags["name"]`. `version` is one that
+        `versions` lists, and stands for its timestamp. The columns are those of the moment, under
+        the names and types that they had; see `schema_at`. `where` is SQL text
         ("city = 'Rome' OR v != 1"), a condition ((table["v"] > 3) | (table["v"] == None)), a tuple
         (("v", ">", 3)), or several of them that must all hold. `ordered` gives key order over all
         tablets. Raises OptionError, ColumnNotFoundError, SchemaError, and TimestampError for a
         moment without a zone, before the creation of the table or the AHM, or ahead of the clock.
+        NotFoundError for a version that is not listed.
         """
+        at = moment_or_version(self._store, at, version)
         request = ReadRequest.of(columns, where, at=at, ordered=ordered, limit=limit)
         return Scan(self._store, request)
 
@@ -410,9 +416,11 @@ class Table(BatchOperations, RowOperations):
     def versions(self) -> list[TableVersion]:
         """Return the newest versions of the table, newest first: what made them, when, and who.
 
-        These are the last 100 versions that users made, and the last 20 that maintenance made. A
-        write through the log (of a session, or of a small batch) makes no version; a later memory
-        flush does. `pandas.DataFrame(table.versions())` is a frame of them.
+        These are the last 100 versions that users made, and the last 20 that maintenance made.
+        Their timestamps descend, too; `scan(version=n)` reads the rows of one, and
+        `restore(version=n)` brings them back. A write through the log (of a session, or of a small
+        batch) makes no version; a later memory flush does. `pandas.DataFrame(table.versions())` is
+        a frame of them.
         """
         return newest_versions(self._store, self._store.newest())
 

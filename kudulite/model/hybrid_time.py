@@ -200,7 +200,8 @@ def misread_number(value: object) -> str:
         return ""
     return (
         f"; {text} was read as microseconds since 1970. Seconds, milliseconds and version numbers"
-        " are not moments: give a datetime with a time zone, or a timestamp of this table"
+        " are not moments: give a datetime with a time zone, or a timestamp of this table; scan and"
+        " restore take a version number as version=…"
     )
 
 

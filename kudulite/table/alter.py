@@ -37,7 +37,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 from kudulite.errors import KuduliteError, NotSupportedError, SchemaError, UsageError
@@ -59,7 +58,7 @@ from kudulite.table.partition import (
     RangeWithHashSchema,
     TabletPartition,
 )
-from kudulite.table.publication import publish_alone, publish_next
+from kudulite.table.publication import publish_alone, publish_next, version_timestamp
 from kudulite.table.schema_history import SchemaChange
 from kudulite.table.table_store import TableStore
 from kudulite.table.tablet_memory import flushed_under_locks
@@ -193,14 +192,19 @@ class _Tablets:
     old: Manifest
     locks: Mapping[str, TabletLock]
     _created: tuple[TabletEntry, ...] = ()
+    _timestamp: int = 0  # of the version
 
-    @cached_property
-    def moment(self) -> int:
-        """The moment of the alteration, above every timestamp used and every safe timestamp."""
-        return self.store.next_timestamp(self._used())
+    def _settled(
+        self, manifest: Manifest, dropped: Collection[RangeBounds]
+    ) -> tuple[DroppedRange, ...]:
+        """Choose the timestamp of the version that follows `manifest`, for all that needs it.
 
-    def ended(self, dropped: Collection[RangeBounds]) -> tuple[DroppedRange, ...]:
-        """Return the ranges that are dropped with rows, ended at the alteration's moment."""
+        Return the ranges that are dropped with rows, ended at it.
+        """
+        self._timestamp = version_timestamp(self.store, manifest)
+        for entry in self._created:
+            with self.store.lock(entry.id) as lock:
+                lock.advance_safe_timestamp(self._timestamp)
         ended = []
         for number, given in enumerate(self.old.partition.ranges):
             tablets = [e for e in self.old.tablets if e.partition.range_index == number]
@@ -208,12 +212,12 @@ class _Tablets:
             opened = [self.store.tablet(entry) for entry in tablets if given.bounds in dropped]
             if any(tablet.superblock.rowsets for tablet in opened):
                 entries = tuple(self._ended(entry) for entry in tablets)
-                ended.append(DroppedRange(given, self.moment, entries))
+                ended.append(DroppedRange(given, self._timestamp, entries))
         return tuple(ended)
 
     def _ended(self, entry: TabletEntry) -> TabletEntry:
         """Write a superblock, durable but not published, in which the tablet has ended."""
-        timestamp, old = self.moment, self.store.tablet(entry).superblock
+        timestamp, old = self._timestamp, self.store.tablet(entry).superblock
         rowsets = tuple(
             replace(meta, delete_timestamp=timestamp) if meta.delete_timestamp is None else meta
             for meta in old.rowsets
@@ -239,22 +243,10 @@ class _Tablets:
                 entry = self.store.create_tablet(place)
                 self._created += (entry,)
             entries.append(replace(entry, partition=place))
-        self._settle_created()
+        if self._created:
+            folder = self.store.tablet_folder(self._created[0].id).parent
+            self.store.file_system.sync_directory(folder)
         return tuple(entries)
-
-    def _settle_created(self) -> None:
-        if not self._created:
-            return
-        for entry in self._created:
-            with self.store.lock(entry.id) as lock:
-                lock.advance_safe_timestamp(self.moment)
-        folder = self.store.tablet_folder(self._created[0].id).parent
-        self.store.file_system.sync_directory(folder)
-
-    def _used(self) -> int:
-        """Return the highest timestamp used in the table, or safe timestamp of a tablet."""
-        stamps = [lock.safe_timestamp for lock in self.locks.values()]
-        return max(self.old.timestamp, *stamps)
 
     def publish(
         self, draft: TableDraft, partition: PartitionSchema, *, is_altered: bool
@@ -263,29 +255,30 @@ class _Tablets:
 
         If nothing `is_altered`, the version has the flushed logs only.
         """
-        dropped, tablets = self.ended(draft.dropped), self.of(partition, draft.dropped)
-        changes = self._schema_changes(draft.schema)
+        tablets = self.of(partition, draft.dropped)
+        dropped: tuple[DroppedRange, ...] = ()
         start = self.old.history_start
         if draft.history_seconds > self.old.history_seconds:
             # History before the mark may be collected already: a longer retention begins here.
             start = ancient_history_mark(self.store, self.old)
 
-        origin = Origin("memory flush", self.old.timestamp, is_maintenance=True)
-        if is_altered:
-            origin = Origin("alter", self.moment)
-
+        operation = "alter" if is_altered else "memory flush"
         columns = ((old.name, draft.schema.column_by_id(old.id)) for old in self.old.schema.columns)
         names = {name: column.name for name, column in columns if column is not None}
 
         def build(manifest: Manifest) -> Manifest:
+            nonlocal dropped
+            # Again after a purge of a range that was dropped before, which these locks allow.
+            if manifest.versions.timestamp >= self._timestamp:
+                dropped = self._settled(manifest, draft.dropped)
             past = manifest.dropped + dropped
             return manifest.successor(
-                origin,
+                Origin(operation, self._timestamp, is_maintenance=not is_altered),
                 schema=draft.schema,
                 partition=partition,
                 tablets=tablets,
                 dropped=tuple(replace(each, range=each.range.renamed(names)) for each in past),
-                schema_changes=manifest.schema_changes + changes,
+                schema_changes=manifest.schema_changes + self._schema_changes(draft.schema),
                 history_seconds=draft.history_seconds,
                 history_start=max(start, manifest.history_start),
                 owner=draft.owner,
@@ -298,11 +291,11 @@ class _Tablets:
 
     def _schema_changes(self, schema: Schema) -> tuple[SchemaChange, ...]:
         """Return what reads of the past need to know of the new schema."""
-        if (change := SchemaChange.of(self.old.schema, schema, 0)) is None:
+        if (change := SchemaChange.of(self.old.schema, schema, self._timestamp)) is None:
             return ()
         for lock in self.locks.values():  # a slower clock must not write before the moment
-            lock.advance_safe_timestamp(self.moment)
-        return (replace(change, until=self.moment),)
+            lock.advance_safe_timestamp(self._timestamp)
+        return (change,)
 
     def undo(self) -> None:
         """Remove the created tablets, after an alteration that was not published."""
@@ -334,7 +327,8 @@ def forget_alterations(store: TableStore) -> int:
         if kept is manifest or not is_mark_still_valid(manifest, mark):
             return None
         start = max(manifest.history_start, mark)
-        origin = Origin("history collection", store.environment.clock.now(), is_maintenance=True)
+        timestamp = version_timestamp(store, manifest)
+        origin = Origin("history collection", timestamp, is_maintenance=True)
         return kept.successor(origin, history_start=start)
 
     return count if publish_alone(store, "history collection", build) is not None else 0

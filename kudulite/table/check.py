@@ -136,11 +136,19 @@ class _Check:
             with self.problems_of(f"version {version}"):
                 self.store.check_previous(self.store.at_version(version))
         with self.problems_of("the list of versions"):
-            listed = [entry.version for entry in newest_versions(self.store, manifest)]
+            versions = newest_versions(self.store, manifest)
+            listed = [entry.version for entry in versions]
             self.expect(
                 listed[:1] in ([], [manifest.version]) and len(set(listed)) == len(listed),
                 f"{self.store.folder}: version {manifest.version} lists versions {listed}, expected"
                 " itself and older ones, each once",
+            )
+            start = manifest.versions.ordered_from
+            ordered = [v.timestamp for v in versions if start is not None and v.version >= start]
+            self.expect(
+                ordered == sorted(set(ordered), reverse=True),
+                f"{self.store.folder}: version {manifest.version} lists versions whose timestamps"
+                f" do not ascend from version {start} on",
             )
         ids = [entry.id for entry in manifest.readable_tablets]
         self.expect(len(set(ids)) == len(ids), f"{self.store.folder}: a tablet is listed twice")

@@ -3,20 +3,22 @@
     1  flush the tablets' logs, check conflicts, rebase all parts     no lock: files are written
     2  take the tablets' locks in id order; flush the rest of their logs
     3  check again what has changed since 1                           usually nothing
-    4  timestamp = max(now, highest safe timestamp + 1)
-    5  install: move files into the tablets, write superblocks        invisible
-    6  put-if-absent of the next manifest                             the commit; retried if another
-                                                                      version came first
+    4  move files into the tablets                                    invisible
+    5  timestamp, above all that can be seen; superblocks with it     invisible
+    6  put-if-absent of the next manifest                             the commit; 5 and 6 again if
+                                                                      another version came first
     7  advance the safe timestamps, release the locks
 
 Writes to other tablets may publish in between. They take a version number but leave the locked
-tablets alone, so the new entries are put into the newer version as they are.
+tablets alone, so the new entries are put into the newer version. They stay as they are if the newer
+version has an older timestamp. Otherwise a snapshot of that version would show this commit, so the
+superblocks are written again with a later timestamp.
 
 Files are moved and their folders fsynced before the superblock that lists them is written. A crash
 leaves unreferenced files, which garbage collection removes.
 
-**Invariants**: (1) the timestamp is above that of the table's creation, every timestamp used in,
-and every safe timestamp of, each of the write's tablets; (2) safe timestamps advance only after the
+**Invariants**: (1) the timestamp is above that of the version before, every timestamp used in the
+table, and the safe timestamp of each of its tablets; (2) safe timestamps advance only after the
 version is published; (3) before step 6 nothing is visible, and an error leaves the table as it was.
 """
 
@@ -35,7 +37,7 @@ from kudulite.fs.lock import TabletLock
 from kudulite.model.hybrid_time import format_timestamp
 from kudulite.rowset.rowset import RowSetMeta
 from kudulite.table.manifest import Manifest, Origin, TabletEntry
-from kudulite.table.publication import publish_next
+from kudulite.table.publication import publish_next, version_timestamp
 from kudulite.table.stage import (
     StagedOperations,
     StagedTask,
@@ -108,12 +110,13 @@ class Commit:
         )
         if not is_change and self.state.application_id is None:
             return CommitResult(newest.version, newest.timestamp, counts)
-        timestamp = self._timestamp(newest, locks)
-        installer = Installer(self.store, timestamp, self.state.spec.is_overwrite)
+        installer = Installer(
+            self.store, self.state.spec.is_overwrite, self._changed(newest, parts)
+        )
+        assert all(tablet_id in locks for tablet_id in installer.parts)
         try:
-            installed = self._install(installer, parts, newest, locks)
-            origin = Origin(self.state.operation_name, timestamp, counts, self.state.message)
-            manifest = self._publish_next(newest, installed, origin)
+            installer.move()
+            manifest = self._publish_next(newest, installer, counts)
         except BaseException:
             if not self._may_be_published(after=newest.version):
                 installer.undo()
@@ -126,18 +129,24 @@ class Commit:
         # timestamp too low advances it under the lock.
         with suppress(OSError):
             for lock in locks.values():
-                lock.advance_safe_timestamp(timestamp)
-        return CommitResult(manifest.version, timestamp, counts)
+                lock.advance_safe_timestamp(installer.timestamp)
+        return CommitResult(manifest.version, installer.timestamp, counts)
 
     def _publish_next(
-        self, newest: Manifest, installed: Mapping[str, TabletEntry], origin: Origin
+        self, newest: Manifest, installer: Installer, counts: WriteCounts
     ) -> Manifest | None:
         """Publish the next version; None if another write committed the application version."""
+        name, message = self.state.operation_name, self.state.message
+        installed: Mapping[str, TabletEntry] = {}
 
         def build(manifest: Manifest) -> Manifest | None:
+            nonlocal installed
             if is_committed(self.state, manifest):
                 return None
             self._check_same_schema(manifest)
+            if manifest.versions.timestamp >= installer.timestamp:
+                installed = installer.install(version_timestamp(self.store, manifest), newest)
+            origin = Origin(name, installer.timestamp, counts, message)
             return self._next(manifest, installed, origin)
 
         return publish_next(self.store, newest, build)
@@ -279,41 +288,31 @@ class Commit:
             return sorted(parts)
         return sorted(t for t, ps in parts.items() if not all(p.is_empty for p in ps))
 
-    def _timestamp(self, newest: Manifest, locks: Mapping[str, TabletLock]) -> int:
-        stamps = {entry.id: entry.timestamp for entry in newest.tablets}
-        used = [max(stamps[t], lock.safe_timestamp) for t, lock in locks.items()]
-        return self.store.next_timestamp(max([newest.schema_since, *used]))
-
-    def _install(
-        self, installer: Installer, parts: Parts, newest: Manifest, locks: Mapping[str, TabletLock]
-    ) -> dict[str, TabletEntry]:
-        entries = [
-            entry
+    def _changed(self, newest: Manifest, parts: Parts) -> Parts:
+        """Return the parts of the tablets that get a new superblock."""
+        return {
+            entry.id: found
             for entry in newest.tablets
-            if self.state.spec.is_overwrite or not all(p.is_empty for p in parts.get(entry.id, []))
-        ]
-        assert all(entry.id in locks for entry in entries)
-
-        def install(entry: TabletEntry) -> TabletEntry:
-            return installer.install(entry, parts.get(entry.id, []))
-
-        return {entry.id: entry for entry in in_threads("install", install, entries)}
+            for found in [parts.get(entry.id, [])]
+            if self.state.spec.is_overwrite or not all(part.is_empty for part in found)
+        }
 
 
 def _skipped(newest: Manifest) -> CommitResult:
     return CommitResult(newest.version, newest.timestamp, WriteCounts(), is_skipped=True)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Installer:
-    """Moves the parts of one write into their tablets, which are locked, at its timestamp.
+    """Moves the parts of one write into their tablets, which are locked, and lists them there.
 
     `is_overwrite` also ends all existing rowsets.
     """
 
     store: TableStore
-    timestamp: int
     is_overwrite: bool
+    parts: Parts
+    timestamp: int = -1  # of the superblocks that were written last
     _moved: list[tuple[Path, Path]] = field(default_factory=list)
     _written: list[Path] = field(default_factory=list)
 
@@ -325,13 +324,30 @@ class Installer:
         with suppress(StorageError):
             for source, target in reversed(self._moved):
                 self.store.file_system.rename(target, source)
-            for path in self._written:
-                self.store.file_system.remove(path)
+            self._remove_superblocks()
 
-    def install(self, entry: TabletEntry, parts: Sequence[StagedTablet]) -> TabletEntry:
+    def move(self) -> None:
+        """Move the files of all parts, durably."""
+        in_threads("move", lambda item: self._move(*item), list(self.parts.items()))
+
+    def install(self, timestamp: int, newest: Manifest) -> dict[str, TabletEntry]:
+        """Write superblocks of `newest` with the parts in them, committed at `timestamp`.
+
+        Return the entries of their tablets. Superblocks of an earlier timestamp are removed.
+        """
+        with suppress(StorageError):
+            self._remove_superblocks()
+        self.timestamp = timestamp
+        entries = [entry for entry in newest.tablets if entry.id in self.parts]
+        return {entry.id: entry for entry in in_threads("install", self._installed, entries)}
+
+    def _remove_superblocks(self) -> None:
+        while self._written:
+            self.store.file_system.remove(self._written.pop())
+
+    def _installed(self, entry: TabletEntry) -> TabletEntry:
         """Return the tablet's entry with the parts in it, oldest first."""
-        old = self.store.tablet(entry).superblock
-        self._move(entry.id, parts)
+        old, parts = self.store.tablet(entry).superblock, self.parts[entry.id]
         rowsets = [self._changed(meta, parts) for meta in old.rowsets]
         rowsets += [self._stamped(meta) for part in parts for meta in part.rowsets]
         tombstones = self._tombstones(() if self.is_overwrite else old.tombstones, parts)

@@ -47,7 +47,7 @@ from kudulite.rowset.rowset import RowSetMeta, is_fully_ancient, without_ancient
 from kudulite.table.history import ancient_history_mark, is_mark_still_valid
 from kudulite.table.manifest import Manifest, Origin
 from kudulite.table.new_files import RemovedFilesError, remove_built
-from kudulite.table.publication import publish_next
+from kudulite.table.publication import publish_next, version_timestamp
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.maintenance_policy import (
     CollectHistory,
@@ -233,8 +233,7 @@ def _publish(
     superblock = None if carried is None else carried[0].applied_to(now.superblock)
     if superblock is None:
         return None
-    origin = Origin(label, store.environment.clock.now(), is_maintenance=True)
-    return publish_superblock(store, newest, superblock, replacement.mark, origin)
+    return publish_superblock(store, newest, superblock, replacement.mark, label)
 
 
 def _collect(store: TableStore, tablet_id: str, mark: int, hook: Hook) -> OperationResult | None:
@@ -252,18 +251,23 @@ def _collect(store: TableStore, tablet_id: str, mark: int, hook: Hook) -> Operat
         collected = replace(superblock, rowsets=rowsets, tombstones=tombstones)
         if collected == superblock:
             return None
-        origin = Origin(CollectHistory.label, store.environment.clock.now(), is_maintenance=True)
-        found = publish_superblock(store, newest, collected, mark, origin)
+        found = publish_superblock(store, newest, collected, mark, CollectHistory.label)
     hook("published")
     return found
 
 
 def publish_superblock(
-    store: TableStore, newest: Manifest, superblock: Superblock, mark: int, origin: Origin
+    store: TableStore,
+    newest: Manifest,
+    superblock: Superblock,
+    mark: int,
+    operation: str,
+    *,
+    is_maintenance: bool = True,
 ) -> OperationResult | None:
     """Publish a tablet's superblock that lacks history before `mark`, under the tablet's lock.
 
-    None where a tag needs that history.
+    `operation` made it, as the list of versions names it. None where a tag needs that history.
     """
     old = newest.readable_entry(superblock.tablet_id)
     assert old is not None
@@ -274,6 +278,8 @@ def publish_superblock(
         if not is_mark_still_valid(manifest, mark):
             return None
         start = max(manifest.history_start, mark)
+        timestamp = version_timestamp(store, manifest)
+        origin = Origin(operation, timestamp, is_maintenance=is_maintenance)
         return manifest.with_entry(new).successor(origin, history_start=start)
 
     published = publish_next(store, newest, build)

@@ -30,11 +30,17 @@ the mark of the version before, and a collection asks `is_mark_still_valid` of t
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any
 
-from kudulite.errors import NotFoundError, StorageError, TimestampError, UsageError
+from kudulite.errors import (
+    NotFoundError,
+    OptionError,
+    StorageError,
+    TimestampError,
+    UsageError,
+)
 from kudulite.fs.json_form import readable
 from kudulite.model.hybrid_time import (
     LOGICAL_BITS,
@@ -46,13 +52,15 @@ from kudulite.model.hybrid_time import (
 )
 from kudulite.model.types import is_unicode
 from kudulite.table.manifest import (
+    MAINTENANCE_VERSIONS_MAX,
+    USER_VERSIONS_MAX,
     Manifest,
     Origin,
     PartitionedTablets,
     TabletEntry,
     TableVersion,
 )
-from kudulite.table.publication import publish_alone
+from kudulite.table.publication import publish_alone, version_timestamp
 from kudulite.table.table_store import TableStore
 from kudulite.table.tablet_memory import caught_up_memory, make_durable, read_tablet
 from kudulite.tablet.tablet import Tablet
@@ -174,7 +182,8 @@ def choose_snapshot(store: TableStore, at: Any, *, may_be_ancient: bool = False)
     manifest = store.newest()
     safe = {tablet.id: store.safe_timestamp(tablet.id) for tablet in manifest.tablets}
     # The newest time seen in the table counts as now if its writers' clocks are ahead.
-    now = max(store.environment.clock.now(), manifest.timestamp, *safe.values())
+    used = max(manifest.timestamp, manifest.versions.timestamp)
+    now = max(store.environment.clock.now(), used, *safe.values())
     timestamp = now if at is None else moment_of(store, manifest, at)
     if timestamp > now | LOGICAL_MASK:
         raise TimestampError(
@@ -263,7 +272,7 @@ def _publish_tag(store: TableStore, name: str, timestamp: int) -> None:
             )
         if name in manifest.tags:
             return None
-        origin = Origin("tag", store.environment.clock.now(), message=name)
+        origin = Origin("tag", version_timestamp(store, manifest), message=name)
         return manifest.successor(origin, tags={**manifest.tags, name: timestamp})
 
     publish_alone(store, f"tag {name!r}", build)
@@ -285,10 +294,57 @@ def delete_tag(store: TableStore, name: str) -> None:
             raise NotFoundError(f"table {store.name!r} has no tag {name!r}; tags: {listed}")
         is_repeated = True
         kept = {tag: moment for tag, moment in manifest.tags.items() if tag != name}
-        origin = Origin("delete_tag", store.environment.clock.now(), message=name)
+        origin = Origin("delete_tag", version_timestamp(store, manifest), message=name)
         return manifest.successor(origin, tags=kept)
 
     publish_alone(store, f"deletion of tag {name!r}", build)
+
+
+def moment_or_version(store: TableStore, moment: Any, version: int | None) -> Any:
+    """Return a moment as it is given, or that of a version of the table, which stands for it.
+
+    Raises OptionError where both are given, NotFoundError for a version that is not listed, and
+    TimestampError where the time of the version is not known.
+    """
+    if version is None:
+        return moment
+    if moment is not None:
+        raise OptionError(
+            f"table {store.name!r}: moment {moment!r} and version {version!r}: give one of them"
+        )
+    manifest = store.newest()
+    listed = newest_versions(store, manifest)
+    found = next((one for one in listed if one.version == version), None)
+    if found is None or isinstance(version, bool):
+        numbers = f"{listed[-1].version} to {listed[0].version}" if listed else "none"
+        raise NotFoundError(
+            f"table {store.name!r} lists no version {version!r}, only the last {USER_VERSIONS_MAX}"
+            f" of users and the last {MAINTENANCE_VERSIONS_MAX} of maintenance: {numbers}; give a"
+            " number that versions() lists, or a moment"
+        )
+    start = manifest.versions.ordered_from
+    if (start is None or version < start) and not _is_in_order(found, listed):
+        raise TimestampError(
+            f"table {store.name!r}: the rows of version {version} ({found.operation}) are not known"
+            f" by its timestamp {format_timestamp(found.timestamp)}: software before this one"
+            " listed it, and its time may be before rows that it has, or after those of a later"
+            " version; give another version, or the moment that you mean"
+        )
+    return found.timestamp
+
+
+def _is_in_order(found: TableVersion, listed: Sequence[TableVersion]) -> bool:
+    """Whether a version that older software listed has the time of its rows.
+
+    A memory flush had the time of a row of its tablet, and other tablets may have had later rows.
+    """
+    return found.operation != "memory flush" and all(
+        one.timestamp < found.timestamp
+        if one.version < found.version
+        else one.timestamp > found.timestamp or one.operation == "memory flush"
+        for one in listed
+        if one is not found
+    )
 
 
 def newest_versions(store: TableStore, manifest: Manifest) -> list[TableVersion]:

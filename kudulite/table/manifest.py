@@ -9,8 +9,13 @@ version's bytes is detected. Creating the file of number n + 1, if it is absent,
 
 It also lists the newest versions, with what made them, oldest first:
 
-    {"users": [version, …], "maintenance": [version, …]}            the last 100, and the last 20
+    {"users": [version, …], "maintenance": [version, …], "ordered_from": number}
     version := [number, timestamp, operation, inserted, updated, deleted, ignored, writer, message]
+
+These are the last 100 of users, and the last 20 of maintenance. From version `ordered_from` on,
+each timestamp is above that of the version before, and at or above that of each change that was
+visible in its version. Software before this rule leaves the member out, also where it adds a
+version to a list that has it.
 
 `schema_changes` says how earlier schemas differ, for reads of the past (table/schema_history.py):
 
@@ -96,8 +101,9 @@ class Origin:
 class TableVersion:
     """One version of a table: when it was made, by what operation and whom, and its row counts.
 
-    `timestamp` is that of the commit, and for a memory flush that of its newest row. For all other
-    operations it is the time at which the version was made. `writer` is user@host:pid.
+    `timestamp` is that of the commit, and the time at which any other version was published. It is
+    at or above that of each change that was visible then, and above that of the version before,
+    whatever the clocks say. So a scan at it shows the version's rows. `writer` is user@host:pid.
     """
 
     version: int
@@ -131,30 +137,46 @@ Rows = tuple[tuple[Any, ...], ...]
 
 @dataclass(frozen=True)
 class VersionList:
-    """The newest versions as they are stored, oldest first: of users, and of maintenance."""
+    """The newest versions as they are stored, oldest first: of users, and of maintenance.
+
+    From `ordered_from` on their timestamps are in order, as the head says; None if none are.
+    """
 
     users: Rows = ()
     maintenance: Rows = ()
+    ordered_from: int | None = None
 
-    def to_json(self) -> dict[str, Rows]:
+    def to_json(self) -> dict[str, Any]:
         """Return the JSON form."""
-        return {"users": self.users, "maintenance": self.maintenance}
+        start = {} if self.ordered_from is None else {"ordered_from": self.ordered_from}
+        return {"users": self.users, "maintenance": self.maintenance, **start}
 
     @staticmethod
     def from_json(value: Mapping[str, Any]) -> VersionList:
         """Build a list from its form; `newest_first` checks the versions in it."""
         users, maintenance = value["users"], value["maintenance"]
-        return VersionList(tuple(map(tuple, users)), tuple(map(tuple, maintenance)))
+        start = None if value.get("ordered_from") is None else index(value["ordered_from"])
+        return VersionList(tuple(map(tuple, users)), tuple(map(tuple, maintenance)), start)
+
+    @cached_property
+    def timestamp(self) -> int:
+        """The highest timestamp of a version in the list, 0 without one."""
+        found = [stamp for row in (*self.users, *self.maintenance) for stamp in row[1:2]]
+        return max((s for s in found if isinstance(s, int) and s <= TIMESTAMP_MAX), default=0)
 
     def with_version(self, number: int, origin: Origin) -> VersionList:
         """Return the list with a newer version, and without the oldest if there are too many."""
         counts = origin.counts
         rows = (counts.inserted, counts.updated, counts.deleted, counts.ignored)
         row = (number, origin.timestamp, origin.operation, *rows, _writer(), origin.message)
+        users, maintenance = self.users, self.maintenance
         if origin.is_maintenance:
-            kept = self.maintenance[1 - MAINTENANCE_VERSIONS_MAX :]
-            return replace(self, maintenance=(*kept, row))
-        return replace(self, users=(*self.users[1 - USER_VERSIONS_MAX :], row))
+            maintenance = (*maintenance[1 - MAINTENANCE_VERSIONS_MAX :], row)
+        else:
+            users = (*users[1 - USER_VERSIONS_MAX :], row)
+        start = number if self.ordered_from is None else self.ordered_from
+        is_in_order = origin.timestamp > self.timestamp
+        return VersionList(users, maintenance, start if is_in_order else None)
 
     def newest_first(self) -> list[TableVersion]:
         """Return the versions. Raises ValueError or TypeError for one of another form."""

@@ -69,3 +69,14 @@ def publish_alone(
     """
     with store.lock_any(work) as (newest, _):
         return publish_next(store, newest, build)
+
+
+def version_timestamp(store: TableStore, newest: Manifest) -> int:
+    """Return the timestamp of the version that is built on `newest`, whatever makes it.
+
+    It is now, but above the version before and above each change that can be seen: in rowsets, and
+    in the logs of all tablets. Rows that are written from now on may be later. The publisher asks
+    again for each version on which it builds. Raises TimestampError, StorageError.
+    """
+    safe = (store.safe_timestamp(entry.id) for entry in newest.tablets)
+    return store.next_timestamp(max(newest.timestamp, newest.versions.timestamp, *safe))

@@ -32,7 +32,7 @@ from kudulite.table.compaction import Replacement, carry_over, publish_superbloc
 from kudulite.table.folder import MANIFEST_FOLDER
 from kudulite.table.garbage_collection import collect_garbage, folders_below
 from kudulite.table.history import ancient_history_mark
-from kudulite.table.manifest import Manifest, Origin, TabletEntry
+from kudulite.table.manifest import Manifest, TabletEntry
 from kudulite.table.new_files import RemovedFilesError
 from kudulite.table.stage import open_writes
 from kudulite.table.table_store import TableStore
@@ -182,8 +182,9 @@ class _TabletPurge:
         tombstones = now.tombstones.without(self.store.file_system, self.keys)
         superblock = replace(superblock, tombstones=tombstones)
         if superblock != now.superblock:
-            origin = Origin("purge", self.store.environment.clock.now())
-            published = publish_superblock(self.store, newest, superblock, self.mark, origin)
+            published = publish_superblock(
+                self.store, newest, superblock, self.mark, "purge", is_maintenance=False
+            )
             if published is None:
                 return None
         return sum(count for _, count in built), len(built)

@@ -323,7 +323,7 @@ class TabletWrite:
         locations = memory.locate(keys)
         exists = [location is not None for location in locations]
         stamps = entry.timestamp, memory.timestamp_max, manifest.schema_since
-        used = max(self.lock.safe_timestamp, *stamps)
+        used = max(self.lock.safe_timestamp, manifest.versions.timestamp, *stamps)
         applier = memory.applier
         effects = applier.apply(operations, keys, exists)
         try:

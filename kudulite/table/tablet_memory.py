@@ -79,7 +79,7 @@ from kudulite.rowset.rowset import RowSetMeta
 from kudulite.rowset.rowset_writer import write_rowsets
 from kudulite.table.manifest import Manifest, Origin, TabletEntry
 from kudulite.table.new_files import RemovedFilesError, remove_built
-from kudulite.table.publication import publish_next
+from kudulite.table.publication import publish_next, version_timestamp
 from kudulite.table.table_store import TableStore, newest_of
 from kudulite.tablet.mem_stores import MemStores
 from kudulite.tablet.tablet import ROWSET_FOLDER, Tablet
@@ -363,8 +363,12 @@ def _publish(store: TableStore, base: Tablet, flushed: _FlushedTablet, lock: Tab
 
 
 def _publish_entry(store: TableStore, newest: Manifest, new: TabletEntry) -> None:
-    origin = Origin("memory flush", new.timestamp, is_maintenance=True)
-    publish_next(store, newest, lambda m: m.with_entry(new).successor(origin))
+    def build(manifest: Manifest) -> Manifest:
+        flushed = manifest.with_entry(new)
+        timestamp = version_timestamp(store, flushed)
+        return flushed.successor(Origin("memory flush", timestamp, is_maintenance=True))
+
+    publish_next(store, newest, build)
 
 
 def _flushed_entry(
@@ -476,8 +480,8 @@ def reserve_ids(
                 entry = manifest.entry(tablet_id)
                 assert entry is not None  # a drop takes the locks of all tablets
                 lifted = lifted.with_entry(replace(entry, last_id=last))
-            now = store.environment.clock.now()
-            return lifted.successor(Origin("reservation of ids", now, is_maintenance=True))
+            timestamp = version_timestamp(store, manifest)
+            return lifted.successor(Origin("reservation of ids", timestamp, is_maintenance=True))
 
         publish_next(store, newest, build)
     return firsts

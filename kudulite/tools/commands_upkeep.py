@@ -220,7 +220,9 @@ def _print_damage(damaged: dict[str, list[str]], as_json: bool) -> None:
 def restore(
     source: Annotated[
         str,
-        typer.Argument(metavar="SET", help="The directory of the backups; with --to, a table."),
+        typer.Argument(
+            metavar="SET", help="The directory of the backups; with --to or --version, a table."
+        ),
     ],
     path: Annotated[
         str | None, typer.Argument(metavar="PATH", help="The folder of the restored table.")
@@ -232,6 +234,12 @@ def restore(
             help="Without backups: the rows of that moment of a table become the rows of now.",
         ),
     ] = None,
+    version: Annotated[
+        int | None,
+        typer.Option(
+            metavar="NUMBER", help="As --to, with the number of a version that `versions` lists."
+        ),
+    ] = None,
     at: Annotated[
         str | None,
         typer.Option(help="A backup's id, or a moment: the newest backup at or before it."),
@@ -239,18 +247,21 @@ def restore(
     overwrite: Annotated[bool, typer.Option(help="Replace an existing table.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Restore a table from its backups, or bring a table back to a moment of its past.
+    """Restore a table from its backups, or bring a table back to its past.
 
     An interrupted restore from backups continues.
     """
-    if to is not None:
+    if to is not None or version is not None:
         if path is not None or at is not None or overwrite:
-            raise UsageError("restore --to takes a table only: kudulite restore TABLE --to MOMENT")
+            raise UsageError(
+                "with --to or --version, restore takes a table only: kudulite restore TABLE --to"
+                " MOMENT"
+            )
         table = kudulite.open_table(source)
-        print_result(table.restore(to), as_json)
+        print_result(table.restore(to, version=version), as_json)
         return
     if path is None:
-        raise UsageError("restore takes SET and PATH, or a table and --to MOMENT")
+        raise UsageError("restore takes SET and PATH, or a table and --to MOMENT or --version")
     with kudulite.begin_restore(source, path, at=at, overwrite=overwrite) as job:
         job.run()
         made = job.backup

@@ -59,12 +59,40 @@ def test_ranges_are_added_and_dropped(spark, warehouse, tmp_path):
     assert rows(spark, f"CALL {c}.add_range_partition('u', {given})") == [(2,)]
 
 
+def test_a_table_is_brought_back_to_a_version(spark, warehouse, tmp_path):
+    """By its number or a moment, without a target; VERSION AS OF reads it by the same number."""
+    c = warehouse
+    model = made(spark, f"{c}.t")
+    version = kudulite.connect(tmp_path / "warehouse").table("t").version
+    spark.sql(f"DELETE FROM {c}.t WHERE id < 3")
+    assert stored(spark, f"{c}.t VERSION AS OF {version}") == model
+    deleted = len(model) - len(stored(spark, f"{c}.t"))
+    undone = rows(spark, f"CALL {c}.restore(table => 't', version => {version})")
+    assert undone == [(version + 2, deleted, 0, 0)] and deleted > 0
+    assert stored(spark, f"{c}.t") == model
+    spark.sql(f"TRUNCATE TABLE {c}.t")
+    at = kudulite.connect(tmp_path / "warehouse").table("t").versions()[1].timestamp
+    assert rows(spark, f"CALL {c}.restore('t', at => '{int(at)}')")[0][1] == len(model)
+    assert stored(spark, f"{c}.t") == model
+
+
 REFUSED = {
     "no procedure": ("CALL {c}.nix('t')", "there is no procedure 'nix'; there are: add_range"),
     "no table": ("CALL {c}.compact('nix')", "is not a kudulite table"),
     "a missing argument": ("CALL {c}.tag('t')", "REQUIRED_PARAMETER_NOT_FOUND"),
     "a table that is NULL": ("CALL {c}.compact(NULL)", "table is NULL"),
     "an existing target": ("CALL {c}.restore('t', '{b}')", "no backup"),
+    "a version and a target": ("CALL {c}.restore('t', '{b}', version => 1)", "version is for"),
+    "no such version": ("CALL {c}.restore('t', version => 99)", "lists no version 99"),
+    "a version that is no number": (
+        "CALL {c}.restore('t', version => 'x')",
+        "expected a number",
+    ),
+    "neither moment nor version": ("CALL {c}.restore('t')", "restore takes a moment"),
+    "overwrite without a target": (
+        "CALL {c}.restore('t', overwrite => 'true')",
+        "give one of them",
+    ),
     "a tag that is there": ("CALL {c}.delete_tag('t', 'x')", "'x'"),
     "no range": ("CALL {c}.drop_range_partition('t', '1', '2')", "range"),
     "a word for a number": ("CALL {c}.add_range_partition('r', 'x')", "'x' is no bound"),

@@ -49,7 +49,7 @@ def run(code: str, names: dict[str, Any], catalog: str) -> Any:
     """Run a statement of SQL or of Python; the value of an expression."""
     if STATEMENT.match(code):
         return names["spark"].sql(code.replace("kudulite.", f"{catalog}."))
-    code = re.sub(r"\bkudulite\.db\.", f"{catalog}.db.", code)
+    code = re.sub(r"\bkudulite\.(?=db\.)|(?<=CALL )kudulite\.", f"{catalog}.", code)
     try:
         return eval(code, names)
     except SyntaxError:

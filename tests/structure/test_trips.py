@@ -16,8 +16,8 @@ FILES_MAX = {
     "scan": 28,
     "session_row": 19,
     "get": 17,
-    "flush": 31,
-    "flush_deltas": 23,
+    "flush": 32,  # hybrid_time: the time of a version
+    "flush_deltas": 24,
     "changes": 33,
 }
 

@@ -109,6 +109,7 @@ FULL_MANIFEST = Manifest(
         maintenance=((12, 1 << 60, "memory flush", 0, 0, 0, 0, "ada@host:7", ""),),
     ),
 )
+ORDERED_MANIFEST = replace(FULL_MANIFEST, versions=replace(FULL_MANIFEST.versions, ordered_from=11))
 OWNED_MANIFEST = replace(FULL_MANIFEST, owner="Ada", comment='a "table"')
 CUSTOM = (HashDimension(("day", "k"), 3),)
 HASHED_MANIFEST = replace(
@@ -180,6 +181,7 @@ CHANGED_SUPERBLOCK = replace(
 VALUES = {
     "manifest-full": FULL_MANIFEST,
     "manifest-first": FIRST_MANIFEST,
+    "manifest-ordered": ORDERED_MANIFEST,
     "manifest-owned": OWNED_MANIFEST,
     "manifest-immutable": LATER_MANIFEST,
     "manifest-hashed": HASHED_MANIFEST,

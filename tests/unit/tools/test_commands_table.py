@@ -185,7 +185,7 @@ def test_tags_are_made_listed_and_deleted(path):
     assert "has no tag 'audit'; tags: none" in error("untag", path, "audit")
 
 
-def test_restore_brings_a_table_back_to_a_moment(path):
+def test_restore_brings_a_table_back_to_a_moment_or_a_version(path):
     """As printed by `versions`; backups and moments are not mixed."""
     table = kudulite.open_table(path)
     moment = table.current_timestamp()
@@ -194,7 +194,15 @@ def test_restore_brings_a_table_back_to_a_moment(path):
     assert (found["updated"], found["deleted"]) == (1, 1)
     assert table.scan(["id", "load"]).to_pylist() == [{"id": 1, "load": 0.5}]
     assert output("restore", path, "--to", moment).startswith("nothing changed; version ")
-    for wrong in (("restore", path, path, "--to", moment), ("restore", path)):
+    table.delete(where="id = 1")
+    assert value("restore", path, "--version", str(table.version - 1))["inserted"] == 1
+    assert "give one of them" in error("restore", path, "--to", moment, "--version", "2")
+    assert "lists no version 99" in error("restore", path, "--version", "99")
+    for wrong in (
+        ("restore", path, path, "--to", moment),
+        ("restore", path, path, "--version", "2"),
+        ("restore", path),
+    ):
         assert "restore takes SET and PATH" in error(*wrong) or "takes a table only" in error(
             *wrong
         )
