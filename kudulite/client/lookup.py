@@ -12,8 +12,9 @@ the one that was current at the ancient history mark, because a read at the mark
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, TypeVar
 
 import numpy as np
@@ -29,6 +30,7 @@ from kudulite.model.schema import Column, Schema
 from kudulite.model.types import ColumnType, value_text
 from kudulite.model.values import canonical_value
 from kudulite.rowset.rowset import RowSet
+from kudulite.table.batch_pieces import cuts, table_row_sizes
 from kudulite.table.history import (
     ancient_history_mark,
     choose_snapshot,
@@ -39,6 +41,7 @@ from kudulite.table.manifest import Manifest, PartitionedTablets, TabletEntry
 from kudulite.table.scan_plan import entries_of_key, planned_columns, readable_columns
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.operation import mask_of
+from kudulite.tablet.row_gather import RowGather
 from kudulite.tablet.tablet import Tablet
 from kudulite.tablet.tablet_scan import CHANGE_TYPE, COMMIT_TIMESTAMP, KeyVersion, key_history
 
@@ -48,6 +51,9 @@ ACCEPTED = (
 )
 T = TypeVar("T")
 _ARROW = pa.Table | pa.RecordBatch | pa.RecordBatchReader
+# Of rows with text or bytes, so many are read first, and so many bytes at once.
+FIRST_ROWS, READ_BYTES = 1 << 12, 256 << 20
+_GROWTH = 8  # later rows may be larger
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,25 @@ class _FoundRows:
     rowset: RowSet
     rowids: np.ndarray
     places: np.ndarray
+
+    def read(
+        self, columns: Sequence[Column], timestamp: int, keeps: Callable[[int], bool]
+    ) -> Iterator[pa.Table]:
+        """Yield the rows in their order, in parts of about READ_BYTES at most.
+
+        The size of a row is known when some are read; an array cannot have more than 2 GiB.
+        """
+        names, start = [column.name for column in columns], 0
+        has_bytes = any(column.type.is_bytes or column.type.is_array for column in columns)
+        step = FIRST_ROWS if has_bytes else len(self.rowids)
+        while start < len(self.rowids):
+            rowids = self.rowids[start : start + step]
+            arrays = self.rowset.read_rows(rowids, columns, timestamp, keeps=keeps)
+            part = pa.Table.from_arrays(arrays, names=names)
+            yield part
+            start += len(rowids)
+            by_size = READ_BYTES * len(rowids) // max(1, part.nbytes)
+            step = max(1, min(by_size, step * _GROWTH))
 
 
 @dataclass(frozen=True)
@@ -110,14 +135,8 @@ class KeyLookup:
         arrays = [columns[name].take(given) for name in schema.key_names]
         columns_read = columns_read[schema.key_count :]
         if columns_read:
-            parts = [
-                pa.Table.from_arrays(
-                    each.rowset.read_rows(each.rowids, columns_read, timestamp, keeps=has_room),
-                    names=[column.name for column in columns_read],
-                )
-                for each in found
-            ]
-            arrays += pa.concat_tables(parts).take(pa.array(order)).columns
+            parts = (each.read(columns_read, timestamp, has_room) for each in found)
+            arrays += in_order(pa.concat_tables(chain.from_iterable(parts)), order).columns
         return pa.Table.from_arrays(arrays, names=schema.names).cast(fields)
 
     def _columns_at(self, timestamp: int, manifest: Manifest) -> tuple[Schema, Sequence[Column]]:
@@ -173,6 +192,17 @@ class KeyLookup:
 def _named_now(columns: Mapping[str, T], manifest: Manifest) -> dict[str, T]:
     """Return values of the key columns under the names of now, as partitionings have them."""
     return dict(zip(manifest.schema.key_names, columns.values(), strict=True))
+
+
+def in_order(rows: pa.Table, order: np.ndarray) -> pa.Table:
+    """Return rows in the order of int64[n] row numbers, in chunks of READ_BYTES at most."""
+    parts = [order]
+    if rows.nbytes > READ_BYTES:
+        sizes = table_row_sizes(rows)[order]
+        parts = [order[start:stop] for start, stop, _ in cuts(sizes, READ_BYTES)]
+    gather = RowGather(rows)
+    chunks = [[gather.take(name, part) for name in rows.column_names] for part in parts]
+    return pa.concat_tables([pa.Table.from_arrays(each, schema=rows.schema) for each in chunks])
 
 
 def _row_count(columns: dict[str, pa.Array]) -> int:

@@ -97,6 +97,27 @@ def _cast_decimal(array: pa.Array, column_type: ColumnType) -> pa.Array:
     return wide.cast(column_type.arrow)
 
 
+def _cast_bytes(array: pa.Array, column_type: ColumnType) -> pa.Array:
+    """Return text or bytes of any layout in the column's type, whose offsets have 32 bits.
+
+    Arrow casts large text only if the whole array that it is a slice of has no longer offsets.
+    """
+    is_text = pa.types.is_large_string(array.type)
+    if len(array) and (is_text or pa.types.is_large_binary(array.type)):
+        _, offsets, values = array.buffers()
+        ends = np.frombuffer(offsets, np.int64)[array.offset : array.offset + len(array) + 1]
+        size = int(ends[-1] - ends[0])
+        if size > _OFFSET_MAX:
+            raise pa.ArrowInvalid(f"{size} bytes in one batch, at most {_OFFSET_MAX}")
+        parts = [
+            array.is_valid().buffers()[1] if array.null_count else None,
+            pa.py_buffer((ends - ends[0]).astype(np.int32)),
+            pa.py_buffer(b"") if values is None else values.slice(int(ends[0]), size),
+        ]
+        array = pa.Array.from_buffers(pa.string() if is_text else pa.binary(), len(array), parts)
+    return array.cast(column_type.arrow)
+
+
 def _cast_list(array: pa.Array, column_type: ColumnType) -> pa.Array:
     """Return lists of any layout as lists whose elements are of the column's element type."""
     assert column_type.element is not None
@@ -240,6 +261,8 @@ def _cast(array: pa.Array, column_type: ColumnType) -> pa.Array:
         return _cast_number(array, column_type)
     if column_type.is_array:
         return _cast_list(array, column_type)
+    if column_type.is_bytes:
+        return _cast_bytes(array, column_type)
     is_decimal = column_type.name == "decimal"
     return _cast_decimal(array, column_type) if is_decimal else array.cast(column_type.arrow)
 

@@ -6,7 +6,7 @@
 
 A task checks a batch, splits it by tablet, and resolves the rows of each tablet. All steps work on
 whole columns: one hash and one encoding of all rows, one stable sort by tablet, one gather per
-column and tablet. Batches are collected up to `STAGE_BYTES_MAX`, so memory does not grow with the
+column and tablet. Batches are joined and cut (batch_pieces.py), so memory does not grow with the
 size of the write; each collected chunk becomes one part per tablet.
 
 Tasks never create the folder of the write itself: after an abort, a task that is still running
@@ -28,7 +28,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -45,6 +45,7 @@ from kudulite.fs.file_system import entries_of, exists, read_file, storage_error
 from kudulite.fs.progress import Progress
 from kudulite.model.column_cast import cast_chunks, cast_to_column
 from kudulite.model.hybrid_time import format_timestamp
+from kudulite.table.batch_pieces import Batch, chunks
 from kudulite.table.folder import STAGING_FOLDER
 from kudulite.table.history import ancient_history_mark
 from kudulite.table.manifest import Manifest
@@ -57,20 +58,14 @@ from kudulite.tablet.operation import (
     operation_codes,
     raise_row_error,
 )
-from kudulite.tablet.resolve import OperationBatch, Resolver, RowGather, StagedTablet
+from kudulite.tablet.resolve import OperationBatch, Resolver, StagedTablet
+from kudulite.tablet.row_gather import RowGather
 
-STAGE_BYTES_MAX = 160 << 20
-# A table in memory is staged whole up to this, since it is there anyway and makes fewer rowsets.
-# Below 2 GiB every column fits one Arrow array with 32-bit offsets.
-PART_BYTES_MAX = 3 << 29
-# Batches of fewer bytes than this part of STAGE_BYTES_MAX are joined as they arrive, and a column
-# with fewer rows in a chunk as a whole, because each chunk costs calls.
-JOINED_FRACTION = 16
+# A column with fewer rows in a chunk is joined, because each chunk costs calls.
 CHUNK_ROWS_MIN = 1 << 15
 STAGED_OPERATION_NAME = "\0operation"  # no column of a table can bear a NUL
 THREAD_COUNT = min(4, os.cpu_count() or 1)
 
-Batch: TypeAlias = pa.RecordBatch | pa.Table
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -102,7 +97,7 @@ class Stager:
                 pass
             return StagedTask(self.state.write_id, task_index)
         check_history(self.store, self.state, self.manifest)
-        for pieces in _chunks(batches):
+        for pieces in chunks(batches):
             staged_bytes = sum(piece.nbytes for piece in pieces)
             self._stage_pieces(pieces, tablets, operations)
             return_memory(staged_bytes)  # that is free now, before more batches are collected
@@ -327,51 +322,6 @@ def in_threads(
             results.append(result)
             report(len(results))
     return results
-
-
-def _pieces(batches: Iterable[Batch]) -> Iterator[pa.Table]:
-    """Yield the rows in tables up to PART_BYTES_MAX; small batches are joined."""
-    small: list[pa.Table] = []
-    size, small_bytes = 0, STAGE_BYTES_MAX // JOINED_FRACTION
-    for batch in batches:
-        table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
-        nbytes = table.nbytes
-        if nbytes < small_bytes:
-            small.append(table)
-            size += nbytes
-        if small and max(size, nbytes) >= small_bytes:
-            yield _joined(small)
-            size = 0
-        if nbytes >= small_bytes:
-            step = max(1, table.num_rows * PART_BYTES_MAX // nbytes)
-            for start in range(0, table.num_rows, step):
-                yield table.slice(start, step)
-    if small:
-        yield _joined(small)
-
-
-def _joined(tables: list[pa.Table]) -> pa.Table:
-    """Return the rows of tables in one, whose columns are in one chunk; empties the list."""
-    joined = tables[0] if len(tables) == 1 else pa.concat_tables(tables).combine_chunks()
-    tables.clear()
-    return joined
-
-
-def _chunks(batches: Iterable[Batch]) -> Iterator[list[pa.Table]]:
-    """Collect batches up to about STAGE_BYTES_MAX, and cut tables above PART_BYTES_MAX.
-
-    The consumer empties each list.
-    """
-    waiting: list[pa.Table] = []
-    size = 0
-    for table in _pieces(batches):
-        waiting.append(table)
-        size += table.nbytes
-        if size >= STAGE_BYTES_MAX:
-            yield waiting
-            size = 0
-    if waiting:
-        yield waiting
 
 
 def columns_of(rows: pa.Table) -> dict[str, pa.ChunkedArray]:

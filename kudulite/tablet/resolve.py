@@ -33,7 +33,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kudulite.basefile.base_data import group_rows_of, taken
+from kudulite.basefile.base_data import group_rows_of
 from kudulite.delta.delta_file import (
     OP_DELETE,
     OP_UPDATE,
@@ -74,6 +74,7 @@ from kudulite.tablet.row_effects import (
     cells_differ,
     collapse,
 )
+from kudulite.tablet.row_gather import RowGather
 from kudulite.tablet.tablet import RowLocations, Tablet
 from kudulite.tablet.tombstones import StagedTombstones, last_of_runs
 
@@ -126,80 +127,6 @@ def cells_set(rows: pa.Table, name: str, spec: WriteSpec) -> np.ndarray:
     return is_set
 
 
-class RowGather:
-    """Takes rows out of a table whose columns may be in chunks, which are not joined.
-
-    Each chunk is read in the order of its rows, then the values are put into the wanted order.
-    Joining the chunks would copy the whole table.
-    """
-
-    def __init__(self, rows: pa.Table) -> None:
-        self.rows = rows
-        self._places: _Places | None = None  # the last ones: columns are taken at the same rows
-
-    @property
-    def chunk_count(self) -> int:
-        """The number of chunks of the column that has the most."""
-        counts: list[int] = [column.num_chunks for column in self.rows.columns]
-        return max(counts)
-
-    def take(self, name: str, numbers: np.ndarray) -> pa.Array:
-        """Return a column at int64[m] row numbers; consecutive rows of a chunk are not copied."""
-        column = self.rows.column(name)
-        if not len(numbers):
-            return pa.nulls(0, column.type)
-        if column.num_chunks == 1:
-            return taken([column.chunk(0)], numbers)[0]
-        lengths = tuple(map(len, column.chunks))
-        places = self._places
-        if (
-            places is None
-            or places.lengths != lengths
-            or not np.array_equal(places.numbers, numbers)
-        ):
-            places = self._places = _Places.of(numbers, lengths)
-        return places.take(column)
-
-
-@dataclass(frozen=True)
-class _Places:
-    """Rows `numbers` (int64[m]) of columns whose chunks have `lengths` rows.
-
-    `in_chunks` has the ascending rows of each chunk, or None; `order` int64[m] brings the values of
-    all these, one chunk after the other, into the order of `numbers`, None if they are in it.
-    """
-
-    numbers: np.ndarray
-    lengths: tuple[int, ...]
-    in_chunks: Sequence[pa.Array | None]
-    order: pa.Array | None
-
-    @staticmethod
-    def of(numbers: np.ndarray, lengths: tuple[int, ...]) -> _Places:
-        ascending, order = numbers, None
-        if (numbers[1:] < numbers[:-1]).any():
-            by_row = np.argsort(numbers)
-            ascending, places = numbers[by_row], np.empty_like(by_row)
-            places[by_row] = np.arange(len(numbers))
-            order = pa.array(places)
-        bounds = np.cumsum([0, *lengths])
-        cuts = np.searchsorted(ascending, bounds).tolist()
-        in_chunks = [
-            pa.array(ascending[low:high] - start) if low < high else None
-            for start, low, high in zip(bounds, cuts, cuts[1:], strict=False)
-        ]
-        return _Places(numbers, lengths, in_chunks, order)
-
-    def take(self, column: pa.ChunkedArray) -> pa.Array:
-        parts = [
-            chunk.take(at)
-            for chunk, at in zip(column.chunks, self.in_chunks, strict=True)
-            if at is not None
-        ]
-        values = parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
-        return values if self.order is None else values.take(self.order)
-
-
 class _OldRows(NamedTuple):
     """The rows of a tablet at the locations of a write's keys."""
 
@@ -215,11 +142,14 @@ class _OldRows(NamedTuple):
         """
         found: np.ndarray = np.zeros(len(keys), dtype=bool)
         rowset_index = self.locations.rowset_index[keys]
+        step = rows.rows_at_once
         for index in np.unique(rowset_index):
-            at = np.flatnonzero(rowset_index == index)
-            rowids = self.locations.rowid[keys[at]]
-            old = self.tablet.rowsets[index].read_rows(rowids, [column], TIMESTAMP_MAX)[0]
-            found[at] = cells_differ(rows.take(column.name, numbers[at]), old)
+            of_rowset = np.flatnonzero(rowset_index == index)
+            for start in range(0, len(of_rowset), step):
+                at = of_rowset[start : start + step]
+                rowids = self.locations.rowid[keys[at]]
+                old = self.tablet.rowsets[index].read_rows(rowids, [column], TIMESTAMP_MAX)[0]
+                found[at] = cells_differ(rows.take(column.name, numbers[at]), old)
         return found
 
 
@@ -471,11 +401,12 @@ class Resolver:
     def _stage_changes(
         self, resolved: _Resolved, at: np.ndarray, tablet: Tablet, folder: str
     ) -> list[StagedDelta]:
-        """Write the changes of the keys `at` to one REDO file for each rowset."""
+        """Write the changes of the keys `at` to a REDO file for each rowset, large ones to more."""
         rowset_index = resolved.locations.rowset_index[at]
         order = np.argsort(rowset_index, kind="stable")  # within a rowset as before, by row id
         at, rowset_index = at[order], rowset_index[order]
-        indexes, starts = np.unique(rowset_index, return_index=True)
+        starts = np.flatnonzero(np.diff(rowset_index, prepend=-1))
+        starts = np.union1d(starts, np.arange(0, len(at), resolved.rows.rows_at_once))
         metas: list[DeltaFileMeta] = []
         # The cells of all rowsets at once would be a second copy of a large batch.
         for group in _groups(np.diff(starts, append=len(at))):
@@ -483,7 +414,7 @@ class Resolver:
             cuts = itertools.pairwise([bound - group[0] for bound in group])
             parts = [without_unset(slice_rows(rows, *cut)) for cut in cuts]
             metas += create_delta_files(self.file_system, self.folder / folder, "redo", parts)
-        ids = [tablet.rowsets[index].meta.id for index in indexes]
+        ids = [tablet.rowsets[index].meta.id for index in rowset_index[starts]]
         return [StagedDelta(*staged) for staged in zip(ids, metas, strict=True)]
 
     def stage_delta(self, rowset_id: str, delta: DeltaRows, folder: str) -> StagedDelta:

@@ -12,7 +12,7 @@ from tests.structure.trips import TRIPS, files_entered
 pytestmark = pytest.mark.xdist_group("structure")
 
 FILES_MAX = {
-    "bulk_upsert": 38,
+    "bulk_upsert": 40,
     "scan": 28,
     "session_row": 19,
     "get": 17,

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from kudulite.basefile import block_cache
-from kudulite.table import stage
+from kudulite.table import batch_pieces, stage
 
 BATCH_ROWS = 1000
 
@@ -27,7 +27,7 @@ def test_a_load_from_a_reader_holds_the_batches_of_one_part(core, monkeypatch):
         "t", schema, primary_key="id", hash_partitions=[(["id"], 2)]
     )
     batch_bytes = next(batches(1, [])).nbytes
-    monkeypatch.setattr(stage, "STAGE_BYTES_MAX", 4 * batch_bytes)
+    monkeypatch.setattr(batch_pieces, "STAGE_BYTES_MAX", 4 * batch_bytes)
     held: list[int] = []
     reader = pa.RecordBatchReader.from_batches(schema, batches(40, held))
     assert table.insert(reader).inserted == 40 * BATCH_ROWS
@@ -43,7 +43,7 @@ def test_each_staged_chunk_of_a_write_returns_free_memory_to_the_system(core, mo
     rows = pa.Table.from_batches(batches(2, []))
     table.insert(rows)
     assert sizes == [rows.nbytes]
-    monkeypatch.setattr(stage, "STAGE_BYTES_MAX", rows.nbytes)
+    monkeypatch.setattr(batch_pieces, "STAGE_BYTES_MAX", rows.nbytes)
     table.upsert(pa.RecordBatchReader.from_batches(schema, batches(4, [])))
     assert len(sizes) == 3 and sum(sizes[1:]) == 2 * rows.nbytes
 
