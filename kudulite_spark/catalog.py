@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -199,7 +200,12 @@ def _stage(path: str, question: Question) -> Answer:
         raise TableNotFoundError(f"no table at {path!r}; CREATE OR REPLACE TABLE makes one")
     if is_there and definition.is_of(client.table(name)):
         return {"path": path, "isOverwrite": True}
-    staged = definition.create(client.new_staging(), name)
+    staging = client.new_staging()
+    try:
+        staged = definition.create(staging, name)
+    except BaseException:
+        shutil.rmtree(staging.root, ignore_errors=True)  # Spark aborts only what is staged
+        raise
     return {"path": str(staged.path), "isOverwrite": False}
 
 

@@ -76,7 +76,8 @@ class Scan(RowScan):
         """Return a Polars LazyFrame of the rows; Polars reads base files itself.
 
         The LazyFrame is one snapshot. It can be collected until the grace time (one hour) has
-        passed since a compaction replaced some of its files. Raises NotSupportedError if Polars is
+        passed since a compaction replaced some of its files. After that, or after a purge, Polars
+        raises a FileNotFoundError: make the LazyFrame again. Raises NotSupportedError if Polars is
         not installed.
         """
         return _polars_frame(self._checked_schema("polars"), *self._parts(lambda file: True))
@@ -87,8 +88,9 @@ class Scan(RowScan):
         """Return a DuckDB relation of the rows, of the default connection unless one is given.
 
         DuckDB reads base files itself. The relation is one snapshot. It can be read until the grace
-        time (one hour) has passed since a compaction replaced some of its files. Raises
-        NotSupportedError if DuckDB is not installed.
+        time (one hour) has passed since a compaction replaced some of its files. After that, or
+        after a purge, DuckDB raises an IOException ("No files found"): make the relation again.
+        Raises NotSupportedError if DuckDB is not installed.
         """
         schema = self._checked_schema("duckdb")
         return _duckdb_relation(schema, *self._parts(_is_readable_by_duckdb), connection)

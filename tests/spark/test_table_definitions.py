@@ -1,14 +1,21 @@
 """Definitions of tables in Spark SQL: made and replaced whole, altered, and shown again."""
 
 import datetime
+import errno
+import json
 from pathlib import Path
 
 import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
+from pyspark.sql.types import LongType, StructField, StructType
 
 import kudulite
+from kudulite.errors import StorageError
+from kudulite.fs.file_system import FileSystem
+from kudulite.table.table_store import TableStore
+from kudulite_spark.catalog import answered
 from tests.spark.test_catalog import made, rows, stored, warehouse
 from tests.support.spark.spark_tables import configured
 
@@ -65,6 +72,37 @@ def test_a_table_of_a_query_is_seen_when_it_is_filled(spark, warehouse, tmp_path
         spark.sql(f"CREATE TABLE {warehouse}.c {KEY} AS SELECT id FROM {warehouse}.t")
     spark.sql(f"CREATE TABLE IF NOT EXISTS {warehouse}.c {KEY} AS SELECT id FROM {warehouse}.t")
     assert rows(spark, f"SELECT count(*) FROM {warehouse}.c") == [(10,)]
+
+
+@pytest.mark.parametrize("step", ["stage", "publish"])
+def test_a_full_disk_leaves_no_staged_table(tmp_path, monkeypatch, step: str):
+    """Neither where the hidden table cannot be made, nor where it cannot get its name."""
+    path = str(tmp_path / "t")
+    columns = StructType([StructField("id", LongType(), False)])
+    question: dict[str, object] = {"kind": "createOrReplace", "properties": {}, "partitions": [], "key": ["id"]}
+    question["schema"] = columns.json()
+
+    def ask(call: str, **more: object) -> dict:
+        note = json.dumps(question | more | {"call": call})
+        return answered(path, note)[0].metadata
+
+    kudulite.connect(tmp_path).create_table("t", {"k": [1]}, primary_key="k")
+
+    def fill_disk(*_: object) -> None:
+        raise StorageError(errno.ENOSPC, "the disk is full")
+
+    target = (TableStore, "publish") if step == "stage" else (FileSystem, "exchange")
+    with monkeypatch.context() as patch:
+        if step == "stage":
+            patch.setattr(*target, fill_disk)
+            assert "the disk is full" in ask("stage")["message"]
+        else:
+            staged = ask("stage")["path"]
+            patch.setattr(*target, fill_disk)
+            assert "the disk is full" in ask("publish", staged=staged, isWritten=True)["message"]
+            assert ask("unstage", staged=staged) == {}  # as Spark does then
+    assert hidden(tmp_path) == []
+    assert kudulite.connect(tmp_path).table("t").schema.key_names == ["k"]
 
 
 def test_a_replaced_table_of_the_same_definition_keeps_its_history(spark, warehouse, tmp_path):
