@@ -50,6 +50,7 @@ from kudulite.table.stage import (
     columns_of,
     end_write,
     is_committed,
+    of_open_write,
 )
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.operation import Operation, WriteSpec, raise_row_error
@@ -113,9 +114,10 @@ class BulkWrite:
         committed before they are read and left. Raises RowError for rows that the table
         cannot take, SchemaError for columns that do not fit, ConflictError after an abort.
         """
-        stager = Stager(self._store, self._state, base_of(self._store, self._state))
         given = [batches] if isinstance(batches, pa.Table | pa.RecordBatch) else batches
-        return stager.stage(given, task_index)
+        with of_open_write(self._store, self._state):
+            stager = Stager(self._store, self._state, base_of(self._store, self._state))
+            return stager.stage(given, task_index)
 
     def for_application(self, application_id: str, application_version: int) -> BulkWrite:
         """Return the write as that of an application's version, which is committed once only.
@@ -156,9 +158,10 @@ class BulkWrite:
 
     def commit(self, tasks: Sequence[StagedTask]) -> WriteResult:
         """Publish all tasks at one timestamp. On any error the table is as it was."""
-        base = base_of(self._store, self._state)
         begin = time.perf_counter()
-        result = Commit(self._store, self._state, base, tasks).run()
+        with of_open_write(self._store, self._state):
+            base = base_of(self._store, self._state)
+            result = Commit(self._store, self._state, base, tasks).run()
         self._count(result, time.perf_counter() - begin)
         with contextlib.suppress(StorageError):  # it is committed, whatever is left in staging
             self.abort()

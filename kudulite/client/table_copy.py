@@ -28,7 +28,7 @@ from kudulite.table.alter import alter_table
 from kudulite.table.folder import TABLET_FOLDER, make_table_folders
 from kudulite.table.history import choose_snapshot
 from kudulite.table.manifest import Manifest, Origin, TabletEntry, VersionList
-from kudulite.table.stage import WriteState, begin_write, end_write
+from kudulite.table.stage import WriteState, begin_write, end_write, of_same_table
 from kudulite.table.table_store import TableStore
 from kudulite.table.tablet_memory import flush_table
 from kudulite.tablet.operation import Operation, WriteSpec
@@ -52,7 +52,10 @@ def copy_with_past(source: TableStore, path: Path) -> int:
         make_table_folders(hidden.file_system, hidden.folder)
         entries = manifest.readable_tablets
         total = sum(entry.bytes_on_disk for entry in entries)
-        with Progress(f"copy of table {source.name!r}", total, "bytes") as progress:
+        with (
+            of_same_table(source, pin),
+            Progress(f"copy of table {source.name!r}", total, "bytes") as progress,
+        ):
             copied = {e.id: _copy_tablet(source, hidden, e, moment, progress) for e in entries}
     finally:
         end_write(source, pin)

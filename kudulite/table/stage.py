@@ -49,7 +49,7 @@ from kudulite.table.batch_pieces import Batch, chunks
 from kudulite.table.folder import STAGING_FOLDER
 from kudulite.table.history import ancient_history_mark
 from kudulite.table.manifest import Manifest
-from kudulite.table.table_store import TableStore
+from kudulite.table.table_store import TableStore, newest_of
 from kudulite.table.tablet_memory import numbered
 from kudulite.tablet.operation import (
     Operation,
@@ -416,17 +416,44 @@ def begin_write(store: TableStore, state: WriteState) -> bool:
             if _read_pin(staged).get("owner") == state.owner:
                 _end(store, staged)
     folder = store.folder / state.folder
-    store.file_system.make_directory(folder)
     pin = json.dumps({"base_version": state.base_version, "owner": state.owner}).encode()
     try:
-        store.file_system.write_file(folder / WRITE_FILE, pin)
-    except StorageError:
+        with of_same_table(store, state):
+            store.file_system.make_directory(folder)
+            store.file_system.write_file(folder / WRITE_FILE, pin)
+    except KuduliteError:
         store.file_system.remove_tree(folder)
         raise
     if store.has_version(state.base_version):
         return True
     end_write(store, state)
     return False
+
+
+@contextlib.contextmanager
+def of_same_table(store: TableStore, state: WriteState) -> Iterator[None]:
+    """Raise TableNotFoundError or ConflictError for a missing file of a table that was moved.
+
+    A StorageError is left where the table of the write is still there.
+    """
+    try:
+        yield
+    except StorageError as error:
+        if error.errno == errno.ENOENT:
+            newest_of(store, state.table_id)
+        raise
+
+
+@contextlib.contextmanager
+def of_open_write(store: TableStore, state: WriteState) -> Iterator[None]:
+    """Do as `of_same_table`, and raise ConflictError where the write was aborted."""
+    with of_same_table(store, state):
+        try:
+            yield
+        except StorageError as error:
+            if error.errno == errno.ENOENT and store.exists():
+                check_write_is_open(store, state)
+            raise
 
 
 def base_of(store: TableStore, state: WriteState) -> Manifest:

@@ -79,7 +79,12 @@ def test_a_full_disk_leaves_no_staged_table(tmp_path, monkeypatch, step: str):
     """Neither where the hidden table cannot be made, nor where it cannot get its name."""
     path = str(tmp_path / "t")
     columns = StructType([StructField("id", LongType(), False)])
-    question: dict[str, object] = {"kind": "createOrReplace", "properties": {}, "partitions": [], "key": ["id"]}
+    question: dict[str, object] = {
+        "kind": "createOrReplace",
+        "properties": {},
+        "partitions": [],
+        "key": ["id"],
+    }
     question["schema"] = columns.json()
 
     def ask(call: str, **more: object) -> dict:

@@ -9,95 +9,21 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
-import kudulite
-from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.errors import ConflictError, LockTimeoutError, StorageError
-from kudulite.fs.file_system import FileSystem
 from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.table import purge
 from kudulite.table.garbage_collection import collect_garbage
 from kudulite.table.manifest import Manifest, Origin
 from kudulite.table.new_files import RemovedFilesError
 from kudulite.table.table_store import TableStore
-from tests.support.tables.core_tables import CoreTables, altered, stored
+from tests.support.doubles.interrupted_file_system import Interrupted
+from tests.support.tables.core_tables import CoreTables, stored
+from tests.support.tables.table_operations import KEYS, OPERATIONS, PURGED, copied, new_table
 from tests.support.tiers import tiered
-
-ROW_COUNT = 60
-PURGED = 7
-KEYS = [{"k": PURGED}]
-
-
-class Interrupted(FileSystem):
-    """Calls an action once, ahead of the durable step number `steps_left`."""
-
-    def __init__(self, steps_left: int) -> None:
-        self.steps_left = steps_left
-        self.action: Callable[[], None] = lambda: None
-
-    def before(self, operation: str, path: Path) -> None:
-        """Act, if this is the step."""
-        self.steps_left -= 1
-        if self.steps_left == -1:
-            self.action()
-
-
-def new_table(client: Client) -> Table:
-    """Three rowsets of one tablet, with REDO, UNDO and tombstones, and rows in the log."""
-    builder = kudulite.schema_builder()
-    builder.add_column("k", kudulite.int32, nullable=False)
-    builder.add_column("v", kudulite.int64)
-    builder.set_primary_keys(["k"])
-    table = client.create_table("t", builder.build())
-    alterer = client.new_table_alterer(table).set_history_retention(3600)
-    alterer.alter()
-    for first in (0, 20, 40):
-        table.insert(rows(range(first, first + 20), 0))
-    table.update(rows(range(15, 30), 1))
-    put(table, range(10, 18), 2)
-    return table
-
-
-def rows(keys: range, value: int) -> pa.Table:
-    """Rows of one value."""
-    columns = {"k": pa.array(keys, pa.int32()), "v": pa.array([value] * len(keys), pa.int64())}
-    return pa.table(columns)
-
-
-def put(table: Table, keys: range, value: int) -> None:
-    """Upsert rows through the log."""
-    session = kudulite.Session()
-    for key in keys:
-        session.apply(table.new_upsert({"k": key, "v": value}))
-    session.flush()
-
-
-OPERATIONS: dict[str, Callable[[Table], object]] = {
-    "flush": lambda table: table.flush(),
-    "upsert": lambda table: table.upsert(rows(range(50, 70), 3)),
-    "apply": lambda table: table.apply(
-        rows(range(50, 70), 3).append_column("op", pa.array(["upsert"] * 20))
-    ),
-    "update where": lambda table: table.update(where="k >= 50", set={"v": 3}),
-    "overwrite": lambda table: table.overwrite(rows(range(50, 70), 3)),
-    "session": lambda table: put(table, range(50, 70), 3),
-    "compact": lambda table: table.compact(),
-    "maintain": lambda table: table.maintain(grace_seconds=0),
-    "purge": lambda table: table.purge(KEYS),
-    "alter": lambda table: altered(
-        Client(table.path.parent, table._store.environment),
-        "t",
-        lambda a: a.add_column("w", "int8"),
-    ),
-    "tag": lambda table: table.tag("monday"),
-    "restore": lambda table: table.restore(table.versions()[2].timestamp),
-    "copy": lambda table: table.copy_to(table.path.with_name("copy")),
-}
 
 
 def removal(table: Table, is_purge: bool) -> None:
@@ -129,13 +55,6 @@ def test_an_operation_survives_removals_ahead_of_each_of_its_steps(
         assert table.check().problems == ()
         if file_system.steps_left >= 0:
             return
-
-
-def copied(core: CoreTables, name: str, **options: object) -> Client:
-    """A client of a copy of the folder `made`, in the place of any before."""
-    shutil.rmtree(core.root / name, ignore_errors=True)
-    shutil.copytree(core.root / "made", core.root / name)
-    return core.client(name, **options)
 
 
 def beside_each_build(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]) -> list[int]:
