@@ -12,7 +12,9 @@ Spark's Python processes, in order. Each imports this module anew and gets the p
 in the first of these processes and are part of the pickled instance. If the user gives a schema,
 Spark starts that process at the first action, which then fixes the snapshot. Depending on a
 setting, Spark keeps the first plan of a DataFrame for all its actions or plans anew for each
-filter. With fixed moments the answer is the same.
+filter. With fixed moments the answer is the same. Spark Connect makes the DataFrame anew for each
+action, so there the user fixes the moment. With `snapshotTimestamp=query` the front makes an
+instance for each scan.
 
 **No pushFilters by default.** Spark 4.1 to 4.3 keeps the reader that took one query's filters and
 uses it for the next query of the same DataFrame: wrong answers, without an error. The option

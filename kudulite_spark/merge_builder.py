@@ -146,9 +146,12 @@ class MergeBuilder:
             raise UsageError(f"table {self._path!r}: {clause!r} names no column; name at least one")
         return replace(self, _clauses=(*self._clauses, clause))
 
-    def execute(self) -> None:
+    def execute(
+        self, application_id: str | None = None, application_version: int | None = None
+    ) -> None:
         """Read the table now, and write what the clauses say in one version.
 
+        With both options of `df.write`, a merge of a version that is committed already is skipped.
         Raises a UsageError for an unknown column or a value of a wrong type. Errors of the rows (a
         second match, a changed key, a ConflictError) are Spark's, with the text of the cause; then
         nothing was written."""
@@ -168,6 +171,10 @@ class MergeBuilder:
         operation = plan.operation
         option = ("operationColumn", _OPERATION) if operation is None else ("operation", operation)
         writer = changes.write.format("kudulite").mode("append").option(*option)
+        if application_id is not None:
+            writer = writer.option("applicationId", application_id)
+        if application_version is not None:
+            writer = writer.option("applicationVersion", application_version)
         writer.option(READ_AT, moment).save(self._path)
 
 

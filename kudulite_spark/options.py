@@ -31,6 +31,8 @@ from kudulite.errors import OptionError, TableNotFoundError, UsageError
 from kudulite_spark.kudu_options import kudu_names_replaced, parse_boolean
 
 CHANGE_IMAGES = ("after", "both")
+# A value of `snapshotTimestamp`: the moment at which Spark plans a query.
+QUERY = "query"
 # Values of `startTimestamp` that only a stream has.
 STREAM_STARTS = ("now", "snapshot")
 
@@ -49,7 +51,14 @@ FRONT = "kuduliteFront"  # the caller is the front, which needs the table's row 
 COUNT = "kuduliteCount"  # the front needs the exact number of rows at this snapshot
 CATALOG = "kuduliteCatalog"  # a question of the catalog
 READ_AT = "kuduliteReadAt"  # the snapshot that the rows of a write were computed from
-_INTERNAL_NAMES = frozenset(name.lower() for name in (SCAN_TOKENS, FRONT, COUNT, CATALOG, READ_AT))
+# The settings of the session that a statement of SQL was run in, by the options that they replace.
+_OF_SESSION = {
+    "applicationId": "kuduliteApplicationId",
+    "applicationVersion": "kuduliteApplicationVersion",
+}
+_INTERNAL_NAMES = frozenset(
+    name.lower() for name in (SCAN_TOKENS, FRONT, COUNT, CATALOG, READ_AT, *_OF_SESSION.values())
+)
 
 _SPARK_NAMES = _CATALOG_NAMES | _INTERNAL_NAMES | _STREAM_NAMES
 
@@ -291,7 +300,16 @@ class ReadOptions:
         """Check all options, including those of writes, and return those of a read."""
         values = named_options(options)
         _write_options(values)
-        return replace(_read_options(values), scan_tokens=options.get(SCAN_TOKENS))
+        read = replace(_read_options(values), scan_tokens=options.get(SCAN_TOKENS))
+        if (read.snapshot_timestamp or "").strip().lower() != QUERY:
+            return read
+        if FRONT not in options:
+            raise OptionError(
+                f"option 'snapshotTimestamp' ({QUERY!r}) needs the front, without which Spark plans"
+                " a DataFrame once: call kudulite_spark.register(spark) and load it again, or give"
+                " a moment"
+            )
+        return replace(read, snapshot_timestamp=None)
 
 
 @dataclass(frozen=True)
@@ -326,6 +344,8 @@ class WriteOptions:
                     " cannot be written to"
                 )
         _read_options(values)
+        if _OF_SESSION.keys().isdisjoint(values):
+            values |= {own: options[key] for own, key in _OF_SESSION.items() if key in options}
         read_at = int(options[READ_AT]) if READ_AT in options else None
         return replace(_write_options(values), read_at=read_at)
 
@@ -350,7 +370,10 @@ def _read_options(values: Mapping[str, str]) -> ReadOptions:
 
 def _write_options(values: Mapping[str, str]) -> WriteOptions:
     if ("applicationId" in values) != ("applicationVersion" in values):
-        raise OptionError("options 'applicationId' and 'applicationVersion' need each other")
+        raise OptionError(
+            "options 'applicationId' and 'applicationVersion' need each other, and so do the"
+            " settings spark.kudulite.applicationId and spark.kudulite.applicationVersion"
+        )
     if "operationColumn" in values and "operation" in values:
         raise OptionError(
             f"option 'operation' ({values['operation']!r}) and option 'operationColumn'"

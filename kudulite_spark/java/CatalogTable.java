@@ -6,6 +6,7 @@ import org.apache.spark.sql.connector.expressions.Expressions;
 import org.apache.spark.sql.connector.expressions.NamedReference;
 import org.apache.spark.sql.connector.read.ScanBuilder;
 import org.apache.spark.sql.connector.write.*;
+import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.types.*;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
@@ -93,6 +94,12 @@ class CatalogTable extends DefaultSource.FrontTable
   private WriteBuilder write(LogicalWriteInfo info, StructType rows, Map<String, String> more) {
     Map<String, String> all = new HashMap<>(with(info.options()).asCaseSensitiveMap());
     all.putAll(more);
+    for (String name : new String[] {"applicationId", "applicationVersion"}) {
+      String setting = "spark.kudulite." + name;
+      if (SQLConf.get().contains(setting)) {
+        all.put("kudulite" + name, SQLConf.get().getConfString(setting));
+      }
+    }
     CaseInsensitiveStringMap options = new CaseInsensitiveStringMap(all);
     return super.newWriteBuilder(new WriteInfo(info.queryId(), rows, options));
   }

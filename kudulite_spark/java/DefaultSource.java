@@ -159,8 +159,15 @@ public class DefaultSource implements TableProvider, CreatableRelationProvider {
       this.asks = asks;
     }
 
+    /** The load of a scan: a new one for other options, and for the moment of the scan's query. */
     Load with(CaseInsensitiveStringMap other) {
-      return other.equals(options) ? this : new Load(other, given, asks);
+      boolean isOfQuery = "query".equalsIgnoreCase(other.get("snapshotTimestamp"));
+      if (!isOfQuery && other.equals(options)) {
+        return this;
+      }
+      Load found = new Load(other, given, asks);
+      found.schema();
+      return found;
     }
 
     /** The note on the table, for the catalog; it comes with the schema. */
