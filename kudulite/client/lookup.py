@@ -343,9 +343,14 @@ def _is_pandas(data: Any) -> bool:
 
 
 def _from_pandas(data: Any, table: str) -> pa.Table:
-    """Return a DataFrame's columns without its index. SchemaError names a column of mixed types."""
+    """Return a DataFrame's columns, and those of its index if they have names of their own.
+
+    SchemaError names a column of mixed types.
+    """
+    index_names = set(data.index.names)
+    has_names = None not in index_names and index_names.isdisjoint(data.columns)
     try:
-        return pa.Table.from_pandas(data, preserve_index=False)
+        return pa.Table.from_pandas(data, preserve_index=has_names)
     except (pa.ArrowException, ValueError, TypeError) as error:
         for place, name in enumerate(data.columns):
             _untyped(name, data.iloc[:, place], table)

@@ -183,3 +183,19 @@ def test_nanoseconds_of_a_frame_are_refused_and_a_missing_time_is_null(core: Cor
     frame["at"] += pd.Timedelta(1, "ns")
     with pytest.raises(RowError, match="dt.floor"):
         table.upsert(frame)
+
+
+def test_an_index_with_names_is_written(core: CoreTables):
+    """As columns, of a new table too; without a name, or with that of a column, it is left out."""
+    frame = pd.DataFrame({"id": [1, 2], "day": [5, 6], "n": [BIG, BIG + 2]})
+    table = core.client().create_table("t", frame.set_index(["id", "day"]), primary_key="id")
+    table.insert(frame.set_index(["id", "day"]))
+    assert table.scan(["id", "day", "n"], ordered=True).to_arrow().to_pydict() == {
+        "id": [1, 2], "day": [5, 6], "n": [BIG, BIG + 2],
+    }  # fmt: skip
+    table.upsert(frame.set_index("id", drop=False))
+    table.upsert(frame[frame["id"] > 1])
+    table.delete(frame.set_index("id")[["n"]])
+    assert table.scan().count() == 0
+    with pytest.raises(SchemaError, match="no column 'other'"):
+        table.upsert(frame.set_index(pd.Index([1, 2], name="other")))
