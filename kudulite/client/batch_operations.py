@@ -17,12 +17,11 @@ from __future__ import annotations
 import itertools
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import getdoc
 from typing import Any, Never, TypeVar, Unpack, overload
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from kudulite.client.bulk_write import (
     Batches,
@@ -30,6 +29,12 @@ from kudulite.client.bulk_write import (
     SmallWrite,
     WriteResult,
     check_application,
+)
+from kudulite.client.computed_rows import (
+    MatchingRows,
+    RestoredRows,
+    undone,
+    with_constants,
 )
 from kudulite.client.lookup import arrow_batches
 from kudulite.client.row_operations import RowLayout
@@ -48,8 +53,7 @@ from kudulite.table.stage import WriteState, begin_write, collect_staging_garbag
 from kudulite.table.table_store import TableStore
 from kudulite.table.tablet_memory import flush_table
 from kudulite.tablet.operation import WriteSpec, parse_operation
-from kudulite.tablet.row_effects import cells_differ
-from kudulite.tablet.tablet_scan import BEFORE, CHANGE_COLUMNS, CHANGE_TYPE, CHANGE_TYPES
+from kudulite.tablet.tablet_scan import CHANGE_COLUMNS, CHANGE_TYPE
 
 WRITE_OPTIONS = tuple(sorted(WriteOptions.__annotations__))
 CONDITION_OPTIONS = ("application_id", "application_version", "message")
@@ -57,7 +61,6 @@ MESSAGE_BYTES_MAX = 500
 # How often a write by condition reads its rows, while other writers change them.
 ATTEMPTS_MAX = 10
 _PAUSE_SECONDS = 0.005
-_CONSTANT_BYTES_MAX = 16 << 20
 # Options of other stores, and the way here.
 _ADD_COLUMN = "columns are added by client.new_table_alterer(table).add_column(…)"
 _METHODS = "insert, upsert and overwrite are methods"
@@ -67,8 +70,6 @@ _OTHER_WORDS = {
     **dict.fromkeys(("mode", "if_exists"), _METHODS),
     **dict.fromkeys(("partition_by", "partition_cols"), _PARTITIONS),
 }
-# The operations that undo the changes of CHANGE_TYPES.
-_INVERSES = ("delete", "update", "insert")
 Write = TypeVar("Write", bound=Callable[..., object])
 
 
@@ -136,9 +137,9 @@ class BatchOperations:
 
         RowError if a key of `data` is absent. `where` is as in `scan`; `()` is every row. The rows
         are those that match at one moment, and they change in one version. If another writer
-        changes one of them meanwhile, the rows are read again, up to 10 times, and then it is a
-        ConflictError. The options are then `application_id`, `application_version` and `message`.
-        Raises OptionError, and SchemaError for a column or a value that does not fit.
+        changes rows meanwhile, those rows are read again. The options are then `application_id`,
+        `application_version` and `message`. Raises OptionError, and SchemaError for a column or a
+        value that does not fit.
         """
         if data is not None:
             self._check_no_condition("update", where=where, set=set)
@@ -257,9 +258,9 @@ class BatchOperations:
         The cost depends on the number of rows that changed since. Immutable cells become those of
         then, too. Columns and ranges stay as they are: a column that was added since has its
         default, and rows of a range that was dropped since are a RowError. If another writer
-        changes rows meanwhile, the changes are read again, up to 10 times, and then it is a
-        ConflictError. Raises TimestampError for a moment that cannot be read, NotFoundError for a
-        version that is not listed, and OptionError unless one of both is given.
+        changes rows meanwhile, those rows are read again. Raises TimestampError for a moment that
+        cannot be read, NotFoundError for a version that is not listed, and OptionError unless one
+        of both is given.
         """
         if moment is None and version is None:
             raise OptionError(
@@ -268,18 +269,28 @@ class BatchOperations:
             )
         start = moment_or_version(self._store, moment, version)
 
-        def attempt() -> WriteResult:
-            changes = Changes(self._store, ReadRequest.of(start=start, images="both"))
+        def begun(columns: Sequence[str] | None, read_at: int | None) -> BulkWrite:
+            return self.new_bulk_write(
+                columns=columns, operation_column=CHANGE_TYPE, read_at=read_at, message=message
+            )
+
+        def as_restore(write: BulkWrite) -> BulkWrite:  # each row is that of another key
+            return write.labelled("restore").restoring().merging()
+
+        def attempt(is_settled: bool) -> WriteResult:
+            write = begun(None, None).settled() if is_settled else None
+            at = None if write is None else write.read_at
+            changes = Changes(self._store, ReadRequest.of(start=start, at=at, images="both"))
             names = [name for name in changes.schema.names if name not in CHANGE_COLUMNS]
             batches = (undone(batch, names) for batch in changes.to_batches())
             found = (batch for batch in batches if batch.num_rows)
+            if write is not None:
+                again = RestoredRows(self._store, changes.start, names)
+                return self._run(as_restore(write).rereading(again), found)
             first = next(found, None)
             if first is None:
                 return self._unchanged(changes.end)
-            write = self.new_bulk_write(
-                columns=names, operation_column=CHANGE_TYPE, read_at=changes.end, message=message
-            )
-            write = write.labelled("restore").restoring()
+            write = as_restore(begun(names, changes.end))
             return self._run(write, itertools.chain((first,), found))
 
         return self._until_unchanged("restore", attempt)
@@ -390,9 +401,16 @@ class BatchOperations:
                     f" where=… there are {', '.join(CONDITION_OPTIONS)}"
                 )
 
-        def attempt() -> WriteResult:
+        def attempt(is_settled: bool) -> WriteResult:
             schema = self._store.newest().schema
             constants = _constants(self._store.name, schema, cells)
+            names = [*schema.key_names, *constants]
+            if is_settled:
+                write = self.new_bulk_write(operation, columns=names, **options).settled()
+                request = ReadRequest.of(schema.key_names, where, at=write.read_at)
+                scan = RowScan(self._store, request)
+                write = write.rereading(MatchingRows(self._store, scan.predicates, constants))
+                return self._run(write, with_constants(scan.to_batches(), constants))
             scan = RowScan(self._store, ReadRequest.of(schema.key_names, where))
             batches = scan.to_batches()
             first = next(batches, None)
@@ -400,7 +418,6 @@ class BatchOperations:
                 return self._unchanged(scan.timestamp)
             found = itertools.chain(() if first is None else (first,), batches)
             given: WriteOptions = {**options, "read_at": scan.timestamp}
-            names = [*schema.key_names, *constants]
             write = self.new_bulk_write(operation, columns=names, **given)
             return self._run(write, with_constants(found, constants))
 
@@ -410,20 +427,25 @@ class BatchOperations:
         """Return the result of a write that has nothing to change at a moment."""
         return WriteResult(timestamp=timestamp, version=self._store.newest().version)
 
-    def _until_unchanged(self, what: str, attempt: Callable[[], WriteResult]) -> WriteResult:
-        """Return the first result of `attempt` that no other writer was in the way of."""
+    def _until_unchanged(self, what: str, attempt: Callable[[bool], WriteResult]) -> WriteResult:
+        """Return the first result of `attempt` that no other writer was in the way of.
+
+        All attempts but the first are on a version of one moment, and read rows that change
+        meanwhile again. That version costs a flush under all locks. Only an alteration, or history
+        that was collected, is in their way.
+        """
         for number in range(1, ATTEMPTS_MAX):
             try:
-                return attempt()
+                return attempt(number > 1)
             except ConflictError:
                 time.sleep(number * _PAUSE_SECONDS)
         try:
-            return attempt()
+            return attempt(True)
         except ConflictError as error:
             raise ConflictError(
-                f"table {self._store.name!r}: {what} was tried {ATTEMPTS_MAX} times, and other"
-                " writers changed its rows each time; try again when they are done, or change"
-                f" fewer rows at once; the last time: {error}"
+                f"table {self._store.name!r}: {what} was tried {ATTEMPTS_MAX} times, and the table"
+                " was altered, or history that it needs was collected, each time; try again later;"
+                f" the last time: {error}"
             ) from error
 
     def _run(self, write: BulkWrite, batches: Batches, total: int | None = None) -> WriteResult:
@@ -495,34 +517,3 @@ def _constants(table: str, schema: Schema, cells: Mapping[str, Any]) -> dict[str
     return {
         name: pa.scalar(value, schema.column(name).type.arrow) for name, value in values.items()
     }
-
-
-def with_constants(
-    batches: Iterable[pa.RecordBatch], constants: Mapping[str, pa.Scalar]
-) -> Iterator[pa.RecordBatch]:
-    """Yield batches with a column of each constant; cut where the constants are large."""
-    size = sum(pa.repeat(scalar, 1).nbytes for scalar in constants.values())
-    step = max(1, _CONSTANT_BYTES_MAX // max(1, size))
-    for batch in batches:
-        for start in range(0, batch.num_rows, step):
-            part = batch.slice(start, step)
-            for name, scalar in constants.items():
-                part = part.append_column(name, pa.repeat(scalar, part.num_rows))
-            yield part
-
-
-def undone(changes: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
-    """Return the operations that undo changes with both images: rows, and the operation of each.
-
-    A row that was inserted is deleted. A row that differs from the row before becomes that row.
-    """
-    kinds = changes.column(CHANGE_TYPE)
-    is_new, before = pc.equal(kinds, "insert"), changes.column(BEFORE)
-    is_other = pc.not_equal(kinds, "update").to_numpy(False)
-    columns = {}
-    for name in names:
-        now, then = changes.column(name), pc.struct_field(before, name)
-        columns[name] = pc.if_else(is_new, now, then)
-        is_other = is_other | cells_differ(now, then)
-    inverse = pa.array(_INVERSES).take(pc.index_in(kinds, pa.array(CHANGE_TYPES)))
-    return pa.RecordBatch.from_pydict({**columns, CHANGE_TYPE: inverse}).filter(pa.array(is_other))

@@ -36,17 +36,19 @@ from kudulite.errors import KuduliteError, OptionError, RowError, StorageError
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.schema import Schema
 from kudulite.model.types import is_unicode
-from kudulite.table.commit import Commit, CommitResult
+from kudulite.table.alter import alter_table
+from kudulite.table.commit import Commit, CommitResult, Reread
 from kudulite.table.environment import default_environment
 from kudulite.table.garbage_collection import VERSIONS_PER_COLLECTION, collect_after_write
 from kudulite.table.maintenance import maintain_soon
 from kudulite.table.metrics import SLOW_COMMIT_SECONDS, warn_of_slow
-from kudulite.table.row_write import RowWriter
+from kudulite.table.row_write import RowWriter, altered_error
 from kudulite.table.stage import (
     StagedTask,
     Stager,
     WriteState,
     base_of,
+    begin_write,
     columns_of,
     end_write,
     is_committed,
@@ -91,9 +93,10 @@ def check_application(table: str, application_id: object, version: Any) -> None:
 class BulkWrite:
     """One write to one table, all or nothing; made by `Table.new_bulk_write`."""
 
-    def __init__(self, store: TableStore, state: WriteState) -> None:
+    def __init__(self, store: TableStore, state: WriteState, reread: Reread | None = None) -> None:
         self._store = store
         self._state = state
+        self._reread = reread
 
     def __reduce__(self) -> tuple[Callable[..., BulkWrite], tuple[Path, float, WriteState]]:
         timeout = self._store.environment.lock_timeout_seconds
@@ -151,6 +154,38 @@ class BulkWrite:
         assert spec.read_at is not None
         return BulkWrite(self._store, replace(self._state, spec=replace(spec, is_merge=True)))
 
+    def settled(self) -> BulkWrite:
+        """Return the write on a version that has all rows of one moment, which is its `read_at`.
+
+        This version is published for it. Raises ConflictError if the table was altered meanwhile.
+        """
+        begun = base_of(self._store, self._state)
+        end_write(self._store, self._state)
+        while True:
+            base = alter_table(self._store, [])
+            if base.schema != begun.schema or base.table_id != begun.table_id:
+                raise altered_error(self._store.name)
+            state = replace(
+                self._state,
+                base_version=base.version,
+                base_crc32=base.file_crc32,
+                spec=replace(self._state.spec, read_at=base.versions.timestamp),
+            )
+            if begin_write(self._store, state):
+                return BulkWrite(self._store, state)
+
+    def rereading(self, reread: Reread) -> BulkWrite:
+        """Return the write, which is `settled`, as one that computes changed rows again.
+
+        It has no conflicts with writes of rows. In this process only.
+        """
+        return BulkWrite(self._store, self._state, reread)
+
+    @property
+    def read_at(self) -> int | None:
+        """The HybridTime of the rows that the write is computed from."""
+        return self._state.spec.read_at
+
     @property
     def is_committed(self) -> bool:
         """Whether the write's application version, or a later one, is in the table by now."""
@@ -161,7 +196,7 @@ class BulkWrite:
         begin = time.perf_counter()
         with of_open_write(self._store, self._state):
             base = base_of(self._store, self._state)
-            result = Commit(self._store, self._state, base, tasks).run()
+            result = Commit(self._store, self._state, base, tasks, self._reread).run()
         self._count(result, time.perf_counter() - begin)
         with contextlib.suppress(StorageError):  # it is committed, whatever is left in staging
             self.abort()

@@ -45,6 +45,7 @@ from kudulite.fs.file_system import is_out_of_memory
 from kudulite.fs.progress import Progress
 from kudulite.model.html import ROWS_SHOWN, html_rows
 from kudulite.model.hybrid_time import Timestamp
+from kudulite.model.predicate import BoundPredicates
 from kudulite.model.schema import Column
 from kudulite.model.values import python_rows
 from kudulite.rowset.merge import RowsRead, in_turn
@@ -215,6 +216,11 @@ class RowScan(ArrowResult[ScanSpec]):
     def columns(self) -> list[Column]:
         """The columns of the result, as the table had them when the scan was planned."""
         return self._read.columns
+
+    @property
+    def predicates(self) -> BoundPredicates:
+        """The conditions, with the types of the columns."""
+        return self._read.spec.predicates
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Yield record batches, none empty, of at most a row group each."""

@@ -17,6 +17,12 @@ superblocks are written again with a later timestamp.
 Files are moved and their folders fsynced before the superblock that lists them is written. A crash
 leaves unreferenced files, which garbage collection removes.
 
+A write that was computed from rows of the table fails if one of them has changed since. One that
+can be computed again, row by row, gives the commit a `Reread`. Then the rows that changed leave the
+staged parts, and are read and staged again: before step 2, to the moment of a version that is
+published for it under all locks, and in step 3, for the little that has changed since. All tablets
+are locked, so that all rows are those of one moment.
+
 **Invariants**: (1) the timestamp is above that of the version before, every timestamp used in the
 table, and the safe timestamp of each of its tablets; (2) safe timestamps advance only after the
 version is published; (3) before step 6 nothing is visible, and an error leaves the table as it was.
@@ -25,17 +31,28 @@ version is published; (3) before step 6 nothing is visible, and an error leaves 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
 
 from kudulite.delta.delta_file import DeltaFileMeta
-from kudulite.errors import ConflictError, KuduliteError, StorageError, UsageError
+from kudulite.errors import (
+    ConflictError,
+    KuduliteError,
+    StorageError,
+    TimestampError,
+    UsageError,
+)
 from kudulite.fs.file_system import check_length
 from kudulite.fs.lock import TabletLock
 from kudulite.model.hybrid_time import format_timestamp
+from kudulite.model.key_array import KeyArray
 from kudulite.rowset.rowset import RowSetMeta
+from kudulite.table.alter import alter_table
 from kudulite.table.manifest import Manifest, Origin, TabletEntry
 from kudulite.table.publication import publish_next, version_timestamp
 from kudulite.table.stage import (
@@ -60,6 +77,19 @@ from kudulite.tablet.tombstones import TombstoneFileMeta
 Parts = dict[str, list[StagedTablet]]
 
 
+class Reread(Protocol):
+    """Computes the rows of a write again whose keys have changed."""
+
+    def __call__(
+        self, since: int, until: int
+    ) -> tuple[Mapping[str, KeyArray], Iterable[pa.RecordBatch]]:
+        """Return the keys that changed in (since, until], and the write's rows of them at `until`.
+
+        The keys are ascending, by tablet id. Both moments are settled. Raises TimestampError if
+        the history in between was collected.
+        """
+
+
 @dataclass(frozen=True)
 class CommitResult:
     """The outcome of a commit. `is_skipped`: its application version was committed before."""
@@ -78,6 +108,7 @@ class Commit:
     state: WriteState
     base: Manifest
     tasks: Sequence[StagedTask]
+    reread: Reread | None = None
 
     def run(self) -> CommitResult:
         """Publish the write. Raises RowError, ConflictError, LockTimeoutError, StorageError."""
@@ -89,7 +120,12 @@ class Commit:
         for tablet_id in self._touched(staged):
             flush_tablet(self.store, tablet_id)
         newest = self._checked_newest()
-        parts = self._rebased(staged, self.base, newest, is_first=True)
+        if self.reread is None:
+            parts = self._rebased(staged, self.base, newest, is_first=True)
+        else:
+            newest = alter_table(self.store, [])  # a version of one moment, with all rows of then
+            self._check_same_schema(newest)
+            parts = self._reread(self.reread, staged, self.base, newest, newest.versions.timestamp)
         with ExitStack() as stack:
             locks = self._lock(stack, parts)
             return self._publish(parts, newest, locks)
@@ -102,7 +138,13 @@ class Commit:
             return _skipped(newest)
         newest = flushed_under_locks(self.store, newest, locks)
         self._check_overwritten(newest)
-        current = self._rebased(parts, rebased_to, newest, is_first=False)
+        if self.reread is None:
+            current = self._rebased(parts, rebased_to, newest, is_first=False)
+        else:
+            until = version_timestamp(self.store, newest)
+            for lock in locks.values():
+                lock.advance_safe_timestamp(until)  # so that reads up to it need no lock
+            current = self._reread(self.reread, parts, rebased_to, newest, until)
         parts = {t: [part.without_no_ops() for part in found] for t, found in current.items()}
         counts = sum((p.counts for ps in parts.values() for p in ps), WriteCounts())
         is_change = self.state.spec.is_overwrite or any(
@@ -210,6 +252,10 @@ class Commit:
 
     # -- rebasing parts
 
+    @property
+    def _base_stager(self) -> Stager:
+        return Stager(self.store, self.state, self.base)
+
     def _staged_parts(self) -> Parts:
         for task in self.tasks:
             if task.write_id != self.state.write_id:
@@ -259,12 +305,37 @@ class Commit:
                 return parts
             # A row that is deleted and inserted again loses its values of columns added since.
             return Stager(self.store, self.state, now).resolve_operations(operations, new.id)
-        stager = Stager(self.store, self.state, self.base)
-        conflict_check = ConflictCheck(stager.resolver, self.store.cache)
+        conflict_check = ConflictCheck(self._base_stager.resolver, self.store.cache)
         before, current = self.store.tablet(old), self.store.tablet(new)
         return conflict_check.rebase(
             parts, before, current, lambda: new_part_folder(self.store, self.state)
         )
+
+    def _reread(
+        self, reread: Reread, parts: Parts, before: Manifest, now: Manifest, until: int
+    ) -> Parts:
+        """Return parts that are valid for `now`, with the rows of the moment `until`.
+
+        Those of `parts` are valid for `before`, with the rows of the write's `read_at`, which
+        becomes `until`.
+        """
+        spec = self.state.spec
+        assert spec.read_at is not None
+        try:
+            keys, rows = reread(spec.read_at, until)
+        except TimestampError as error:
+            raise ConflictError(f"{error}; read the rows again and write again") from error
+        self.state = replace(self.state, spec=replace(spec, read_at=until))
+        conflict_check = ConflictCheck(self._base_stager.resolver, self.store.cache)
+        for entry in before.tablets:
+            if entry.id in keys and entry.id in parts:
+                own, tablet = keys[entry.id], self.store.tablet(entry)
+                parts[entry.id] = conflict_check.without_keys(parts[entry.id], own, tablet)
+        rebased = defaultdict(list, self._rebased(parts, before, now, is_first=False))
+        staged = Stager(self.store, self.state, now).stage(rows, len(self.tasks))
+        for part in staged.tablets:
+            rebased[part.tablet_id].append(part)
+        return rebased
 
     def _operations(self, tablet_id: str) -> list[StagedOperations]:
         ordered = sorted(self.tasks, key=lambda task: task.task_index)
@@ -282,7 +353,7 @@ class Commit:
 
     def _touched(self, parts: Parts) -> list[str]:
         """Return the tablets that may change, in the order of their locks."""
-        if self.state.spec.is_overwrite:
+        if self.state.spec.is_overwrite or self.reread is not None:
             return sorted(entry.id for entry in self.base.tablets)
         if self.state.is_resolved_at_commit:
             return sorted(parts)

@@ -111,6 +111,29 @@ class ConflictCheck:
         rebased.append(self.resolver.resolve(batch, now, new_folder()))
         return rebased
 
+    def without_keys(
+        self, parts: Sequence[StagedTablet], keys: KeyArray, before: Tablet
+    ) -> list[StagedTablet]:
+        """Return `parts`, each valid for `before`, without their rows of ascending `keys`."""
+        left, locations = list(parts), before.locate(keys, TIMESTAMP_MAX)
+        for index, part in enumerate(parts):
+            for meta in part.rowsets:
+                rowset = self._staged_rowset(part, meta)
+                at = np.sort(_keys_of(rowset).find(keys))
+                at = at[at >= 0]
+                at = np.compress(~rowset.applier(TIMESTAMP_MAX).is_deleted(at), at)
+                if len(at):
+                    left[index] = self._without(left[index], Conflict(index, meta, None, at))
+            for delta in part.deltas:
+                base = before.rowset(delta.rowset_id)
+                assert base is not None
+                is_own = locations.rowset_index == before.rowsets.index(base)
+                file = self._delta_file(part, delta, before)
+                at = np.flatnonzero(np.isin(file.rowids, locations.rowid[is_own]))
+                if len(at):
+                    left[index] = self._without(left[index], Conflict(index, None, delta, at))
+        return left
+
     # -- finding conflicts
 
     def _check_unchanged(self, parts: Sequence[StagedTablet], before: Tablet, now: Tablet) -> None:

@@ -1,0 +1,126 @@
+"""Rows that a write computes from rows of the table: at one moment, and again where they change.
+
+    update, delete     the keys of rows that match a condition, with constants
+    restore            the inverse of what changed since a moment
+
+A write of many rows takes long, and other writers change some of them meanwhile. `MatchingRows` and
+`RestoredRows` compute the rows of such keys alone, for the commit (a `Reread`, table/commit.py).
+
+**Threads**: any; all objects are immutable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kudulite.client.lookup import KeyLookup
+from kudulite.client.scan import Changes
+from kudulite.model.encoded_key import encode_keys
+from kudulite.model.key_array import KeyArray
+from kudulite.model.predicate import BoundPredicates
+from kudulite.model.schema import Schema
+from kudulite.model.types import joined
+from kudulite.table.read_request import ReadRequest
+from kudulite.table.table_store import TableStore
+from kudulite.tablet.row_effects import cells_differ
+from kudulite.tablet.tablet_scan import (
+    BEFORE,
+    CHANGE_TYPE,
+    CHANGE_TYPES,
+)
+
+_CONSTANT_BYTES_MAX = 16 << 20
+# The operations that undo the changes of CHANGE_TYPES; of rows that are there at that moment.
+_INVERSES = ("delete_ignore", "update", "insert")
+
+
+@dataclass(frozen=True)
+class MatchingRows:
+    """The keys of the rows that match `predicates`, with constants."""
+
+    store: TableStore
+    predicates: BoundPredicates
+    constants: Mapping[str, pa.Scalar]
+
+    def __call__(
+        self, since: int, until: int
+    ) -> tuple[Mapping[str, KeyArray], Iterable[pa.RecordBatch]]:
+        """Return the keys that changed in (since, until], and the rows of those that match then."""
+        predicates, keys = self.predicates, self.store.newest().schema.key_names
+        names = list(dict.fromkeys((*keys, *predicates.columns)))
+        changes = Changes(self.store, ReadRequest.of(names, start=since, at=until)).to_arrow()
+        live = changes.filter(pc.not_equal(changes.column(CHANGE_TYPE), "delete")).combine_chunks()
+        matching = live.filter(pa.array(predicates.evaluate(live))).select(keys)
+        keys_changed = KeyLookup(self.store).keys_by_tablet(changes.select(keys))
+        return keys_changed, with_constants(matching.to_batches(), self.constants)
+
+
+@dataclass(frozen=True)
+class RestoredRows:
+    """The inverse of all changes after `moment`, as `undone` gives it."""
+
+    store: TableStore
+    moment: Any
+    names: Sequence[str]
+
+    def __call__(
+        self, since: int, until: int
+    ) -> tuple[Mapping[str, KeyArray], Iterable[pa.RecordBatch]]:
+        """Return the keys that changed in (since, until], and the inverse of all their changes."""
+        schema = self.store.newest().schema
+        request = ReadRequest.of(schema.key_names, start=since, at=until)
+        changed = Changes(self.store, request).to_arrow()
+        if not changed.num_rows:
+            return {}, ()
+        keys = _keys_of(changed, schema)
+        keys = keys.take(keys.sort_order())
+        request = ReadRequest.of(start=self.moment, at=until, images="both")
+        request = replace(request, bounds=(keys[0], keys[len(keys) - 1] + b"\0"))
+
+        def rows() -> Iterator[pa.RecordBatch]:
+            for batch in Changes(self.store, request).to_batches():
+                is_changed = keys.find(_keys_of(batch, schema)) >= 0
+                yield undone(batch.filter(pa.array(is_changed)), self.names)
+
+        return KeyLookup(self.store).keys_by_tablet(changed.select(schema.key_names)), rows()
+
+
+def _keys_of(rows: pa.Table | pa.RecordBatch, schema: Schema) -> KeyArray:
+    columns = [joined(rows.column(name)) for name in schema.key_names]
+    return encode_keys(columns, schema.key_types)
+
+
+def with_constants(
+    batches: Iterable[pa.RecordBatch], constants: Mapping[str, pa.Scalar]
+) -> Iterator[pa.RecordBatch]:
+    """Yield batches with a column of each constant; cut where the constants are large."""
+    size = sum(pa.repeat(scalar, 1).nbytes for scalar in constants.values())
+    step = max(1, _CONSTANT_BYTES_MAX // max(1, size))
+    for batch in batches:
+        for start in range(0, batch.num_rows, step):
+            part = batch.slice(start, step)
+            for name, scalar in constants.items():
+                part = part.append_column(name, pa.repeat(scalar, part.num_rows))
+            yield part
+
+
+def undone(changes: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
+    """Return the operations that undo changes with both images: rows, and the operation of each.
+
+    A row that was inserted is deleted. A row that differs from the row before becomes that row.
+    """
+    kinds = changes.column(CHANGE_TYPE)
+    is_new, before = pc.equal(kinds, "insert"), changes.column(BEFORE)
+    is_other = pc.not_equal(kinds, "update").to_numpy(False)
+    columns = {}
+    for name in names:
+        now, then = changes.column(name), pc.struct_field(before, name)
+        columns[name] = pc.if_else(is_new, now, then)
+        is_other = is_other | cells_differ(now, then)
+    inverse = pa.array(_INVERSES).take(pc.index_in(kinds, pa.array(CHANGE_TYPES)))
+    return pa.RecordBatch.from_pydict({**columns, CHANGE_TYPE: inverse}).filter(pa.array(is_other))
