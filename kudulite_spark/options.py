@@ -66,6 +66,8 @@ _SIZE = re.compile(r"(\d+)\s*(k|m|g)?(?:i?b)?", re.IGNORECASE)
 _SIZE_FACTOR = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 T = TypeVar("T")
+# Of Spark's partitionOverwriteMode; the second is refused for a table with partitions.
+OVERWRITE_MODES = ("static", "dynamic")
 # Returns the value of an option from its name and text. Raises OptionError.
 Parser = Callable[[str, str], Any]
 
@@ -165,6 +167,15 @@ def _parse_images(option: str, text: str) -> str:
     return images
 
 
+def _parse_overwrite_mode(option: str, text: str) -> str:
+    mode = text.strip().lower()
+    if mode not in OVERWRITE_MODES:
+        raise OptionError(
+            f"option {option!r}: {text!r} is unknown; known: {', '.join(OVERWRITE_MODES)}"
+        )
+    return mode
+
+
 def _parse_size(option: str, text: str) -> int:
     match = _SIZE.fullmatch(text.strip())
     size = int(match.group(1)) * _SIZE_FACTOR[(match.group(2) or "").lower()] if match else 0
@@ -208,6 +219,7 @@ _WRITE_PARSERS: dict[str, Parser] = {
     "operation": _parse_operation,
     "operationColumn": _parse_text,
     "orderingColumn": _parse_text,
+    "partitionOverwriteMode": _parse_overwrite_mode,
     "primaryKey": parse_names,
     "rangePartitions": parse_range,
     "repartition": parse_boolean,
@@ -328,6 +340,7 @@ class WriteOptions:
     schema_evolution: bool = False
     application_id: str | None = None
     application_version: int | None = None
+    partition_overwrite_mode: str | None = None
     primary_key: tuple[str, ...] | None = None
     hash_partitions: tuple[tuple[tuple[str, ...], int], ...] | None = None
     range_partitions: dict[str, Any] | None = None

@@ -103,7 +103,17 @@ def plan_write(
     )
     if options.read_at is not None:
         bulk_write = bulk_write.merging()
-    return PlannedWrite(bulk_write, path, options, overwrite, columns, created_version)
+    partition = table.partition_schema
+    is_partitioned = bool(partition.range_columns or partition.hash_dimensions)
+    return PlannedWrite(
+        bulk_write,
+        path,
+        options,
+        overwrite,
+        columns,
+        overwrite and is_partitioned and created_version is None,
+        created_version,
+    )
 
 
 def _with_column_names(options: WriteOptions, struct: StructType, path: str) -> WriteOptions:

@@ -37,13 +37,15 @@ from pyspark.sql.datasource import (
 )
 
 from kudulite import BulkWrite, StagedTask
-from kudulite.errors import ConflictError, TableNotFoundError
+from kudulite.errors import ConflictError, OptionError, TableNotFoundError
 from kudulite_spark.options import WriteOptions, catalog_of
 from kudulite_spark.python_worker import end_work
 
 logger = logging.getLogger("kudulite.spark")
 
 _ROWS = "kudulite rows"
+# A setting of the session, which Spark hands to tasks.
+_OVERWRITE_SETTING = "spark.sql.sources.partitionOverwriteMode"
 QUERY_PROPERTY, BATCH_PROPERTY = "sql.streaming.queryId", "streaming.sql.batchId"
 
 
@@ -53,6 +55,7 @@ class PlannedWrite:
 
     `columns` are the DataFrame's columns that are written, each with its name in the table.
     `created_version` is the version of a table that was made for the write.
+    `replaces_partitions` says whether it is an overwrite of a table that has partitions.
     """
 
     bulk_write: BulkWrite
@@ -60,6 +63,7 @@ class PlannedWrite:
     options: WriteOptions
     is_overwrite: bool
     columns: Mapping[str, str]
+    replaces_partitions: bool
     created_version: int | None = None
 
     def stage(self, batches: Iterator[pa.RecordBatch], context: TaskContext) -> StagedTask:
@@ -67,6 +71,21 @@ class PlannedWrite:
         given, own = list(self.columns), list(self.columns.values())
         renamed = (batch.select(given).rename_columns(own) for batch in _rows(batches))
         return self.bulk_write.stage(renamed, context.partitionId())
+
+
+def refuse_dynamic_overwrite(planned: PlannedWrite, setting: str | None = None) -> None:
+    """Raise OptionError if only the partitions of the written rows are to be replaced.
+
+    The option says so, or else the session's setting."""
+    option = planned.options.partition_overwrite_mode
+    mode = option or setting or ""
+    if planned.replaces_partitions and mode.lower() == "dynamic":
+        given = _OVERWRITE_SETTING if option is None else "option 'partitionOverwriteMode'"
+        raise OptionError(
+            f"table {planned.path!r}: {given} is dynamic, and an overwrite that replaces only the"
+            " partitions of the written rows is not possible; delete the rows of these partitions"
+            " and append, or give option('partitionOverwriteMode', 'static') to replace all rows"
+        )
 
 
 def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -102,6 +121,8 @@ class TableWriter(DataSourceArrowWriter):
         """Stage the rows of one task."""
         context = TaskContext.get()
         assert context is not None
+        # Planning is not given the session's settings.
+        refuse_dynamic_overwrite(self.planned, context.getLocalProperty(_OVERWRITE_SETTING))
         message = StagedMessage(self.planned.stage(iterator, context))
         end_work()
         return message
@@ -163,6 +184,7 @@ class StreamTableWriter(DataSourceStreamArrowWriter):
         """Stage the rows of one task."""
         context = TaskContext.get()
         assert context is not None and self._planned is not None
+        refuse_dynamic_overwrite(self._planned)
         query, batch = (context.getLocalProperty(n) for n in (QUERY_PROPERTY, BATCH_PROPERTY))
         assert query is not None and batch is not None, "Spark names both in tasks of a stream"
         application_id, batch_id = self._planned.options.application_id or query, int(batch)

@@ -270,8 +270,14 @@ public class Catalog
 
     public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
       publish.putBoolean("isWritten", true);
-      WriteBuilder builder = super.newWriteBuilder(info);
-      return isOverwrite ? ((SupportsTruncate) builder).truncate() : builder;
+      if (!isOverwrite) {
+        return super.newWriteBuilder(info);
+      }
+      // REPLACE replaces all rows, whatever the session's setting for partitions is.
+      Map<String, String> options = new HashMap<>(info.options().asCaseSensitiveMap());
+      options.put("partitionOverwriteMode", "static");
+      return ((SupportsTruncate) super.newWriteBuilder(new WriteInfo(
+          info.queryId(), info.schema(), new CaseInsensitiveStringMap(options)))).truncate();
     }
 
     public CustomTaskMetric[] reportDriverMetrics() {
