@@ -274,11 +274,18 @@ def _definition(path: str, question: Question) -> _Definition:
 
 
 def _check_order(path: str, names: list[str], primary_key: Sequence[str]) -> None:
-    """Refuse columns in another order than the table's: INSERT without names is by position."""
+    """Refuse columns in another order than the table's: INSERT without names is by position.
+
+    With a key that is not unique, the key and the number of the row are the first columns."""
+    if Schema.get_auto_incrementing_column_name() not in primary_key:
+        return
     key = [name for name in primary_key if name in names]
     order = ", ".join(key + [name for name in names if name not in key])
     if names[: len(key)] != key:
-        raise SchemaError(f"table {path!r}: the key columns must be the first, as in {order}")
+        raise SchemaError(
+            f"table {path!r}: the columns of a key that is not unique must be the first, as in"
+            f" {order}"
+        )
 
 
 def _bucket_option(path: str, text: str) -> str:

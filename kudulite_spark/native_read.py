@@ -78,7 +78,7 @@ from kudulite_spark.literals import condition, literal
 from kudulite_spark.options import SCAN_TOKENS, absolute_path, parse_names
 from kudulite_spark.reader import encoded_tokens
 from kudulite_spark.session import activate, has_front, start_directory
-from kudulite_spark.types import find_all, spark_schema, spark_type
+from kudulite_spark.types import column_names, find_all, spark_schema, spark_type
 
 # The call reads the changes of all columns, before it knows the query. For up to about a twentieth
 # of the rows, that is cheaper than to read the whole rowset in Python in each query (measured). If
@@ -165,7 +165,7 @@ def read_table(
     table = open_table(absolute_path(path, start_directory(spark)))
     schema = table.schema
     conditions = parse_where(() if where is None else where, schema)
-    names = schema.names
+    names = column_names(schema)
     if columns is not None:
         given = parse_names("columns", columns) if isinstance(columns, str) else columns
         names = find_all(given, names, f"table {str(table.path)!r}")

@@ -121,8 +121,16 @@ def spark_type(column_type: ColumnType) -> DataType:
 
 def spark_schema(schema: Schema, names: Sequence[str] | None = None) -> StructType:
     """Return the Spark schema of the named columns (all by default), in the order named."""
-    columns = schema.columns if names is None else [schema.column(name) for name in names]
-    return StructType([_spark_field(column) for column in columns])
+    named = column_names(schema) if names is None else names
+    return StructType([_spark_field(schema.column(name)) for name in named])
+
+
+def column_names(schema: Schema) -> list[str]:
+    """Return the names of all columns in the order in which Spark shows them.
+
+    It is that of the DataFrame or the statement that made the table, then of ALTER TABLE, and that
+    of the ids. In the schema the key columns are the first."""
+    return [column.name for column in sorted(schema.columns, key=lambda column: column.id)]
 
 
 def with_row_count(struct: StructType, row_count: int, counted_at: str | None) -> StructType:

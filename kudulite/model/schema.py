@@ -298,24 +298,23 @@ class Schema:
     def build(cls, columns: Sequence[Column], primary_key: Sequence[str]) -> Schema:
         """Return a new table's schema, with key columns in front in the order of `primary_key`.
 
-        Ids are assigned from 0 in the resulting order; the ids of `columns` are ignored.
+        Ids are assigned from 0 in the order of `columns`, whose own ids are ignored. They keep that
+        order, which Spark shows.
         """
-        by_name = {column.name: column for column in columns}
+        names = [column.name for column in columns]
         for column in columns:
             if not column.auto_incrementing:
                 _check_not_reserved(column.name)
-        _check_unique("name", [column.name for column in columns])
+        _check_unique("name", names)
         _check_unique("primary key column", list(primary_key))
         for name in primary_key:
-            if name not in by_name:
+            if name not in names:
                 raise ColumnNotFoundError(
-                    f"primary key column {name!r} is not in the schema; "
-                    f"columns: {', '.join(by_name)}"
+                    f"primary key column {name!r} is not in the schema; columns: {', '.join(names)}"
                 )
-        ordered = [by_name[name] for name in primary_key]
-        ordered += [column for column in columns if column.name not in primary_key]
-        numbered = tuple(replace(column, id=i) for i, column in enumerate(ordered))
-        return cls(numbered, key_count=len(primary_key), next_column_id=len(numbered))
+        numbered = {c.name: replace(c, id=i) for i, c in enumerate(columns)}
+        ordered = [numbered.pop(name) for name in primary_key]
+        return cls((*ordered, *numbered.values()), len(primary_key), next_column_id=len(columns))
 
     def with_column(self, column: Column) -> Schema:
         """Return the schema with a new column at the end, under an id that no column ever had."""

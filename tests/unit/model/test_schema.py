@@ -90,10 +90,10 @@ def test_a_default_that_does_not_fit_is_refused(column_type, value):
 
 
 def test_build_moves_the_key_to_the_front_and_gives_out_ids():
-    """Key order is that of `primary_key`, the rest keeps its order."""
+    """Key order is that of `primary_key`, the rest keeps its order, and ids are those as given."""
     schema = Schema.build([Column(-1, "v", t.double), key("b"), key("a")], ["a", "b"])
     assert schema.names == ["a", "b", "v"] and schema.key_names == ["a", "b"]
-    assert [c.id for c in schema.columns] == [0, 1, 2] and schema.next_column_id == 3
+    assert [c.id for c in schema.columns] == [2, 1, 0] and schema.next_column_id == 3
     assert schema.key_types == (t.int64, t.int64) and "v" in schema and "x" not in schema
     assert [c.name for c in schema.value_columns] == ["v"]
     assert schema.index_of("v") == 2 and schema.column_by_id(9) is None
@@ -162,7 +162,7 @@ def test_the_arrow_schema_has_field_ids_and_nullability():
     schema = Schema.build([Column(-1, "v", t.varchar(3)), key()], ["k"])
     arrow = schema.arrow_schema(["v", "k"])
     assert arrow.names == ["v", "k"] and [f.nullable for f in arrow] == [True, False]
-    assert [f.metadata[b"PARQUET:field_id"] for f in arrow] == [b"1", b"0"]
+    assert [f.metadata[b"PARQUET:field_id"] for f in arrow] == [b"0", b"1"]
     assert arrow.types == [pa.string(), pa.int64()]
 
 
