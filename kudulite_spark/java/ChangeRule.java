@@ -182,7 +182,8 @@ class ChangeRule extends Rule<LogicalPlan> {
   /**
    * Whether Spark has added a cell that the rows lack: of no column of theirs, and with the note
    * on the column of the catalog's table. A view's columns have no note. There the projection that
-   * adds cells stands, to Spark, where the statement of SQL begins.
+   * adds cells stands, to Spark, where the statement of SQL begins. Nothing is added to the rows of
+   * df.write.save, which become the table's schema.
    */
   private static boolean isAdded(
       NamedExpression cell, SupportsWrite table, Project top, AppendData append) {
@@ -192,13 +193,15 @@ class ChangeRule extends Rule<LogicalPlan> {
       return cell.metadata().contains(CatalogTable.INSERTED);
     } else if (!top.origin().equals(append.origin())) {
       return false;
-    } else if (top.origin().sqlText().isEmpty()) {
+    } else if (top.origin().sqlText().isDefined()) {
+      return true;
+    } else if (table instanceof DefaultSource.FrontTable front && front.load.given == null) {
       throw Catalog.refuse("a DataFrame is written to a view by name, and column " + cell.name()
           + " is missing or a constant; which of the two is unknown, and upserts leave the cells of"
           + " a missing column as they are. Write df.write.format('kudulite').mode('append')"
           + ".save(path), or INSERT INTO the view (names of the columns) in SQL");
     }
-    return true;
+    return false;
   }
 
   // UPDATE
