@@ -40,7 +40,6 @@ def cluster(executors: int = 2) -> SparkSession:
     }
     os.environ["PYTHONPATH"] = path
     spark = kudulite_spark.local_session("cluster", options=options)
-    kudulite_spark.register(spark)
     return spark
 
 

@@ -209,7 +209,6 @@ def run_spark(report: Report, root: Path, args: argparse.Namespace) -> None:
     import kudulite_spark
 
     spark = kudulite_spark.local_session("kudulite benchmark")
-    kudulite_spark.register(spark)
     try:
         _run_spark(report, root, args, spark)
     finally:

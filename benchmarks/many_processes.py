@@ -47,7 +47,6 @@ def spark_session() -> Any:
     import kudulite_spark
 
     spark = kudulite_spark.local_session("kudulite many processes")
-    kudulite_spark.register(spark)
     return spark
 
 

@@ -65,7 +65,6 @@ class Kudulite:
     def start(self, options: dict[str, str]) -> SparkSession:
         """Start the session."""
         spark = kudulite_spark.local_session("steps", options=options)
-        kudulite_spark.register(spark)
         return spark
 
     def load(self, frame: DataFrame, path: str) -> None:

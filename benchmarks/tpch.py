@@ -221,7 +221,6 @@ def main() -> None:
     arguments = parser.parse_args()
     options = {"spark.driver.memory": "4g", "spark.sql.shuffle.partitions": "4"}
     spark = kudulite_spark.local_session(cores=os.cpu_count() or 2, options=options)
-    kudulite_spark.register(spark)
     with tempfile.TemporaryDirectory(prefix="kudulite-tpch-") as own:
         folder = arguments.folder or Path(own)
         prepare(spark, folder, arguments.scale)

@@ -109,7 +109,6 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=9)
     arguments = parser.parse_args()
     spark = kudulite_spark.local_session(options={"spark.driver.memory": "3g"})
-    kudulite_spark.register(spark)
     with tempfile.TemporaryDirectory(prefix="kudulite-wide-") as folder:
         work = Path(folder)
         rows = make_rows(arguments.rows, arguments.columns)

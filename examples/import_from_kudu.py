@@ -207,7 +207,6 @@ def load(source: Path, target: Path) -> None:
         create = [str(program), "create", str(target), "--definition", str(definition)]
         subprocess.run(create, check=True)
     spark = kudulite_spark.local_session()
-    kudulite_spark.register(spark)
     rows = spark.read.parquet(str(source / "data"))
     routed = kudulite_spark.repartition_for(rows, str(target))
     # An insert gives new ids; an upsert keeps those that rows of a key that is not unique have.
