@@ -215,8 +215,9 @@ def test_a_tie_compares_the_columns_that_a_dict_sets(core: CoreTables):
     """A change of the row's own ordering value does not lose to cells that it leaves."""
     table = new_table(core, "t")
     table.upsert([{"id": 1, "seq": 1, "state": "b"}, {"id": 2, "seq": 1}], ordering_column="seq")
-    table.upsert([{"id": 1, "seq": 1, "score": 7}, {"id": 2, "seq": 1}], ordering_column="seq")
-    assert cells(table)[1] == ("b", 7, 3, 1)
+    second = [{"id": 1, "seq": 1, "score": 7}, {"id": 2, "seq": 1, "state": "z"}]
+    table.upsert(second, ordering_column="seq")
+    assert cells(table) == {1: ("b", 7, 3, 1), 2: ("z", 5, 3, 1)}
 
 
 def test_a_delete_takes_dicts_with_other_columns(core: CoreTables):
