@@ -82,6 +82,8 @@ from kudulite.tablet.tombstones import StagedTombstones, last_of_runs
 _ROWS_PER_CHUNK = 1000
 # Changes of so many rows are gathered in one call for each column, also for several rowsets.
 _GATHERED_ROWS = 1 << 15
+# So many stored cells are read at once to compare them with new ones.
+_CELLS_MAX = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -134,13 +136,14 @@ class _OldRows(NamedTuple):
     locations: RowLocations
 
     def differ(
-        self, rows: RowGather, column: Column, keys: np.ndarray, numbers: np.ndarray
-    ) -> np.ndarray:
-        """Return bool[m]: where a cell of row `numbers` differs from the old one.
+        self, rows: RowGather, columns: Sequence[Column], keys: np.ndarray, numbers: np.ndarray
+    ) -> list[np.ndarray]:
+        """Return bool[m] per column: where a cell of row `numbers` differs from the old one.
 
-        `keys` int64[m] are the indices of the rows' keys, which are found.
+        `keys` int64[m] are the indices of the rows' keys, which are found. Several columns are read
+        together, as many as have few cells.
         """
-        found: np.ndarray = np.zeros(len(keys), dtype=bool)
+        found = [np.zeros(len(keys), dtype=bool) for _ in columns]
         rowset_index = self.locations.rowset_index[keys]
         step = rows.rows_at_once
         for index in np.unique(rowset_index):
@@ -148,8 +151,12 @@ class _OldRows(NamedTuple):
             for start in range(0, len(of_rowset), step):
                 at = of_rowset[start : start + step]
                 rowids = self.locations.rowid[keys[at]]
-                old = self.tablet.rowsets[index].read_rows(rowids, [column], TIMESTAMP_MAX)[0]
-                found[at] = cells_differ(rows.take(column.name, numbers[at]), old)
+                width = max(1, _CELLS_MAX // len(at))
+                for first in range(0, len(columns), width):
+                    some = columns[first : first + width]
+                    cells = self.tablet.rowsets[index].read_rows(rowids, some, TIMESTAMP_MAX)
+                    for differs, column, old in zip(found[first:], some, cells, strict=False):
+                        differs[at] = cells_differ(rows.take(column.name, numbers[at]), old)
         return found
 
 
@@ -270,7 +277,7 @@ class Resolver:
         is_kept: np.ndarray = is_only
         for name in self.spec.immutable_columns:
             column, numbers = self.schema.column(name), keyed.rows[at]
-            is_kept[at] &= ~old_rows.differ(rows, column, keyed.group[at], numbers)
+            is_kept[at] &= ~old_rows.differ(rows, [column], keyed.group[at], numbers)[0]
         return is_kept
 
     def _without_equal_cells(
@@ -278,13 +285,19 @@ class Resolver:
     ) -> KeyEffects:
         """Return the effects without the cells that are equal to those of the row."""
         updated = np.flatnonzero((effects.action == ACTION_UPDATE) & ~effects.is_replaced)
-        sources = []
-        for name, source in zip(self.spec.value_columns, effects.sources, strict=True):
+        sources = list(effects.sources)
+        # Columns may share one array: these have cells in the same rows.
+        sharing: dict[int, list[int]] = {}
+        for place, source in enumerate(sources):
+            sharing.setdefault(id(source), []).append(place)
+        for places in sharing.values():
+            source = sources[places[0]]
             at = updated[source[updated] >= 0]
-            differ = old_rows.differ(rows, self.schema.column(name), at, source[at])
-            left = source.copy()  # columns may share one array
-            left[at[~differ]] = SOURCE_KEEP
-            sources.append(left)
+            columns = [self.schema.column(self.spec.value_columns[place]) for place in places]
+            differ = old_rows.differ(rows, columns, at, source[at])
+            for place, differs in zip(places, differ, strict=True):
+                sources[place] = source.copy()
+                sources[place][at[~differs]] = SOURCE_KEEP
         return replace(effects, sources=sources)
 
     def _locate(self, keys: KeyArray, tablet: Tablet) -> RowLocations:

@@ -12,6 +12,8 @@ import kudulite
 from kudulite.client import batch_operations
 from kudulite.client.batch_operations import with_constants
 from kudulite.errors import ColumnNotFoundError, OptionError, SchemaError
+from kudulite.rowset.disk_rowset import DiskRowSet
+from kudulite.tablet import resolve
 from tests.support.tables.core_tables import CoreTables, altered, stored
 
 
@@ -205,3 +207,31 @@ def test_a_large_constant_is_cut_into_small_batches():
     parts = list(with_constants(iter([batch]), {"s": pa.scalar("x" * (1 << 20))}))
     assert sum(part.num_rows for part in parts) == 40
     assert max(part.nbytes for part in parts) <= 17 << 20
+
+
+@pytest.mark.parametrize("cells_at_once", [1 << 20, 30])
+def test_cells_of_an_update_are_compared_with_stored_ones_by_rowset(
+    core, monkeypatch, cells_at_once
+):
+    """All columns of few rows are read at once, and some columns of many; equal cells are left."""
+    names = [f"c{n}" for n in range(60)]
+    types = [("k", pa.int64()), *((name, pa.int64()) for name in names)]
+    table = core.client().create_table("wide", pa.schema(types), primary_key="k")
+    table.insert(pa.table({"k": range(5), **{name: range(5) for name in names}}))
+    table.flush()
+    reads = []
+    read_rows = DiskRowSet.read_rows
+
+    def counted(rowset, rowids, columns, *rest, **more):
+        reads.append(len(columns))
+        return read_rows(rowset, rowids, columns, *rest, **more)
+
+    monkeypatch.setattr(resolve, "_CELLS_MAX", cells_at_once)
+    monkeypatch.setattr(DiskRowSet, "read_rows", counted)
+    done = table.update(where="k >= 2", set={**dict.fromkeys(names, 3), "c59": 4})
+    assert reads == ([60] if cells_at_once > 60 else [10] * 6)
+    assert done.updated == 3
+    expected = [{"k": k, **dict.fromkeys(names, k if k < 2 else 3)} for k in range(5)]
+    for row in expected[2:]:
+        row["c59"] = 4
+    assert sorted(table.scan().to_pylist(), key=lambda row: row["k"]) == expected
