@@ -9,7 +9,8 @@ from __future__ import annotations
 import datetime
 import decimal
 import operator
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Collection
 from functools import reduce
 from typing import Any
 
@@ -22,8 +23,8 @@ from kudulite_spark.types import spark_type
 _MICROSECOND = datetime.timedelta(microseconds=1)
 _DAY_MICROS = 86_400_000_000
 _SECONDS = "decimal(18,6)"  # the seconds of Spark's intervals
-# Spark takes these values as literals of their type, or of a narrower one that compares exactly.
-_PLAIN = frozenset({"bool", "int8", "int16", "int32", "int64", "string", "varchar"})
+# Text without quotes, escapes and parameters of SQL.
+_PLAIN_TEXT = re.compile(r"[\w .,:;/+@#%&()=<>*-]*")
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
@@ -64,22 +65,25 @@ def _naive_moment(micros: int) -> SparkColumn:
 
 
 def condition(
-    found: NativeCondition | NativeDisjunction, column_of: Callable[[str], SparkColumn]
+    found: NativeCondition | NativeDisjunction, quoted: Callable[[str], str]
 ) -> SparkColumn:
-    """Return the condition on Spark columns of the same types and values, by their names."""
+    """Return the condition on Spark columns of the same types and values.
+
+    `quoted` returns the name of a column in SQL."""
     if isinstance(found, NativeDisjunction):
         return reduce(
             operator.or_,
             (
-                reduce(operator.and_, (condition(part, column_of) for part in branch))
+                reduce(operator.and_, (condition(part, quoted) for part in branch))
                 for branch in found.branches
             ),
         )
-    column, column_type = column_of(found.column.name), found.column.type
+    name, column_type = quoted(found.column.name), found.column.type
+    column = sf.col(name)
     if found.is_null:
         return column.isNull()
     if found.values is not None:
-        return column.isin([_member(value, column_type) for value in found.values])
+        return _is_in(name, found.values, column_type)
     parts = [column.isNotNull()]
     if column_type.is_bytes:
         parts += _byte_bounds(found, column)
@@ -89,7 +93,7 @@ def condition(
         if found.upper is not None:
             parts.append(column <= _bound(found.upper, column_type))
     if found.excluded:
-        parts.append(~column.isin([_member(value, column_type) for value in found.excluded]))
+        parts.append(~_is_in(name, found.excluded, column_type))
     return reduce(operator.and_, parts)
 
 
@@ -109,10 +113,32 @@ def _byte_bounds(found: NativeCondition, column: SparkColumn) -> list[SparkColum
     return parts
 
 
-def _member(value: Any, column_type: ColumnType) -> Any:
-    # A literal costs some twenty calls into the JVM, a plain value five; lists may be long.
-    is_plain = column_type.is_float or column_type.name in _PLAIN
-    return value if is_plain else _bound(value, column_type)
+def _is_in(name: str, values: Collection[Any], column_type: ColumnType) -> SparkColumn:
+    """Return whether a column has one of the values.
+
+    As SQL, if the values have a plain text: Spark parses thousands of them in the time that ten
+    Columns take, each of which costs up to twenty calls into the JVM."""
+    texts = [_text(value, column_type) for value in values]
+    if values and None not in texts:
+        return sf.expr(f"{name} IN ({', '.join(text for text in texts if text is not None)})")
+    return sf.col(name).isin([_bound(value, column_type) for value in values])
+
+
+def _text(value: Any, column_type: ColumnType) -> str | None:
+    """Return a literal of SQL that means the same with all settings; None if that is not plain."""
+    kind = column_type.name
+    if kind.startswith("int"):
+        return str(value)
+    if column_type.is_text:
+        text = value.decode() if isinstance(value, bytes) else value
+        return f"'{text}'" if _PLAIN_TEXT.fullmatch(text) else None
+    if kind == "date":
+        return f"DATE '{value.isoformat()}'"
+    if kind == "unixtime_micros":
+        return f"timestamp_micros({_micros(value)})"
+    if kind == "decimal":
+        return f"CAST('{value}' AS {spark_type(column_type).simpleString()})"
+    return None
 
 
 def _bound(value: Any, column_type: ColumnType) -> SparkColumn:

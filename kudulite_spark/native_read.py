@@ -186,7 +186,7 @@ def read_table(
         frame = _frame(spark, table, plan, front)
         with_overlays = False
     for found in plan.conditions:
-        frame = frame.filter(condition(found, quoted))
+        frame = frame.filter(condition(found, backquoted))
     return _selected(frame, plan, names)
 
 

@@ -58,6 +58,8 @@ BATCH_ROWS_MAX = 1 << 15
 # get several partitions, so that no core waits long for the last one.
 TASKS_PER_CORE = 2
 SPLIT_BYTES_MIN, SPLIT_BYTES_MAX = 4 << 20, 32 << 20
+# Data that compresses well has few bytes for many rows. So many are worth a task of their own.
+SPLIT_ROWS_MIN = 1 << 18
 NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
 _OPERATORS: dict[type[Filter], str] = {
@@ -159,8 +161,10 @@ def packed(
     tokens = tokens_of_size(split_size)
     if split_size_bytes is None:
         total = sum(token.size_bytes for token in tokens)
+        row_count = sum(token.row_count_estimate for token in tokens)
         split_size = total // (TASKS_PER_CORE * (os.cpu_count() or 1))
-        split_size = min(max(split_size, SPLIT_BYTES_MIN), SPLIT_BYTES_MAX)
+        least = min(SPLIT_BYTES_MIN, SPLIT_ROWS_MIN * total // max(row_count, 1))
+        split_size = min(max(split_size, least, 1), SPLIT_BYTES_MAX)
         if any(token.size_bytes > 2 * split_size for token in tokens):
             tokens = tokens_of_size(split_size)
     groups = kudulite.pack_tokens(tokens, split_size)

@@ -1,6 +1,7 @@
 """read_table: the rows of format("kudulite") and of the embedded scan, whoever reads them."""
 
 import datetime
+from decimal import Decimal
 from functools import reduce
 from operator import eq, ge, gt, le, lt
 from pathlib import Path
@@ -365,3 +366,42 @@ def test_many_files_are_found_without_a_job(spark, tmp_path):
         spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)
     assert spark.conf.get(setting) == before
     assert frame.count() == 34
+
+
+LISTS = {
+    "n": (pa.int16(), [-3, 0, 32767]),
+    "s": (pa.string(), ["plain, text", "it's", "back\\slash", "new\nline", "é", "", "$x"]),
+    "b": (pa.binary(), [b"\x00\xff", b"a"]),
+    "d": (pa.date32(), [datetime.date(1, 1, 1), datetime.date(2011, 12, 30)]),
+    "m": (pa.decimal128(12, 2), [Decimal("1.50"), Decimal("-9999999999.99")]),
+    "f": (pa.float64(), [float("nan"), -0.0, 0.1]),
+    "at": (pa.timestamp("us", "UTC"), [datetime.datetime(1500, 1, 1, 1, 2, 3, 4, datetime.UTC)]),
+    "nt": (pa.timestamp("us"), [datetime.datetime(2026, 3, 29, 2, 30, 0, 1)]),
+}
+
+
+def test_a_list_of_values_is_read_in_every_type(spark, tmp_path, monkeypatch):
+    """As the embedded scan does; numbers, days and plain text cost no Column for each value."""
+    types = {"k": pa.int64(), **{name: kind for name, (kind, _) in LISTS.items()}}
+    content = [
+        (k, *(values[k % len(values)] if k % 3 else None for _, values in LISTS.values()))
+        for k in range(40)
+    ]
+    path = make_table(tmp_path / "t", content, types, primary_key=["k"])
+    kudulite.open_table(path).flush()
+    for name, (_, values) in LISTS.items():
+        where = [Predicate(name, "in", tuple(values[:-1]) or tuple(values)), ("k", ">=", 5)]
+        wanted = kudulite.open_table(path).scan(where=where).to_arrow()
+        found = kudulite_spark.read_table(spark, path, where=where)
+        assert content_of_keys(found) == sorted(wanted["k"].to_pylist()), name
+    made = []
+    lit = sf.lit
+    monkeypatch.setattr(literals.sf, "lit", lambda value: made.append(value) or lit(value))
+    many = tuple(datetime.date(2011, 1, 2) + datetime.timedelta(2 * n) for n in range(1000))
+    assert kudulite_spark.read_table(spark, path, where=[Predicate("d", "in", many)]).count() > 0
+    assert len(made) < 10
+
+
+def content_of_keys(found: DataFrame) -> list[int]:
+    """The keys of a DataFrame, in order."""
+    return sorted(row.k for row in found.select("k").collect())
