@@ -29,6 +29,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import MutableMapping
+from contextlib import suppress
 from dataclasses import replace
 from types import FrameType
 
@@ -92,6 +93,7 @@ Moments = tuple[int, int | None]
 
 # The value of the front's option in a load() of the catalog.
 CATALOG_LOAD = "catalog"
+_REPLACEMENTS_MAX = 3
 _LOAD_PROCESS = "pyspark.sql.worker.create_data_source"
 _WRITE_PROCESS = "pyspark.sql.worker.write_into_data_source"
 _PUSHDOWN_PROCESS = "pyspark.sql.worker.data_source_pushdown_filters"
@@ -104,6 +106,7 @@ class KuduliteDataSource(DataSource):
         """Fix the snapshot if this is a load(): with a schema given, schema() is not called."""
         super().__init__(options)
         self._moments: Moments | None = None
+        self._table_id: str | None = None  # of the table that they are moments of
         is_of_catalog = CATALOG in options or options.get(FRONT) == CATALOG_LOAD
         if _is_called_from(_LOAD_PROCESS) and not is_of_catalog:  # schema() will be called
             self._fix_snapshot_of_load()
@@ -174,9 +177,19 @@ class KuduliteDataSource(DataSource):
         return table, replace(read, change_images="both")
 
     def _schema(self) -> StructType:
+        if COUNT in self.options:
+            self._table_id = self.options[COUNT].split()[1]
+        for _ in range(_REPLACEMENTS_MAX):
+            with suppress(TableNotFoundError):
+                return self._schema_of_load()
+            # Another table may have taken its name after it was opened; later opens find it by id.
+            self._moments = None
+        return self._schema_of_load()
+
+    def _schema_of_load(self) -> StructType:
         table, read = self._table_and_options()
         if self._moments is None:
-            self._moments = moments_of_load(table, read)
+            self._fix_moments(table, read)
         if read.filter is not None:
             _conditions(read.filter, table.schema)  # report a mistake at load()
         found = own_schema(table.schema, read)
@@ -190,13 +203,13 @@ class KuduliteDataSource(DataSource):
         The number is an estimate, unless the option is given that asks for the count.
         """
         if COUNT in self.options:
-            return table.scan(columns=[], at=self.options[COUNT]).count(), None
+            return table.scan(columns=[], at=self.options[COUNT].split()[0]).count(), None
         if read.scan_tokens is not None:
             tokens = decoded_tokens(read.scan_tokens, str(table.path))
             return sum(token.row_count_estimate for token in tokens), None
         counted_at = None
         if read.filter is None and self._moments is not None:
-            counted_at = str(self._moments[0])
+            counted_at = f"{self._moments[0]} {self._table_id}"
         return table.live_row_count, counted_at
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -247,7 +260,7 @@ class KuduliteDataSource(DataSource):
     def _table_and_options(self) -> tuple[Table, ReadOptions]:
         """Open the table and parse the options, with column names in the table's case."""
         read = ReadOptions.parse(self.options)
-        table = open_table(absolute_path(read.path))
+        table = open_table(absolute_path(read.path), table_id=self._table_id)
         if read.columns is None:
             return table, read
         names = find_all(read.columns, table.schema.names, f"table {str(table.path)!r}")
@@ -262,7 +275,13 @@ class KuduliteDataSource(DataSource):
             # A view with a schema may be created before its table is; and this load() may be a
             # write, with options that no read has.
             return
+        self._fix_moments(table, read)
+
+    def _fix_moments(self, table: Table, read: ReadOptions) -> None:
+        """Fix the moments of a load(), and the table that they are of."""
+        table_id = table.id
         self._moments = moments_of_load(table, read)
+        self._table_id = None if self._moments is None else table_id
 
 
 def chosen_moments(table: Table, read: ReadOptions) -> Moments:
@@ -332,7 +351,7 @@ def scan_plan(wanted: StructType, table: Table, read: ReadOptions, is_of_changes
         images="both" if has_before else "after",
     )
     pinned = decoded_tokens(read.scan_tokens, path) if read.scan_tokens else None
-    return ScanPlan(path, request, fields, own_names, read.split_size_bytes, pinned)
+    return ScanPlan(path, table.id, request, fields, own_names, read.split_size_bytes, pinned)
 
 
 def check_schema(

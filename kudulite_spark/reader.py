@@ -86,6 +86,7 @@ class ScanPlan:
     """One read of a DataFrame or a stream: rows of a table at a moment, or changes in a window."""
 
     path: str
+    table_id: str
     request: ReadRequest  # in the table's names
     arrow_schema: pa.Schema  # of the batches to yield
     own_names: Mapping[str, str]  # the table's names of columns that it has in another case
@@ -118,7 +119,7 @@ class TabletReader(DataSourceReader):
         if plan.pinned is not None:
             pinned = [token.narrowed(request.columns or (), request.where) for token in plan.pinned]
             return packed(plan.split_size_bytes, lambda size: pinned)
-        table = open_table(plan.path)
+        table = open_table(plan.path, table_id=plan.table_id)
         return packed(plan.split_size_bytes, lambda size: table.tokens(request, size))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

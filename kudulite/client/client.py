@@ -27,12 +27,14 @@ from kudulite.client.table_names import (
     recall_table,
     remove_trash,
     rename_table,
+    replaced_table,
     set_table_aside,
     soft_delete_table,
     table_folder,
 )
 from kudulite.client.tokens import ScanToken, TokenScanner
 from kudulite.errors import (
+    ConflictError,
     CorruptionError,
     SchemaError,
     TableNotFoundError,
@@ -117,13 +119,22 @@ def _schema_of(
     return schema_from_arrow(fields, keys, table)
 
 
-def open_table(path: str | os.PathLike[str]) -> Table:
+def open_table(path: str | os.PathLike[str], *, table_id: str | None = None) -> Table:
     """Open a table by its own folder; nothing is maintained in the background.
 
-    Raises TableNotFoundError that says what is there, UsageError for a URL, CorruptionError.
+    With `table_id`, the table of that id: also one that `publish_table` has replaced since, as long
+    as it can be recalled. Raises TableNotFoundError that says what is there, ConflictError for
+    another table, UsageError for a URL, CorruptionError.
     """
     store = TableStore(path_of(path), default_environment())
-    store.newest()
+    if table_id is not None:
+        store = replaced_table(store, table_id)
+    found = store.newest().table_id
+    if table_id not in (None, found):
+        raise ConflictError(
+            f"table {store.name!r} at {store.folder} has id {found}, expected {table_id}: another"
+            " table has taken its name; read it again"
+        )
     return Table(store)
 
 

@@ -22,8 +22,9 @@ opens the name finds one of them at all times:
 
 A crash between the two leaves the new table as a soft-deleted one, and the old one in its place.
 Where the file system cannot exchange names, the step is three renames, and the name is free for a
-moment. Of two processes that publish under one name, each replaces the table that is there when it
-has the locks.
+moment. A read that began on the replaced table finds it by its id among the soft-deleted ones. Of
+two processes that publish under one name, each replaces the table that is there when it has the
+locks.
 
 **Threads** any.
 
@@ -227,6 +228,18 @@ def publish_table(store: TableStore, *, replaced_reserve_seconds: int | None) ->
         _move_over(store, target.folder, replaced_reserve_seconds)
     store.file_system.remove_tree(store.folder.parent)
     return target
+
+
+def replaced_table(store: TableStore, table_id: str) -> TableStore:
+    """Return where the table of an id is that a publication has replaced at the store's folder.
+
+    The store itself where it has that table, or where the replaced one cannot be recalled.
+    """
+    if store.newest().table_id != table_id:
+        for found in soft_deleted_tables(store.folder.parent):
+            if (found.id, found.name) == (table_id, store.name):
+                return TableStore(found.path, store.environment)
+    return store
 
 
 def _move_over(store: TableStore, folder: Path, reserve_seconds: int) -> None:

@@ -33,6 +33,7 @@ import pyarrow as pa
 
 from kudulite.client.scan import change_batches, read_ahead, row_batches
 from kudulite.client.scanner import RowReader, ScanSettings
+from kudulite.client.table_names import replaced_table
 from kudulite.errors import ConflictError, OptionError, StorageError, UsageError
 from kudulite.fs.json_form import JsonForm, Stored
 from kudulite.model.condition import Condition
@@ -127,6 +128,7 @@ class Token(ABC, Generic[Spec]):
     def _read(self) -> Read[Spec]:
         """Bind the plan to the newest version."""
         store = TableStore(Path(self.plan.folder), default_environment())
+        store = replaced_table(store, self.plan.table_id)
         manifest = store.newest()
         self._check(store, manifest)
         return read_of(store, manifest, self.plan, self._bounds)

@@ -151,6 +151,20 @@ def test_a_table_of_another_definition_takes_the_name(spark, warehouse, tmp_path
         spark.sql(f"REPLACE TABLE {warehouse}.db.nix (id BIGINT, PRIMARY KEY (id))")
 
 
+@pytest.mark.parametrize("by_name", [True, False], ids=["name", "path"])
+def test_a_dataframe_of_a_table_that_is_replaced_reads_the_replaced_one(
+    spark, warehouse, tmp_path, by_name: bool
+):
+    """Not the new one at a moment before its rows were written; so do its counts."""
+    t, path = f"{warehouse}.t", str(client_of(tmp_path).root / "t")
+    model = made(spark, t)
+    df = spark.table(t) if by_name else spark.read.format("kudulite").load(path)
+    spark.sql(f"CREATE OR REPLACE TABLE {t} {KEY} AS SELECT id, id * 2 AS w FROM {t} WHERE id < 3")
+    assert df.count() == len(model)
+    assert {row.id for row in df.collect()} == set(model)
+    assert rows(spark, f"SELECT count(*) FROM {t}") == [(3,)]
+
+
 def test_a_dataframe_is_written_to_a_table_by_its_name(spark, warehouse):
     """create, append, overwrite of all rows; what would overwrite a part is refused."""
     made(spark, f"{warehouse}.t")

@@ -28,7 +28,14 @@ from kudulite.fs.file_system import FileSystem
 from kudulite.table.table_store import TableStore
 from tests.support.doubles.forgetful_disk import recorded_states
 from tests.support.doubles.killing_file_system import KillingFileSystem, ran_to_its_end
-from tests.support.tables.core_tables import CoreTables, ManualClock, environment, stored
+from tests.support.tables.core_tables import (
+    CoreTables,
+    ManualClock,
+    environment,
+    in_order,
+    stored,
+    tuples,
+)
 from tests.support.tiers import tiered
 
 SCHEMA = pa.schema([("k", pa.int32()), ("v", pa.int32())])
@@ -338,6 +345,27 @@ def test_a_name_leads_to_one_of_the_tables_at_all_times(core: CoreTables):
     made_id = made.id
     client.publish_table(Client(made.path.parent, client._environment).table("t"), overwrite=True)
     assert [table_id for table_id, _ in itertools.groupby(seen)] == [old_id, made_id]
+
+
+def test_a_read_that_was_planned_reads_the_replaced_table(core: CoreTables):
+    """Its tokens, and the table opened by its id, find it among those that can be recalled."""
+    client = core.client()
+    table = filled(client)
+    tokens, old_id = table.scan_tokens(), table.id
+    client.publish_table(staged_with(client, 7), overwrite=True)
+    assert (
+        in_order(row for token in tokens for batch in token.open() for row in tuples(batch)) == ROWS
+    )
+    assert stored(kudulite.open_table(client.root / "t", table_id=old_id)) == ROWS
+    assert stored(kudulite.open_table(client.root / "t")) == [(7, 0)]
+    client.delete_table("t")
+    filled(client)
+    (replaced,) = client.list_soft_deleted_tables()
+    client.recall_table(replaced.id, "old")
+    with pytest.raises(ConflictError, match="another table has taken its name"):
+        kudulite.open_table(client.root / "t", table_id=old_id)
+    with pytest.raises(ConflictError, match="read it again"):
+        list(tokens[0].open())
 
 
 @pytest.mark.parametrize("can_exchange", [True, False])
