@@ -58,6 +58,9 @@ CREATE, REPLACE = "create", "replace"
 
 # No table has so many versions, and fewer microseconds since 1970 are a moment before 1979.
 _VERSIONS_END = 1 << 48
+_OF_A_DATAFRAME = (
+    "Make the table of a DataFrame with df.writeTo(name).tableProperty('primaryKey', 'id').create()"
+)
 _BUCKET = re.compile(r"bucket\((\d+), (.+)\)")
 # Spark's own properties of a table.
 _LOCATION, _COMMENT, _OWNER = "location", "comment", "owner"
@@ -239,7 +242,7 @@ def _definition(path: str, question: Question) -> _Definition:
     if (provider := properties.get("provider", "kudulite")) != "kudulite":
         raise OptionError(
             f"table {path!r}: USING {provider}: all tables of this catalog are kudulite's; leave"
-            " USING out"
+            f" USING out. saveAsTable names a format and no key: {_OF_A_DATAFRAME}"
         )
     if question["key"]:
         properties["primaryKey"] = json.dumps(question["key"])
@@ -257,7 +260,7 @@ def _definition(path: str, question: Question) -> _Definition:
     if options.primary_key is None:
         raise SchemaError(
             f"table {path!r} has no primary key: write PRIMARY KEY (id) after the columns, or"
-            " TBLPROPERTIES ('primaryKey'='id')"
+            f" TBLPROPERTIES ('primaryKey'='id'). {_OF_A_DATAFRAME}"
         )
     struct = StructType.fromJson(json.loads(question["schema"]))
     options = with_layout_names(options, struct.fieldNames())

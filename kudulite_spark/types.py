@@ -7,7 +7,8 @@
 
 Spark refuses VARCHAR in a Python source's schema. A varchar is therefore a STRING whose field has
 Spark's own note of the length in its metadata: INSERT then checks lengths as for any varchar, and a
-table made from a DataFrame with such a column gets a varchar again. CHAR(n) becomes varchar(n).
+table made from a DataFrame with such a column gets a varchar again. CHAR(n), which Spark pads and
+compares without the blanks at the end, is refused.
 
 A read of changes has columns beside the table's:
 
@@ -75,7 +76,7 @@ CHAR_VARCHAR_KEY = "__CHAR_VARCHAR_TYPE_STRING"
 CURRENT_DEFAULT, EXISTS_DEFAULT = "CURRENT_DEFAULT", "EXISTS_DEFAULT"
 # The front removes them; see java/DefaultSource.java.
 ROW_COUNT_KEY, COUNTED_AT_KEY = "kudulite.rowCount", "kudulite.countedAt"
-_CHAR_VARCHAR = re.compile(r"(?:var)?char\((\d+)\)")
+_CHAR, _VARCHAR = re.compile(r"char\((\d+)\)"), re.compile(r"varchar\((\d+)\)")
 
 _SPARK_OF_NAME: dict[str, DataType] = {
     "bool": BooleanType(),
@@ -178,8 +179,15 @@ def column_type(field: StructField) -> ColumnType:
     """Return the kudulite type for a Spark column. Raises SchemaError if there is none."""
     spark = field.dataType
     note = str((field.metadata or {}).get(CHAR_VARCHAR_KEY, ""))
-    noted = _CHAR_VARCHAR.fullmatch(note)
-    if isinstance(spark, VarcharType | CharType):
+    noted = _VARCHAR.fullmatch(note)
+    if isinstance(spark, CharType) or _CHAR.fullmatch(note):
+        length = spark.length if isinstance(spark, CharType) else note[5:-1]
+        raise SchemaError(
+            f"column {field.name!r}: CHAR({length}) is not supported: Spark pads its values with"
+            f" blanks and compares them without; declare VARCHAR({length}), or make the column of"
+            f" a CHAR with rtrim({field.name})"
+        )
+    if isinstance(spark, VarcharType):
         return varchar(spark.length)
     if isinstance(spark, StringType) and spark != StringType():
         raise SchemaError(

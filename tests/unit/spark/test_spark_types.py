@@ -67,10 +67,23 @@ def test_types_map_one_to_one(spark, own):
     assert is_writable(spark, own)
 
 
-def test_lengths_of_varchar_and_char_are_kept():
-    """Spark reports both as STRING with a note; the note makes a varchar again."""
+@pytest.mark.parametrize(
+    "field",
+    [
+        StructField("c", CharType(3)),
+        StructField("c", StringType(), metadata={CHAR_VARCHAR_KEY: "char(3)"}),
+        StructField("c", ArrayType(StringType()), metadata={CHAR_VARCHAR_KEY: "array<char(3)>"}),
+    ],
+)
+def test_a_char_is_refused(field):
+    """Its blanks are Spark's; the message says what to write."""
+    with pytest.raises(SchemaError, match=r"CHAR\(3\) is not supported.*declare VARCHAR\(3\)"):
+        column_type(field)
+
+
+def test_the_length_of_a_varchar_is_kept():
+    """Spark reports it as STRING with a note; the note makes a varchar again."""
     assert column_type(StructField("c", VarcharType(7))) == varchar(7)
-    assert column_type(StructField("c", CharType(3))) == varchar(3)
     table = table_schema(
         StructType([StructField("k", LongType()), StructField("v", VarcharType(7))]), ["k"], "/t"
     )
