@@ -101,7 +101,9 @@ def procedure_parameters(name: str) -> list[str]:
 
 
 def call_procedure(warehouse: str, question: dict[str, Any]) -> dict[str, Any]:
-    """Call a procedure on a table, and return its row: {"schema": JSON, "values": texts}."""
+    """Call a procedure on a table, and return its row: {"schema": JSON, "values": texts}.
+
+    The answer also has the names of the table in SQL, under which a session may have cached it."""
     name, arguments = question["name"], question["arguments"]
     table = required(name, arguments, "table")
     place = table if table.startswith("/") else _place(warehouse, table, question["catalog"])
@@ -111,7 +113,19 @@ def call_procedure(warehouse: str, question: dict[str, Any]) -> dict[str, Any]:
         StructField(name, LongType() if isinstance(value, int) else StringType())
         for name, value in result.items()
     ]
-    return {"schema": StructType(fields).json(), "values": [str(v) for v in result.values()]}
+    return {
+        "schema": StructType(fields).json(),
+        "values": [str(v) for v in result.values()],
+        "names": _names(warehouse, place, question["catalog"]),
+    }
+
+
+def _names(warehouse: str, place: str, catalog: str) -> list[str]:
+    """Return the names of the table at `place` in SQL: its path, and the one in the catalog."""
+    named = [[catalog, place]]
+    if place.startswith(f"{warehouse}/"):
+        named.append([catalog, *place.removeprefix(f"{warehouse}/").split("/")])
+    return [".".join("`" + part.replace("`", "``") + "`" for part in parts) for parts in named]
 
 
 def _place(warehouse: str, text: str, catalog: str) -> str:

@@ -3,6 +3,7 @@ package kudulite;
 import java.util.Iterator;
 import java.util.List;
 import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connector.catalog.procedures.BoundProcedure;
 import org.apache.spark.sql.connector.catalog.procedures.ProcedureParameter;
 import org.apache.spark.sql.connector.catalog.procedures.UnboundProcedure;
@@ -57,6 +58,13 @@ class Procedure implements UnboundProcedure, BoundProcedure {
       }
     }
     Metadata answer = catalog.call(name, given.build());
+    // The session reads again what it has cached of the table.
+    SparkSession session = SparkSession.active();
+    if (!session.sharedState().cacheManager().isEmpty()) {
+      for (String table : answer.getStringArray("names")) {
+        session.sql("REFRESH TABLE " + table);
+      }
+    }
     StructType schema = (StructType) DataType.fromJson(answer.getString("schema"));
     String[] values = answer.getStringArray("values");
     Object[] row = new Object[values.length];
