@@ -34,9 +34,7 @@ class AlterationSteps(HistoryState):
 
     def _altered(self, columns: Sequence[ModelColumn]) -> None:
         """Go on with other columns, by handles that know them: others may have rows refused."""
-        since = self.tables[0].versions()[0].timestamp
-        assert self.model.timestamps[-1:] < [since], "an alteration before a commit"
-        self.model.set_columns(columns, since)
+        self.model.set_columns(columns, self.tables[0].versions()[0].timestamp)
         self.tables = [client.table("t") for client in self.clients]
         names = [*self.setup.key_names, *(column.name for column in columns)]
         self.same(self.tables[0].schema.names, names, "names of the columns")

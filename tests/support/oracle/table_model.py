@@ -264,10 +264,15 @@ class HistoryModel(RowModel):
         """Go on with other columns, which moments from `since` have; rows keep what they have."""
         known = {column.id for column in self.columns}
         self.added |= {column.id: since for column in columns if column.id not in known}
+        is_seen = _seen(columns) != _seen(self.columns)
         self.columns = list(columns)
-        self.schemas.append((since, self.columns))
-        if since:
-            self._note_moment(since)
+        if is_seen:
+            assert not self.timestamps or self.timestamps[-1] < since, "altered before a commit"
+            self.schemas.append((since, self.columns))
+            if since:
+                self._note_moment(since)
+        else:
+            self.schemas[-1] = self.schemas[-1][0], self.columns
         self.value_names = [column.id for column in columns]
         self.defaults = {column.id: column.write_default for column in columns}
         self.immutable = frozenset(column.id for column in columns if not column.mutable)
@@ -393,6 +398,11 @@ class HistoryModel(RowModel):
         """Forget what no legal read can show."""
         self.histories.prune(mark)
         del self.timestamps[: bisect_right(self.timestamps, mark - 1)]
+
+
+def _seen(columns: Sequence[ModelColumn]) -> list[tuple]:
+    """What reads see of columns: defaults of writes and the like are no part of the past."""
+    return [(column.id, column.name, column.type) for column in columns]
 
 
 def shown(key: Key, row: Row, columns: Sequence[ModelColumn]) -> tuple:

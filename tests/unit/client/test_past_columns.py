@@ -215,3 +215,20 @@ def test_a_purge_leaves_the_dropped_columns_of_other_rows(client, table):
     assert by_key(table.scan(at=before).to_pylist()) == left
     table.copy_to(table.path.parent / "copy")
     assert by_key(client.table("copy").scan(at=before).to_pylist()) == left
+
+
+def test_a_column_that_is_renamed_dropped_and_added_in_one_version_is_a_new_one(client, table):
+    """Its name of before, or of within the alteration, gives it no values."""
+    before = table.current_timestamp()
+
+    def alter(alterer: Any) -> None:
+        alterer.alter_column("a", rename_to="x")
+        alterer.drop_column("x")
+        alterer.add_column("x", kudulite.int32, default=7)
+
+    table = altered(client, "t", alter)
+    for _ in range(2):
+        assert {row["x"] for row in table.scan().to_pylist()} == {7}
+        assert by_key(table.scan(at=before).to_pylist()) == ROWS
+        table.upsert([{"k": 0, "b": 0}])
+        table.compact()
