@@ -92,16 +92,18 @@ def load_failed(error: KuduliteError) -> StructType:
     return _noted({TABLE_NOTE: _error(error)})
 
 
-def with_table_note(struct: StructType, table: Table, snapshot: int) -> StructType:
-    """Return the schema with its defaults, and a note on the table at its first column."""
+def with_table_note(struct: StructType, table: Table, schema: Schema, snapshot: int) -> StructType:
+    """Return the schema with its defaults, and a note on the table at its first column.
+
+    `schema` is the table's at the snapshot."""
     note = {
-        "primaryKey": table.schema.key_names,
-        "isPlain": all(c.mutable and not c.auto_incrementing for c in table.schema.columns),
+        "primaryKey": schema.key_names,
+        "isPlain": all(c.mutable and not c.auto_incrementing for c in schema.columns),
         "snapshot": str(int(snapshot)),
         "properties": (properties := _properties(table)),
         "propertyNames": list(properties),
     }
-    return _with_note(with_default_notes(struct, table.schema), note)
+    return _with_note(with_default_notes(struct, schema), note)
 
 
 def with_metadata_note(struct: StructType) -> StructType:

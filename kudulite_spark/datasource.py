@@ -14,7 +14,8 @@ Spark starts that process at the first action, which then fixes the snapshot. De
 setting, Spark keeps the first plan of a DataFrame for all its actions or plans anew for each
 filter. With fixed moments the answer is the same. Spark Connect makes the DataFrame anew for each
 action, so there the user fixes the moment. With `snapshotTimestamp=query` the front makes an
-instance for each scan.
+instance for each scan. An instance also keeps the table's schema of the moment, or of now for a
+stream. Names mean columns of this schema, which are found by id.
 
 **No pushFilters by default.** Spark 4.1 to 4.3 keeps the reader that took one query's filters and
 uses it for the next query of the same DataFrame: wrong answers, without an error. The option
@@ -107,6 +108,7 @@ class KuduliteDataSource(DataSource):
         super().__init__(options)
         self._moments: Moments | None = None
         self._table_id: str | None = None  # of the table that they are moments of
+        self._known_schema: Schema | None = None
         is_of_catalog = CATALOG in options or options.get(FRONT) == CATALOG_LOAD
         if _is_called_from(_LOAD_PROCESS) and not is_of_catalog:  # schema() will be called
             self._fix_snapshot_of_load()
@@ -136,9 +138,9 @@ class KuduliteDataSource(DataSource):
             struct = self._schema()
         except KuduliteError as error:
             return load_failed(error)
-        table, _ = self._table_and_options()
+        table, _ = self._opened()
         assert self._moments is not None
-        return with_table_note(struct, table, self._moments[0])
+        return with_table_note(struct, table, self._table_schema(table), self._moments[0])
 
     def _metadata_name(self) -> str | None:
         """Return the name of the metadata table that a load() of the catalog is of, if it is."""
@@ -167,8 +169,10 @@ class KuduliteDataSource(DataSource):
                 f"the changes of {str(table.path)!r} need a start: SELECT … FROM"
                 f" {table.name}.changes WITH (startTimestamp = 'a moment or HybridTime')"
             )
-        images, names = images_schema(schema, table.schema)
-        plan = scan_plan(images, table, replace(read, columns=names), is_of_changes=True)
+        # Spark asks for the columns before it shows the window, so they are those of now.
+        own = table.schema
+        images, names = images_schema(schema, own)
+        plan = scan_plan(images, table, own, replace(read, columns=names), is_of_changes=True)
         return ChangelogReader(plan.at(*self._moments), schema)
 
     def _table_of_metadata(self) -> tuple[Table, ReadOptions]:
@@ -183,16 +187,18 @@ class KuduliteDataSource(DataSource):
             with suppress(TableNotFoundError):
                 return self._schema_of_load()
             # Another table may have taken its name after it was opened; later opens find it by id.
-            self._moments = None
+            self._moments = self._known_schema = None
         return self._schema_of_load()
 
     def _schema_of_load(self) -> StructType:
-        table, read = self._table_and_options()
+        table, read = self._opened()
         if self._moments is None:
             self._fix_moments(table, read)
+        schema = self._table_schema(table)
+        read = with_own_names(read, table, schema)
         if read.filter is not None:
-            _conditions(read.filter, table.schema)  # report a mistake at load()
-        found = own_schema(table.schema, read)
+            _conditions(read.filter, schema)  # report a mistake at load()
+        found = own_schema(schema, read)
         if FRONT in self.options and not read.is_of_changes:
             found = with_row_count(found, *self._row_count(table, read))
         return found
@@ -216,11 +222,12 @@ class KuduliteDataSource(DataSource):
         """Return the reader of the columns in `schema`, at the snapshot fixed by load()."""
         if (name := self._metadata_name()) is not None:
             return self._metadata_reader(name, schema)
-        table, read = self._table_and_options()
+        table, read = self._opened()
         refuse_stream_options(read)
-        plan = scan_plan(schema, table, read, read.is_of_changes)
         if self._moments is None:
             self._moments = chosen_moments(table, read)
+        own = self._table_schema(table)
+        plan = scan_plan(schema, table, own, with_own_names(read, table, own), read.is_of_changes)
         plan = plan.at(*self._moments)
         end_work()
         # The front plans each scan for itself, so it may always push.
@@ -241,8 +248,9 @@ class KuduliteDataSource(DataSource):
     def streamReader(self, schema: StructType) -> TableStreamReader:
         """Return the reader of a stream with the columns in `schema`."""
         ReadOptions.check_stream(self.options)
-        table, read = self._table_and_options()
-        plan = scan_plan(schema, table, read, is_of_changes=True)
+        table, read = self._opened()
+        own = self._table_schema(table)
+        plan = scan_plan(schema, table, own, with_own_names(read, table, own), is_of_changes=True)
         start = StreamStart.of_option(read.start_timestamp)
         return TableStreamReader(plan, start, read.max_rows_per_trigger)
 
@@ -257,20 +265,23 @@ class KuduliteDataSource(DataSource):
         end_work()
         return StreamTableWriter(planned)
 
-    def _table_and_options(self) -> tuple[Table, ReadOptions]:
-        """Open the table and parse the options, with column names in the table's case."""
+    def _opened(self) -> tuple[Table, ReadOptions]:
+        """Open the table and parse the options."""
         read = ReadOptions.parse(self.options)
-        table = open_table(absolute_path(read.path), table_id=self._table_id)
-        if read.columns is None:
-            return table, read
-        names = find_all(read.columns, table.schema.names, f"table {str(table.path)!r}")
-        return table, replace(read, columns=tuple(names))
+        return open_table(absolute_path(read.path), table_id=self._table_id), read
+
+    def _table_schema(self, table: Table) -> Schema:
+        """Return the schema of load(): that of the moment that it fixed, or of a stream's now."""
+        if self._known_schema is None:
+            at = self._moments
+            self._known_schema = table.schema if at is None else table.schema_at(at[0])
+        return self._known_schema
 
     def _fix_snapshot_of_load(self) -> None:
         if CHECKPOINT in self.options:
             return  # this is the target of a stream
         try:
-            table, read = self._table_and_options()
+            table, read = self._opened()
         except (TableNotFoundError, OptionError):
             # A view with a schema may be created before its table is; and this load() may be a
             # write, with options that no read has.
@@ -282,6 +293,7 @@ class KuduliteDataSource(DataSource):
         table_id = table.id
         self._moments = moments_of_load(table, read)
         self._table_id = None if self._moments is None else table_id
+        self._table_schema(table)
 
 
 def chosen_moments(table: Table, read: ReadOptions) -> Moments:
@@ -289,7 +301,7 @@ def chosen_moments(table: Table, read: ReadOptions) -> Moments:
     # Planning a read does both; no row is read.
     if read.start_timestamp is None:
         return table.scan(columns=[], at=read.snapshot_timestamp).timestamp, None
-    changes = table.changes(read.start_timestamp, read.end_timestamp, columns=read.columns)
+    changes = table.changes(read.start_timestamp, read.end_timestamp, columns=[])
     return changes.end, changes.start
 
 
@@ -330,11 +342,22 @@ def own_schema(schema: Schema, read: ReadOptions) -> StructType:
     return spark_schema(schema, read.columns)
 
 
-def scan_plan(wanted: StructType, table: Table, read: ReadOptions, is_of_changes: bool) -> ScanPlan:
+def with_own_names(read: ReadOptions, table: Table, schema: Schema) -> ReadOptions:
+    """Return the options with column names in the case of the schema."""
+    if read.columns is None:
+        return read
+    names = find_all(read.columns, schema.names, f"table {str(table.path)!r}")
+    return replace(read, columns=tuple(names))
+
+
+def scan_plan(
+    wanted: StructType, table: Table, schema: Schema, read: ReadOptions, is_of_changes: bool
+) -> ScanPlan:
     """Return the plan of a read of the columns in `wanted`, without its moments.
 
-    Raises a UsageError for a schema of the user that does not fit the table."""
-    own_names = check_schema(wanted, table, read, is_of_changes)
+    The names mean columns of `schema`, which the table has or has had. Raises a UsageError for a
+    schema of the user that does not fit it."""
+    own_names = check_schema(wanted, str(table.path), schema, read, is_of_changes)
     fields = arrow_schema(wanted)
     names = fields.names
     has_before = is_of_changes and BEFORE in names
@@ -346,21 +369,21 @@ def scan_plan(wanted: StructType, table: Table, read: ReadOptions, is_of_changes
     request = ReadRequest(
         # A column may be asked for twice: as it is, and as it was before.
         columns=tuple(dict.fromkeys(own_names.get(name, name) for name in names)),
-        where=() if read.filter is None else _conditions(read.filter, table.schema),
+        where=() if read.filter is None else _conditions(read.filter, schema),
         ordered=read.fault_tolerant_scan,
         images="both" if has_before else "after",
+        schema=schema,
     )
     pinned = decoded_tokens(read.scan_tokens, path) if read.scan_tokens else None
     return ScanPlan(path, table.id, request, fields, own_names, read.split_size_bytes, pinned)
 
 
 def check_schema(
-    wanted: StructType, table: Table, read: ReadOptions, is_of_changes: bool
+    wanted: StructType, path: str, schema: Schema, read: ReadOptions, is_of_changes: bool
 ) -> dict[str, str]:
     """Refuse a schema of the user in which the rows, or changes, cannot be read exactly.
 
     Returns the table's names of the columns that the schema has in another case."""
-    path, schema = str(table.path), table.schema
     if is_of_changes:
         own = change_schema(schema, read.columns, read.change_images == "both")
         wanted = table_columns(wanted, path, own)

@@ -69,6 +69,7 @@ from kudulite import (
     NativeFile,
     NativeLimits,
     NativePlan,
+    Schema,
     Table,
     Where,
     open_table,
@@ -163,7 +164,7 @@ def read_table(
     Raises the errors of `Table.scan`, and OptionError for text that is no filter."""
     activate(spark)
     table = open_table(absolute_path(path, start_directory(spark)))
-    schema = table.schema
+    schema = table.schema if snapshot is None else table.schema_at(snapshot)
     conditions = parse_where(() if where is None else where, schema)
     names = column_names(schema)
     if columns is not None:
@@ -187,7 +188,7 @@ def read_table(
         with_overlays = False
     for found in plan.conditions:
         frame = frame.filter(condition(found, backquoted))
-    return _selected(frame, plan, names)
+    return _selected(frame, plan, schema, names)
 
 
 def _limits(column_count: int, has_front: bool) -> NativeLimits:
@@ -198,23 +199,28 @@ def _limits(column_count: int, has_front: bool) -> NativeLimits:
     return replace(limits, changed_fraction_max=1.0, tokens_fraction_max=1.0)
 
 
-def _selected(frame: DataFrame, plan: NativePlan, names: Sequence[str]) -> DataFrame:
-    """Return the columns asked for, with their comments; the frame itself if it has just those."""
-    wanted = spark_schema(plan.schema, names)
+def _selected(
+    frame: DataFrame, plan: NativePlan, schema: Schema, names: Sequence[str]
+) -> DataFrame:
+    """Return the columns asked for, with their comments; the frame itself if it has just those.
+
+    They have the types of `schema`, that of the moment: files may have wider ones by now."""
     if not names:
         return frame.select()
-    if any(item.metadata for item in wanted):
-        return frame.select(
-            *(
-                quoted(item.name).alias(item.name, metadata=item.metadata)
-                if item.metadata
-                else quoted(item.name)
-                for item in wanted
-            )
-        )
+    wanted, read = spark_schema(schema, names), spark_schema(plan.schema, names)
+    pairs = [(item, item.dataType != read[item.name].dataType) for item in wanted]
+    if any(is_wider or item.metadata for item, is_wider in pairs):
+        return frame.select(*(_selected_column(item, is_wider) for item, is_wider in pairs))
     if [item.name for item in wanted] == [column.name for column in plan.columns]:
         return frame
     return frame.selectExpr(*(backquoted(item.name) for item in wanted))
+
+
+def _selected_column(item: StructField, is_wider: bool) -> SparkColumn:
+    found = quoted(item.name)
+    if is_wider:
+        found = found.cast(item.dataType)
+    return found.alias(item.name, metadata=item.metadata) if item.metadata or is_wider else found
 
 
 def _frame(

@@ -9,6 +9,9 @@ Spark keeps offsets of a stream in a checkpoint, as JSON:
                                             in the snapshot at T: all rows before this one are read
     {"table": id, "timestamp": T}           everything up to T is read
 
+The last two have "columns": {name: column id, …} as well: the columns of the table that the query
+reads. A query that is started again, after an alteration, may find another column under a name.
+
 Spark logs where batches end, but not where the first one starts: it asks for that again when the
 batch is replayed. The start therefore depends on the options alone, and the end of a batch names
 the moment of its snapshot. A row of a snapshot is addressed by tablet id and encoded key, which
@@ -28,13 +31,13 @@ of a longer window suggest is counted again until it holds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
-from kudulite import Condition, ScanToken, Table, parse_timestamp
+from kudulite import ReadRequest, ScanToken, Table, parse_timestamp
 from kudulite.errors import TimestampError, UsageError
 from kudulite_spark.options import STREAM_STARTS
 from kudulite_spark.types import COMMIT_TIMESTAMP
@@ -43,9 +46,10 @@ from kudulite_spark.types import COMMIT_TIMESTAMP
 _TRUSTED_STEPS = 3
 
 NOW, SNAPSHOT = STREAM_STARTS
+ALL_ROWS = ReadRequest()
 
 # An offset as Spark keeps it.
-OffsetJson = dict[str, str | int]
+OffsetJson = dict[str, str | int | dict[str, int]]
 
 # The tablet and the encoded key of a row; the empty key is before all rows of the tablet.
 RowPlace = tuple[str, bytes]
@@ -77,12 +81,14 @@ class CommitCounts:
 
 
 def count_commits(
-    table: Table, start: int, end: int, where: Sequence[Condition] = ()
+    table: Table, start: int, end: int, request: ReadRequest = ALL_ROWS
 ) -> CommitCounts:
-    """Count the changes of a window by the moment of their commit."""
+    """Count the changes of a window that a request reads, by the moment of their commit."""
+    window = replace(request, columns=(), images="after", start=start, at=end)
     found = [
         np.unique(batch.column(COMMIT_TIMESTAMP).to_numpy(zero_copy_only=False), return_counts=True)
-        for batch in table.changes(start, end, columns=[], where=where).to_batches()
+        for token in table.tokens(window)
+        for batch in token.open()
     ]
     if not found:
         return CommitCounts(start, end, np.empty(0, np.int64), np.empty(0, np.int64))
@@ -120,14 +126,15 @@ def snapshot_end(
     timestamp: int,
     first: RowPlace | None,
     row_count: int,
-    where: Sequence[Condition] = (),
+    request: ReadRequest = ALL_ROWS,
 ) -> RowPlace | None:
     """Return the place of the row that follows `row_count` rows of a snapshot from `first` on.
 
-    None if the snapshot has no such row. Predicates only rule out tablets and key ranges: rows are
-    counted whether they match or not.
+    None if the snapshot has no such row. Predicates of the request only rule out tablets and key
+    ranges: rows are counted whether they match or not.
     """
-    tokens = snapshot_tokens(table.scan_tokens(columns=[], where=where, at=timestamp), first, None)
+    rows = replace(request, columns=(), start=None, at=timestamp)
+    tokens = snapshot_tokens(cast(list[ScanToken], table.tokens(rows)), first, None)
     left = row_count
     for token in tokens:
         if not left:
@@ -198,10 +205,13 @@ class StreamOffset:
     table_id: str
     moment: int  # HybridTime
     row: RowPlace | None = None
+    column_ids: Mapping[str, int] = field(default_factory=dict, compare=False)
 
     def to_json(self) -> OffsetJson:
         """Return the offset as Spark keeps it; equal offsets have equal texts."""
         value: OffsetJson = {"table": self.table_id, "timestamp": self.moment}
+        if self.column_ids:
+            value["columns"] = dict(self.column_ids)
         if self.row is not None:
             value["tablet"], value["key"] = self.row[0], self.row[1].hex()
         return value
@@ -219,12 +229,14 @@ def parse_offset(value: OffsetJson) -> Offset:
     """Return the offset of its JSON form. Raises UsageError for any other JSON."""
     try:
         if "start" in value:
-            return StreamStart(value["start"])
+            return StreamStart(cast(str | int, value["start"]))
         row = (
             (str(value["tablet"]), bytes.fromhex(str(value["key"]))) if "tablet" in value else None
         )
-        return StreamOffset(str(value["table"]), int(value["timestamp"]), row)
-    except (KeyError, TypeError, ValueError) as error:
+        given = cast(Mapping[str, Any], value)
+        columns = {str(name): int(number) for name, number in given.get("columns", {}).items()}
+        return StreamOffset(str(given["table"]), int(given["timestamp"]), row, columns)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UsageError(
             f"the checkpoint's offset {dict(value)!r} is not one of a kudulite stream; give each"
             " stream a checkpoint of its own, or start with a new one"

@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from functools import partial
-from typing import Any
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -104,7 +105,8 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with self._explained():
             # The limit is the rows that Spark allows a batch to have.
             end = self._end(self._table(offset), offset, getattr(limit, "max_rows", None))
-        return end.to_json()
+        found = offset if end == offset else replace(end, column_ids=self._column_ids)
+        return found.to_json()
 
     def reportLatestOffset(self) -> OffsetJson | None:
         """Return the newest change seen, for the progress of the query."""
@@ -115,12 +117,12 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._newest = StreamOffset(table.id, newest)
         if offset is None or offset == StreamStart(NOW):
             return self._newest
-        where = self._plan.request.where
+        request = self._plan.request
         if is_in_snapshot(offset):
             at = offset.moment if isinstance(offset, StreamOffset) else newest
             if row_count is None:
                 return StreamOffset(table.id, at)
-            row = snapshot_end(table, at, offset.row, row_count, where)
+            row = snapshot_end(table, at, offset.row, row_count, request)
             return StreamOffset(table.id, at, row)
         after = int(offset.moment)
         if newest <= after:
@@ -128,7 +130,7 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         table.changes(after, newest, columns=[])  # raises if history is missing
         if row_count is None:
             return self._newest
-        count = partial(count_commits, table, where=where)
+        count = partial(count_commits, table, request=request)
         if self._counts is None or not self._counts.start <= after < self._counts.end:
             self._counts = count(after, newest)
         self._counts = self._counts.after(after)
@@ -144,10 +146,10 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with self._explained():
             table = self._table(first, last)
             if is_in_snapshot(first):
-                columns, where = self._plan.request.columns, self._plan.request.where
+                rows = self._plan.at(last.moment).request
 
                 def tokens(size: int) -> list[ScanToken]:
-                    found = table.scan_tokens(columns, where, last.moment, split_size_bytes=size)
+                    found = cast(list[ScanToken], table.tokens(rows, size))
                     return snapshot_tokens(found, first.row, last.row)
 
                 return packed(self._plan.split_size_bytes, tokens)
@@ -178,8 +180,28 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- checks of the table
 
+    @cached_property
+    def _column_ids(self) -> dict[str, int]:
+        """The ids of the columns that the query reads or compares, by name."""
+        request = self._plan.request
+        assert request.schema is not None and request.columns is not None, "as scan_plan makes it"
+        compared = [name for condition in request.where for name in condition.columns]
+        names = dict.fromkeys((*request.columns, *compared))
+        return {name: request.schema.column(name).id for name in names}
+
+    def _check_columns(self, offset: StreamOffset) -> None:
+        """Raise ConflictError if a name means another column than when the offset was logged."""
+        for name, column_id in self._column_ids.items():
+            if offset.column_ids.get(name, column_id) != column_id:
+                raise ConflictError(
+                    f"table {self._plan.path!r}: the checkpoint is of a query that read column"
+                    f" {name!r} of id {offset.column_ids[name]}, and {name!r} is the column of id"
+                    f" {column_id} now: columns were dropped or renamed; start the query with a"
+                    " new checkpoint, or read the columns under the names that they have now"
+                )
+
     def _table(self, *offsets: Offset | None) -> Table:
-        """Open the table. Raises ConflictError if an offset is of another table."""
+        """Open the table. Raises ConflictError if an offset is of another one, or other columns."""
         table = open_table(self._plan.path)
         for offset in offsets:
             if isinstance(offset, StreamOffset) and offset.table_id != table.id:
@@ -188,6 +210,8 @@ class TableStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     f" of another stream: it is of table {offset.table_id}, found {table.id}; start"
                     " the query with a new checkpoint"
                 )
+            if isinstance(offset, StreamOffset):
+                self._check_columns(offset)
         return table
 
     @contextlib.contextmanager

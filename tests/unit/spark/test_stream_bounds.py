@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kudulite import ReadRequest
 from kudulite.client.table import Table
 from kudulite_spark.stream_bounds import (
     CommitCounts,
@@ -90,7 +91,7 @@ def test_changes_are_counted_by_commit(table):
     assert count_commits(table, start, one).row_counts.tolist() == [3]
     assert count_commits(table, two, two).total == 0
     where = [table["k"] > 100]
-    assert count_commits(table, start, two, where).row_counts.tolist() == [1]
+    assert count_commits(table, start, two, ReadRequest.of(where=where)).row_counts.tolist() == [1]
 
 
 @dataclass

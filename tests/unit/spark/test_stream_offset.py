@@ -14,6 +14,7 @@ OFFSETS = [
     StreamOffset("t1", 1 << 60),
     StreamOffset("t1", 1 << 60, ("tablet", b"")),
     StreamOffset("t1", 1 << 60, ("tablet", b"\x00\xff")),
+    StreamOffset("t1", 1 << 60, None, {"k": 0, "ä": 7}),
 ]
 
 
@@ -37,7 +38,8 @@ def test_the_start_is_what_the_option_says():
 
 @pytest.mark.parametrize(
     "value",
-    [{}, {"table": "t"}, {"index": 3}, {"table": "t", "timestamp": 1, "tablet": "x", "key": "z"}],
+    [{}, {"table": "t"}, {"index": 3}, {"table": "t", "timestamp": 1, "tablet": "x", "key": "z"}]
+    + [{"table": "t", "timestamp": 1, "columns": columns} for columns in (3, {"a": "b"}, ["a"])],
 )
 def test_an_offset_of_somebody_else_is_refused(value):
     """The error says what to do."""
