@@ -199,6 +199,12 @@ def _parse_integer(option: str, text: str) -> int:
     return int(text)
 
 
+def _parse_unchanged(option: str, text: str) -> str:
+    if text.strip().lower() != "skip":
+        raise OptionError(f"option {option!r} is 'skip' or left out, found {text!r}")
+    return "skip"
+
+
 _READ_PARSERS: dict[str, Parser] = {
     "changeImages": _parse_images,
     "columns": parse_names,
@@ -224,6 +230,7 @@ _WRITE_PARSERS: dict[str, Parser] = {
     "rangePartitions": parse_range,
     "repartition": parse_boolean,
     "schemaEvolution": parse_boolean,
+    "unchanged": _parse_unchanged,
 }
 KNOWN_NAMES = tuple(sorted(("path", *_READ_PARSERS, *_WRITE_PARSERS)))
 _CANONICAL = {name.lower(): name for name in KNOWN_NAMES}
@@ -345,6 +352,7 @@ class WriteOptions:
     hash_partitions: tuple[tuple[tuple[str, ...], int], ...] | None = None
     range_partitions: dict[str, Any] | None = None
     read_at: int | None = None
+    unchanged: str | None = None
 
     @staticmethod
     def parse(options: Mapping[str, str]) -> WriteOptions:

@@ -100,6 +100,7 @@ def plan_write(
         application_id=options.application_id if is_versioned else None,
         application_version=options.application_version,
         owner=owner,
+        unchanged=options.unchanged,
     )
     if options.read_at is not None:
         bulk_write = bulk_write.merging()

@@ -18,6 +18,7 @@ import itertools
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from inspect import getdoc
 from typing import Any, Never, TypeVar, Unpack, overload
 
@@ -207,6 +208,7 @@ class BatchOperations:
         application_version: int | None = None,
         read_at: Moment | None = None,
         message: str | None = None,
+        unchanged: str | None = None,
         **unknown: Never,
     ) -> WriteResult:
         """Apply a mixed batch, e.g. of change capture, in one commit.
@@ -226,6 +228,7 @@ class BatchOperations:
             application_version=application_version,
             read_at=read_at,
             message=message,
+            unchanged=unchanged,
         )
         return self._run(write, batches)
 
@@ -310,6 +313,7 @@ class BatchOperations:
         read_at: Moment | None = None,
         message: str | None = None,
         owner: str | None = None,
+        unchanged: str | None = None,
     ) -> BulkWrite:
         """Begin a write that is staged in pieces and committed once; see `BulkWrite`.
 
@@ -319,6 +323,7 @@ class BatchOperations:
         """
         _check_message(self._store.name, message)
         _check_flags(self._store.name, ignore_null=ignore_null, overwrite=overwrite)
+        _check_unchanged(self._store.name, unchanged, overwrite, ignore_null, ordering_column)
         check_application(self._store.name, application_id, application_version)
         collect_staging_garbage(self._store)
         if read_at is not None:
@@ -336,6 +341,7 @@ class BatchOperations:
                 is_overwrite=overwrite,
                 read_at=read_at,
             )
+            spec = replace(spec, skips_unchanged=unchanged is not None)
             self._check_not_moved(manifest, spec)
             state = WriteState(
                 table_id=manifest.table_id,
@@ -475,6 +481,18 @@ def _check_flags(table: str, **flags: object) -> None:
     for name, value in flags.items():
         if not isinstance(value, bool):
             raise OptionError(f"table {table!r}: {name} is True or False, not {value!r}")
+
+
+def _check_unchanged(table: str, unchanged: object, *others: object) -> None:
+    """Raise OptionError for another value than "skip", and where another rule of cells is given."""
+    if unchanged not in (None, "skip"):
+        raise OptionError(f"table {table!r}: unchanged is 'skip' or left out, not {unchanged!r}")
+    if unchanged is not None and any(others):
+        raise OptionError(
+            f"table {table!r}: unchanged='skip' cannot be combined with overwrite, ignore_null or"
+            " an ordering column; to make the rows of a table those of a batch, upsert the batch"
+            " with it and delete the keys that are not in the batch"
+        )
 
 
 def _check_options(table: str, options: Mapping[str, object]) -> None:

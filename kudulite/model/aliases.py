@@ -68,6 +68,8 @@ class WriteOptions(TypedDict, total=False):
     read_at=None              the moment at which the rows were read that this write was computed
                               from; ConflictError if a key of the write has changed since
     message=None              a note of up to 500 bytes for the list of versions
+    unchanged=None            with "skip", cells and rows that are equal to those of the table, bit
+                              for bit, are left out; WriteResult.unchanged counts the rows
 
     With `ordering_column`, the row with the highest value wins, regardless of arrival order and
     also against the row in the table. Deletes are remembered for the retention period. Applying the
@@ -82,3 +84,4 @@ class WriteOptions(TypedDict, total=False):
     application_version: int | None
     read_at: Moment | None
     message: str | None
+    unchanged: str | None

@@ -200,6 +200,9 @@ class ConflictCheck:
                 if delta.rowset_id == rowset_id
             ]
             conflicting = _deleted_since(rowset_id, before, now)
+            if self.resolver.spec.skips_unchanged:
+                # Cells that were equal, and therefore left out, may differ now.
+                conflicting = np.union1d(conflicting, _updated_since(rowset_id, before, now))
             is_partial = self.resolver.spec.leaves_equal_cells
             if is_partial or any(file.meta.delete_count for _, _, file in staged):
                 twice = _repeated_rowids([file.rowids for _, _, file in staged])
@@ -277,6 +280,8 @@ class ConflictCheck:
         rows = DeltaFile(self._path(part, delta), delta.meta, 1 << 32).read()
         delete_count = int(np.count_nonzero(rows.ops[at] == OP_DELETE))
         fewer = WriteCounts(updated=delete_count - len(at), deleted=-delete_count)
+        if self.resolver.spec.skips_unchanged and delta.is_no_op:
+            fewer = WriteCounts(unchanged=-len(at))
         keep = np.ones(len(rows.rowids), dtype=bool)
         keep[at] = False
         if not keep.any():
@@ -295,6 +300,24 @@ def _deleted_since(rowset_id: str, before: Tablet, now: Tablet) -> np.ndarray:
     if old.meta.redo == current.meta.redo:
         return np.empty(0, dtype=np.int64)
     return np.setdiff1d(current.applier(TIMESTAMP_MAX).deleted, old.applier(TIMESTAMP_MAX).deleted)
+
+
+def _updated_since(rowset_id: str, before: Tablet, now: Tablet) -> np.ndarray:
+    """Return the row ids of a rowset with a change in `now` that `before` has not.
+
+    After a compaction of the rowset these are all.
+    """
+    old, current = before.rowset(rowset_id), now.rowset(rowset_id)
+    assert old is not None
+    redo = () if current is None else current.meta.redo
+    known = len(old.meta.redo)
+    if current is None or current.meta.base != old.meta.base or redo[:known] != old.meta.redo:
+        return np.arange(old.meta.row_count)
+    newer = [
+        DeltaFile(current.folder / meta.ref.name, meta, current.meta.row_count).rowids
+        for meta in redo[known:]
+    ]
+    return np.unique(np.concatenate([np.empty(0, np.int64), *newer]))
 
 
 def _keys_of(rowset: DiskRowSet) -> KeyIndex:

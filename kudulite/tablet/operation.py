@@ -182,15 +182,17 @@ class WriteSpec:
     brings_back: bool = False
     is_merge: bool = False
     partial_columns: tuple[str, ...] = ()
+    skips_unchanged: bool = False
 
     @property
     def leaves_equal_cells(self) -> bool:
         """Whether cells that are equal to those of the row are not written.
 
-        Only in a computed write, whose rows no other writer may change until its commit.
+        No other writer may change the rows of a computed write until its commit. Rows of a write
+        that `skips_unchanged` are resolved again if another writer changes them.
         """
         is_plain = not (self.ignore_null or self.is_overwrite or self.ordering_column)
-        return self.read_at is not None and is_plain
+        return (self.read_at is not None or self.skips_unchanged) and is_plain
 
     @property
     def ignores_absent_rows(self) -> bool:

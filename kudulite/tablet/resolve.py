@@ -234,6 +234,9 @@ class Resolver:
         if ordering is not None:
             tombstones = self._stage_tombstones(ordering, keys, keyed, tablet, staging)
         counts = effects.counts + WriteCounts(ignored=superseded_count)
+        if self.spec.skips_unchanged:
+            count = int(np.count_nonzero((effects.action == ACTION_UPDATE) & ~_is_change(effects)))
+            counts += WriteCounts(updated=-count, unchanged=count)
         return StagedTablet(tablet.id, staging, rowsets, deltas, counts, tombstones)
 
     def check_unchanged(self, keys: KeyArray, tablet: Tablet) -> None:
@@ -404,8 +407,7 @@ class Resolver:
         staged = []
         parts = [changed]
         if self.spec.leaves_equal_cells:
-            differs = effects.is_replaced | (effects.action == ACTION_DELETE)
-            differs = np.logical_or.reduce([differs, *(s != SOURCE_KEEP for s in effects.sources)])
+            differs = _is_change(effects)
             parts = [changed & differs, changed & ~differs]
         for part in parts:
             staged += self._stage_changes(resolved, np.flatnonzero(part), tablet, folder)
@@ -467,6 +469,15 @@ class Resolver:
                 what, numbers = f"{self._what()}, column {column.name!r}", resolved.firsts[missing]
                 reason = RowError.REASON_MISSING
                 raise_row_error(self.table, what, reason, resolved.rows.rows, self.schema, numbers)
+
+
+def _is_change(effects: KeyEffects) -> np.ndarray:
+    """Return bool[k]: which rows that are there are deleted, or get a cell."""
+    differs = effects.is_replaced | (effects.action == ACTION_DELETE)
+    changed: np.ndarray = np.logical_or.reduce(
+        [differs, *(source != SOURCE_KEEP for source in effects.sources)]
+    )
+    return changed
 
 
 def _groups(lengths: np.ndarray) -> Iterator[list[int]]:

@@ -248,12 +248,16 @@ _OUTCOMES = np.array([_code(outcome) for pair in _ALL_OUTCOMES for outcome in pa
 
 @dataclass(frozen=True)
 class WriteCounts:
-    """The number of rows of a write by outcome."""
+    """The number of rows of a write by outcome.
+
+    `unchanged` are rows that would have been updated to what they were, of a write that skips them.
+    """
 
     inserted: int = 0
     updated: int = 0
     deleted: int = 0
     ignored: int = 0
+    unchanged: int = 0
 
     def __add__(self, other: WriteCounts) -> WriteCounts:
         return WriteCounts(
@@ -261,6 +265,7 @@ class WriteCounts:
             self.updated + other.updated,
             self.deleted + other.deleted,
             self.ignored + other.ignored,
+            self.unchanged + other.unchanged,
         )
 
 

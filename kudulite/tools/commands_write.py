@@ -127,6 +127,12 @@ def upsert(
     file_format: GivenFormat = None,
     encoding: Encoding = None,
     skip: Skip = None,
+    unchanged: Annotated[
+        str | None,
+        typer.Option(
+            metavar="skip", help="Leave out cells and rows that are equal to those of the table."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Insert the rows of files, or update the rows with existing keys, all or none.
@@ -134,7 +140,7 @@ def upsert(
     A JSON object sets the columns whose keys it has.
     """
     rows = files_of(files, file_format, encoding, skip)
-    _write(kudulite.open_table(path), "upsert", rows, as_json)
+    _write(kudulite.open_table(path), "upsert", rows, as_json, unchanged)
 
 
 def delete(
@@ -228,12 +234,19 @@ def files_of(
     return [row_file(path, options) for path in paths]
 
 
-def _write(table: kudulite.Table, operation: str, files: Sequence[RowFile], as_json: bool) -> None:
+def _write(
+    table: kudulite.Table,
+    operation: str,
+    files: Sequence[RowFile],
+    as_json: bool,
+    unchanged: str | None = None,
+) -> None:
     """Write all files in one commit."""
     schema = table.schema
     columns, masked = _columns(files, operation, schema)
     types = {column.name: column.type for column in schema}
-    write = table.new_bulk_write(operation, columns=[*columns, *map(mask_of, masked)])
+    names = [*columns, *map(mask_of, masked)]
+    write = table.new_bulk_write(operation, columns=names, unchanged=unchanged)
     try:
         with Progress(f"write to table {table.name!r}"):
             staged = [
@@ -294,7 +307,8 @@ def _columns(
 def print_result(result: kudulite.WriteResult, as_json: bool) -> None:
     """Print the row counts of a write and its version."""
     counts: dict[str, Any] = {
-        name: getattr(result, name) for name in ("inserted", "updated", "deleted", "ignored")
+        name: getattr(result, name)
+        for name in ("inserted", "updated", "deleted", "ignored", "unchanged")
     }
     if as_json:
         print_json({**counts, "timestamp": result.timestamp, "version": result.version})

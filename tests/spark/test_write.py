@@ -154,6 +154,20 @@ def test_ignore_null_leaves_cells_alone(spark, path):
     assert stored(path) == [OLD[0], (2, None, 9.0), (3, "z", None)]
 
 
+def test_rows_that_are_equal_are_left_out(spark, path):
+    """Two tasks, one of which has a row that differs; other values of the option are refused."""
+    table = kudulite.open_table(path)
+    moment = table.current_timestamp()
+    frame = spark.createDataFrame([*OLD[:2], (3, "c", 9.0)], "k int, s string, x double")
+    save(frame.repartition(2), path, unchanged="skip")
+    assert [row["k"] for row in table.changes(moment).to_pylist()] == [3]
+    assert stored(path) == [*OLD[:2], (3, "c", 9.0)]
+    with pytest.raises(Exception, match="'unchanged' is 'skip' or left out, found 'true'"):
+        save(frame, path, unchanged="true")
+    with pytest.raises(Exception, match="cannot be combined with overwrite"):
+        frame.write.format("kudulite").option("unchanged", "skip").mode("overwrite").save(path)
+
+
 @pytest.mark.quick
 def test_mixed_batch_with_operation_and_ordering_column(spark, tmp_path):
     """The highest ordering value of a key wins, in the batch and against the table."""
