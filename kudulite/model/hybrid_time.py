@@ -206,7 +206,14 @@ def misread_number(value: object) -> str:
 
 
 def _from_datetime(aware: datetime) -> int:
-    return _from_integer((aware - _EPOCH) // _MICROSECOND)
+    # A moment after 2112 has so many microseconds that they would look like a HybridTime.
+    microseconds = (aware - _EPOCH) // _MICROSECOND
+    if not 0 <= microseconds < MICROSECONDS_BOUND:
+        raise TimestampError(
+            f"{aware.isoformat()} is outside the moments of a HybridTime, which are from 1970 to"
+            " 2112"
+        )
+    return microseconds << LOGICAL_BITS | LOGICAL_MASK
 
 
 def _from_integer(value: int) -> int:

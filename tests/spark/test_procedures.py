@@ -91,7 +91,7 @@ REFUSED = {
     "neither moment nor version": ("CALL {c}.restore('t')", "restore takes a moment"),
     "overwrite without a target": (
         "CALL {c}.restore('t', overwrite => 'true')",
-        "give one of them",
+        "backups in a target",
     ),
     "a tag that is there": ("CALL {c}.delete_tag('t', 'x')", "'x'"),
     "no range": ("CALL {c}.drop_range_partition('t', '1', '2')", "range"),

@@ -175,3 +175,15 @@ def test_texts_that_look_like_numbers_are_refused(text: str):
     assert misread_number(text) == ""
     with pytest.raises(TimestampError, match="outside the HybridTime range"):
         parse_timestamp("-5")
+
+
+@pytest.mark.parametrize(
+    "moment", [datetime.datetime(year, 7, 1, tzinfo=datetime.UTC) for year in (1969, 2113, 2999)]
+)
+def test_a_time_that_no_hybrid_time_stands_for_is_refused(moment: datetime.datetime):
+    """As a datetime and as text: its microseconds are never taken for a HybridTime."""
+    for value in (moment, moment.isoformat()):
+        with pytest.raises(TimestampError, match="from 1970 to 2112"):
+            Timestamp(value) if isinstance(value, str) else Timestamp.from_datetime(value)
+        with pytest.raises(TimestampError, match="from 1970 to 2112"):
+            parse_timestamp(value)
