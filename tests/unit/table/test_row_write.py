@@ -57,7 +57,7 @@ def test_a_flush_is_one_frame_at_one_timestamp(core: CoreTables):
     result = write(table, *(op("insert", k, v=k) for k in range(1, 40)), op("delete", 0))
     assert (disk.count("append"), disk.count("fsync"), len(disk.steps)) == (1, 1, 2)
     assert [record.timestamp for record in unflushed(table)][1:] == [result.timestamp]
-    assert astuple(result.counts) == (39, 0, 1, 0)
+    assert astuple(result.counts) == (39, 0, 1, 0, 0)
     assert stored(table, result.timestamp) == [(k, k, 7) for k in range(1, 40)]
     assert stored(table, result.timestamp - 1) == [(0, 0, 7)]
 
@@ -78,7 +78,7 @@ def test_refused_rows_leave_the_others_applied(core: CoreTables):
     )
     assert reasons(result) == [(0, PRESENT), (2, PRESENT), (3, NOT_FOUND), (4, NOT_FOUND)]
     assert all(failure.error is None for failure in result.failures)
-    assert astuple(result.counts) == (2, 0, 0, 1)
+    assert astuple(result.counts) == (2, 0, 0, 1, 0)
     expected = [(1, 0, 7), (4, 4, 7), (MIDDLE + 1, 0, 7), (MIDDLE + 2, 2, 7)]
     assert stored(table) == expected
 
@@ -101,7 +101,7 @@ def test_several_operations_on_one_key_apply_in_order(core: CoreTables):
         op("delete", 5),
     )
     assert reasons(result) == [(7, PRESENT), (11, NOT_FOUND)]
-    assert astuple(result.counts) == (3, 4, 3, 0)
+    assert astuple(result.counts) == (3, 4, 3, 0, 0)
     assert stored(table) == [(1, 3, 7), (2, None, 5), (4, 1, 2)]
     assert unflushed(table)[-1].row_count == 4
 
@@ -155,7 +155,7 @@ def test_what_changes_nothing_is_not_written(core: CoreTables):
     disk.steps.clear()
     result = write(table, op("insert_ignore", 1), op("insert", 2), op("delete", 2), op("update", 3))
     assert (disk.steps, result.timestamp) == ([], last)
-    assert astuple(result.counts) == (1, 0, 1, 1)
+    assert astuple(result.counts) == (1, 0, 1, 1, 0)
     assert reasons(result) == [(3, NOT_FOUND)]
     assert write(table).timestamp == 0
 
@@ -263,7 +263,7 @@ def test_a_full_disk_leaves_log_and_table_as_they_were(core: CoreTables, part: f
     result = write(table, op("upsert", 1, v=9), op("insert", 2))
     assert [failure.error.errno for failure in result.failures] == [errno.ENOSPC] * 2
     assert "free some space and write again, nothing was changed" in result.failures[0].reason
-    assert (result.timestamp, astuple(result.counts)) == (0, (0, 0, 0, 0))
+    assert (result.timestamp, astuple(result.counts)) == (0, (0, 0, 0, 0, 0))
     assert log_bytes(table) == before
     assert stored(table) == stored(core.client().table("t")) == rows
     disk.error = None
@@ -416,10 +416,10 @@ def test_an_atomic_write_is_all_or_nothing(core: CoreTables):
     disk.steps.clear()
     operations = [op("insert", 2), op("delete", 1), op("update", 3, v=1)]
     result = write(table, *operations, is_atomic=True)
-    assert (reasons(result), astuple(result.counts)) == ([(2, NOT_FOUND)], (0, 0, 0, 0))
+    assert (reasons(result), astuple(result.counts)) == ([(2, NOT_FOUND)], (0, 0, 0, 0, 0))
     assert (disk.steps, stored(table)) == ([], [(1, 0, 7)])
     result = write(table, *operations[:2], is_atomic=True)
-    assert (result.failures, astuple(result.counts)) == ([], (1, 0, 1, 0))
+    assert (result.failures, astuple(result.counts)) == ([], (1, 0, 1, 0, 0))
     assert stored(table) == [(2, None, 7)]
 
 

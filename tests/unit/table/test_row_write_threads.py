@@ -77,7 +77,7 @@ def test_who_waits_for_a_tablet_is_written_together(core: CoreTables, monkeypatc
     crowd.write(*([op("insert", k), op("insert", 0), op("upsert", 0, v=k)] for k in range(1, 6)))
     assert disk.count("append") == 1
     for result in crowd.results.values():
-        assert astuple(result.counts) == (1, 1, 0, 0)
+        assert astuple(result.counts) == (1, 1, 0, 0, 0)
         assert reasons(result) == [(1, PRESENT)]
         assert result.timestamp == unflushed(table)[-1].timestamp
     assert stored(table) == [(0, 5, 7), *((k, None, 7) for k in range(1, 6))]
