@@ -117,11 +117,12 @@ def _is_in(name: str, values: Collection[Any], column_type: ColumnType) -> Spark
     """Return whether a column has one of the values.
 
     As SQL, if the values have a plain text: Spark parses thousands of them in the time that ten
-    Columns take, each of which costs up to twenty calls into the JVM."""
+    Columns take, each of which costs up to twenty calls into the JVM, or five as a plain value."""
     texts = [_text(value, column_type) for value in values]
     if values and None not in texts:
         return sf.expr(f"{name} IN ({', '.join(text for text in texts if text is not None)})")
-    return sf.col(name).isin([_bound(value, column_type) for value in values])
+    is_plain = column_type.is_float or column_type.is_text or column_type.name == "bool"
+    return sf.col(name).isin([v if is_plain else _bound(v, column_type) for v in values])
 
 
 def _text(value: Any, column_type: ColumnType) -> str | None:

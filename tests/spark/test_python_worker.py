@@ -74,7 +74,7 @@ def test_each_answer_to_the_catalog_ends_its_work(monkeypatch, tmp_path):
     schema = StructType([StructField("id", LongType(), False)])
     threads, files = threading.enumerate(), sorted(os.listdir("/proc/self/fd"))
     for name, question in QUESTIONS:
-        call = {**question, "schema": schema.json()}
+        call = {**question, "schema": schema.json(), "zone": "UTC"}
         if "to" in call:
             call["to"] = str(tmp_path / str(call["to"]))
         options = {"path": str(tmp_path / name), CATALOG: json.dumps(call)}

@@ -19,6 +19,7 @@ from kudulite.errors import (
     TimestampError,
     UsageError,
 )
+from kudulite.model.schema import Schema
 from tests.support.tables.core_tables import CoreTables, ManualClock, altered
 from tests.support.tables.readings import every_reading
 from tests.support.tiers import tiered
@@ -367,7 +368,10 @@ def test_a_name_that_is_taken_is_refused_after_the_steps(client: Client):
 
 @tiered(("seed", "steps"), [(0, 8), (1, 8), (0, 20), (1, 20), (2, 20)])
 def test_random_alterations_between_writes(client: Client, seed: int, steps: int):
-    """Rows by column id, in a dictionary, are what the table shows now and at every past moment."""
+    """Rows by column id, in a dictionary, are what the table shows now and at every past moment.
+
+    A read has the columns of its moment.
+    """
     rng = random.Random(seed)
     table = client.table("t")
     rows: dict[tuple, dict[int, object]] = {}  # cells by column id; one that is absent: default
@@ -394,12 +398,13 @@ def test_random_alterations_between_writes(client: Client, seed: int, steps: int
             table = alterer.alter()
         elif choice == "write":
             write_random(rng, table, rows)
-        moments.append((table.current_timestamp(), {key: dict(c) for key, c in rows.items()}))
-    moments.append((None, rows))
-    for at, past in rng.sample(moments, 2) + moments[-1:]:
+        past = {key: dict(cells) for key, cells in rows.items()}
+        moments.append((table.current_timestamp(), past, table.schema))
+    moments.append((None, rows, table.schema))
+    for at, past, schema in rng.sample(moments, 2) + moments[-1:]:
         expected = sorted(past.items())
         found = every_reading(table, at)
-        assert found == [shown(table, cells) for _, cells in expected]
+        assert found == [shown(schema, cells) for _, cells in expected]
 
 
 def write_random(rng: random.Random, table: Table, rows: dict) -> None:
@@ -433,9 +438,9 @@ def write_random(rng: random.Random, table: Table, rows: dict) -> None:
         session.flush()
 
 
-def shown(table: Table, cells: dict) -> dict:
-    """Cells by id as a row of the table's present schema."""
-    return {column.name: cells.get(column.id, column.read_default) for column in table.schema}
+def shown(schema: Schema, cells: dict) -> dict:
+    """Cells by id as a row of a schema."""
+    return {column.name: cells.get(column.id, column.read_default) for column in schema}
 
 
 def test_rows_that_are_not_flushed_are_altered_too(client: Client):
