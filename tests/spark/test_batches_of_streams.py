@@ -1,4 +1,4 @@
-"""What a stream's batches read beside the stream, and write by SQL: newer rows, and once."""
+"""Batches of a stream: other tables show newer rows to them, and their SQL writes happen once."""
 
 import uuid
 from collections.abc import Callable

@@ -401,7 +401,7 @@ class HistoryModel(RowModel):
 
 
 def _seen(columns: Sequence[ModelColumn]) -> list[tuple]:
-    """What reads see of columns: defaults of writes and the like are no part of the past."""
+    """The past keeps the parts of a column that reads use; defaults of writes are none of them."""
     return [(column.id, column.name, column.type) for column in columns]
 
 

@@ -112,7 +112,7 @@ def test_the_schema_is_that_of_the_moment(client, table):
 
 
 def test_a_name_of_another_moment_is_an_error_that_lists_both_columns(client, table):
-    """What the moment has, and what the table has now."""
+    """The columns of the moment, and those of the table now."""
     before = table.current_timestamp()
     table = altered(client, "t", lambda alterer: alterer.alter_column("b", rename_to="c"))
     text = (

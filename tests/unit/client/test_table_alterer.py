@@ -46,7 +46,7 @@ def client(core: CoreTables) -> Client:
 
 
 def test_an_added_column_shows_its_default_in_old_rows(client: Client):
-    """Since then, for ever: a later change of the default is for later inserts."""
+    """It stays: a later change of the default is for later inserts."""
     table = client.table("t")
     before = table.current_timestamp()
     alterer = client.new_table_alterer(table)

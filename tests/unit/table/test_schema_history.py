@@ -48,7 +48,7 @@ def altered(schema: Schema, choose: random.Random) -> Schema:
 
 
 def seen(schema: Schema) -> list[tuple]:
-    """What reads see of a schema."""
+    """The parts of a schema that reads use."""
     return [(c.id, c.name, c.type, c.nullable, c.read_default) for c in schema]
 
 
