@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -158,22 +158,16 @@ def _parse_operation(option: str, text: str) -> str:
     return kudulite.parse_operation(text).label
 
 
-def _parse_images(option: str, text: str) -> str:
-    images = text.strip().lower()
-    if images not in CHANGE_IMAGES:
-        raise OptionError(
-            f"option {option!r}: {images!r} is unknown; known: {', '.join(CHANGE_IMAGES)}"
-        )
-    return images
+def _one_of(known: Sequence[str]) -> Parser:
+    """Return the parser of an option that has one of a few words, in any case."""
 
+    def parse(option: str, text: str) -> str:
+        word = text.strip().lower()
+        if word not in known:
+            raise OptionError(f"option {option!r}: {text!r} is unknown; known: {', '.join(known)}")
+        return word
 
-def _parse_overwrite_mode(option: str, text: str) -> str:
-    mode = text.strip().lower()
-    if mode not in OVERWRITE_MODES:
-        raise OptionError(
-            f"option {option!r}: {text!r} is unknown; known: {', '.join(OVERWRITE_MODES)}"
-        )
-    return mode
+    return parse
 
 
 def _parse_size(option: str, text: str) -> int:
@@ -206,7 +200,7 @@ def _parse_unchanged(option: str, text: str) -> str:
 
 
 _READ_PARSERS: dict[str, Parser] = {
-    "changeImages": _parse_images,
+    "changeImages": _one_of(CHANGE_IMAGES),
     "columns": parse_names,
     "endTimestamp": _parse_text,
     "faultTolerantScan": parse_boolean,
@@ -225,7 +219,7 @@ _WRITE_PARSERS: dict[str, Parser] = {
     "operation": _parse_operation,
     "operationColumn": _parse_text,
     "orderingColumn": _parse_text,
-    "partitionOverwriteMode": _parse_overwrite_mode,
+    "partitionOverwriteMode": _one_of(OVERWRITE_MODES),
     "primaryKey": parse_names,
     "rangePartitions": parse_range,
     "repartition": parse_boolean,

@@ -12,8 +12,8 @@ import pytest
 
 import kudulite
 from kudulite.errors import LockTimeoutError, NotFoundError, OptionError, TimestampError
-from kudulite.table.manifest import Manifest, Origin, VersionList
-from kudulite.table.table_store import TableStore
+from kudulite.table.manifest import Origin, VersionList
+from tests.support.doubles.raced_publication import before_publication
 from tests.support.tables.core_tables import CoreTables, ManualClock, altered, environment, stored
 from tests.support.tiers import tiered
 
@@ -133,18 +133,6 @@ def test_rows_that_are_logged_after_a_version_are_later_than_it(core, client, ta
     assert not table.scan(version=table.version).to_arrow().filter(pa.compute.field("k") == 150)
     table.restore(version=table.version)
     assert table.get(150) is None
-
-
-def before_publication(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]) -> None:
-    """Run an action once, when the next version is about to be created."""
-    original = TableStore.publish
-
-    def paused(store: TableStore, manifest: Manifest) -> Manifest | None:
-        monkeypatch.setattr(TableStore, "publish", original)
-        action()
-        return original(store, manifest)
-
-    monkeypatch.setattr(TableStore, "publish", paused)
 
 
 def test_a_commit_that_lost_a_race_is_later_than_the_version_that_won(

@@ -21,6 +21,7 @@ from kudulite.table.publication import publish_next
 from kudulite.table.table_store import TableStore
 from kudulite.tablet import tablet
 from kudulite.tablet.tablet import read_superblock
+from tests.support.doubles.raced_publication import before_publication
 from tests.support.tables.core_tables import CoreTables, environment
 
 SCHEMA = pa.schema([("k", pa.int32()), ("v", pa.int32())])
@@ -136,18 +137,6 @@ def halves(core: CoreTables) -> Table:
     for start in (0, 2000, 100_000):
         table.upsert(rows(start))
     return table
-
-
-def before_publication(monkeypatch: pytest.MonkeyPatch, action: Callable[[], None]) -> None:
-    """Run an action once, when the next version is about to be created."""
-    original = TableStore.publish
-
-    def paused(store: TableStore, manifest: Manifest) -> Manifest | None:
-        monkeypatch.setattr(TableStore, "publish", original)
-        action()
-        return original(store, manifest)
-
-    monkeypatch.setattr(TableStore, "publish", paused)
 
 
 def three_writes(table: Table) -> Callable[[], None]:
