@@ -10,7 +10,7 @@ Spark does not need the module, so such a runtime gets a *launcher*: a folder wi
 script that drops the argument and runs the real one. Launchers are kept in the user's cache folder,
 one for each runtime.
 
-Invariants: (1) a candidate is taken only after it has started the way Spark starts it; (2) the
+**Invariants**: (1) a candidate is taken only after it has started the way Spark starts it; (2) the
 environment is changed only if Spark would not find that Java by itself; (3) a launcher appears
 complete or not at all (rename), so several processes may make the same one at once.
 Left out: Windows gets no launcher (the script needs a POSIX shell), only the plain candidates.

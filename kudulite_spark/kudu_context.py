@@ -7,10 +7,10 @@
 Names and arguments are kudu-spark's, in its spelling. Each write is one `df.write` and one commit,
 so it is all or nothing. In kudu-spark the rows of a failed job stay.
 
-Left out: accumulators (each read sees every acknowledged write, so no timestamp has to be passed
-on), `asyncClient`, and credentials, because there are no servers.
+These are left out: accumulators (each read sees every acknowledged write, so no timestamp has to be
+passed on), `asyncClient`, and credentials, because there are no servers.
 
-Source: Kudu's kudu-spark, KuduContext.scala; kudu-client, CreateTableOptions.java.
+**Source**: Kudu's kudu-spark, KuduContext.scala; kudu-client, CreateTableOptions.java.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@
 `kudu_names_replaced` runs before all other parsing of options. A value that kudu-spark would refuse
 is refused here as well, even if the option has no effect.
 
-Source: Kudu's kudu-spark, DefaultSource.scala, KuduReadOptions.scala, KuduWriteOptions.scala.
+**Source**: Kudu's kudu-spark, DefaultSource.scala, KuduReadOptions.scala, KuduWriteOptions.scala.
 """
 
 from __future__ import annotations

@@ -31,12 +31,12 @@ plan of a query names the subquery, whereas a literal would be part of the plan'
 keeps. A filter has no exchange, keeps whole-stage code generation, and costs a fifth of a broadcast
 join.
 
-Invariants: a row is read as kudulite reads it, bit by bit, or its file is refused (`is_readable`).
-In particular (1) float columns are hidden from Parquet's filters: statistics leave NaN out, and
-dictionaries distinguish -0.0 from 0.0, so Spark would skip row groups that match; (2) dates and
-timestamps are hidden too if a file has some near the ten days of 1582 that Java's old calendar
-lacks: Spark takes a literal of these days for one ten days later; (3) dates and timestamps are
-never rebased; (4) missing or broken files are errors, whatever the session's settings are.
+**Invariants**: a row is read as kudulite reads it, bit by bit, or its file is refused
+(`is_readable`). In particular (1) float columns are hidden from Parquet's filters: statistics leave
+NaN out, and dictionaries distinguish -0.0 from 0.0, so Spark would skip row groups that match; (2)
+dates and timestamps are hidden too if a file has some near the ten days of 1582 that Java's old
+calendar lacks: Spark takes a literal of these days for one ten days later; (3) dates and timestamps
+are never rebased; (4) missing or broken files are errors, whatever the session's settings are.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ to hold wherever its filter holds. Proved equal: NULL never matches a comparison
 above all numbers, -0.0 = 0.0, strings and binary compare as unsigned bytes, timestamps as instants
 in UTC. A NULL in an IN list can only make the result unknown, never true, so it is dropped.
 
-Invariants: (1) all partitions of a plan share one timestamp; (2) every batch has exactly the schema
-that Spark derives from the DataFrame's (names, order, types, nullability); (3) a batch has at most
-BATCH_ROWS_MAX rows, and close to that many if the tablets yield smaller ones.
+**Invariants**: (1) all partitions of a plan share one timestamp; (2) every batch has exactly the
+schema that Spark derives from the DataFrame's (names, order, types, nullability); (3) a batch has
+at most BATCH_ROWS_MAX rows, and close to that many if the tablets yield smaller ones.
 """
 
 from __future__ import annotations

@@ -33,13 +33,13 @@ Columns have their names and, as Parquet field ids, their column ids.
 Statistics leave NaN out. A reader that compares with NaN, as DuckDB and Spark do, may use those of
 a FLOAT or DOUBLE column only if the file has no NaN in it (`may_have_nan`).
 
-**Damage** The footer's checksum and the file's name in it are verified at the first use, a page's
+**Damage**: The footer's checksum and the file's name in it are verified at the first use, a page's
 checksum when it is read. Together they cover all of the file except page headers, whose damage
 Parquet notices in most cases. The file's own CRC in its FileRef covers every byte; `kudulite check`
 compares it. Decoded values are validated at their first read, because a file may be made to fit its
 checksums.
 
-**Threads** Writers on different sinks, and all of `BaseDataFile`, from any thread; pyarrow encodes
+**Threads**: Writers on different sinks, and all of `BaseDataFile`, from any thread; pyarrow encodes
 and decodes without the GIL. The parsed footer and the memory map are shared. Each read makes its
 own Parquet reader (60 µs), because pyarrow does not promise that a reader can be shared, and gives
 the memory of the map back.

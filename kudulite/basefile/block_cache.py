@@ -20,16 +20,16 @@ ten columns like TPC-H's lineitem it takes 55 instead of 95 bytes.
 A map outlives the file's name, so garbage collection may remove a file while a reader has it
 mapped. Files are never shortened in place, so touching the map cannot fault.
 
-**Invariants** (1) the sizes of the kept values never sum to more than the capacity; (2) a value
+**Invariants**: (1) the sizes of the kept values never sum to more than the capacity; (2) a value
 larger than a quarter of the capacity is returned but not kept, so that one scan of a wide column
 cannot push out everything else.
 
-**Threads** any. One lock protects the map and the counters; it is a leaf of the lock order and is
+**Threads**: any. One lock protects the map and the counters; it is a leaf of the lock order and is
 never held while a value is loaded. Threads that miss the same key at once load it once each, and
 the first result is kept: waiting for another thread's file I/O would cost more than it saves. A
 forked child begins with empty caches, because another thread of the parent may have held the lock.
 
-**Source** Kudu's block cache (util/cache.h), without its shards and its FIFO policy.
+**Source**: Kudu's block cache (util/cache.h), without its shards and its FIFO policy.
 """
 
 from __future__ import annotations

@@ -20,11 +20,11 @@ A filter of no keys has one block of zeros. Worked example, one key of int64 1, 
     6b7564626c6f6f6d 01000000 01000000 0100000000000000 <crc> <crc>
     01000000 02000000 00000040 00080000 00020000 00000001 00002000 00000001
 
-Source: the split block bloom filter of the Parquet format ("BloomFilter.md") and of Kudu's
+**Threads**: any; a filter never changes once loaded.
+
+**Source**: the split block bloom filter of the Parquet format ("BloomFilter.md") and of Kudu's
 block_bloom_filter.cc (Putze, Sanders, Singler: Cache-, Hash- and Space-Efficient Bloom Filters),
 whose salts these are.
-
-**Threads** any; a filter never changes once loaded.
 """
 
 from __future__ import annotations

@@ -24,10 +24,10 @@ An index of no keys has no batch, no first keys, and null as its last key. Kudu 
 4 KB blocks in place of the first keys; at 64 Ki keys per batch a rowset has too few batches for
 that. The file's CRC is verified once, at the first use.
 
-**Invariants** (1) keys ascend strictly; (2) loaded keys never change, they are only replaced by
+**Invariants**: (1) keys ascend strictly; (2) loaded keys never change, they are only replaced by
 equal keys in fewer arrays.
 
-**Threads** any. There is no lock: two threads that miss the same part both load it, and one result
+**Threads**: any. There is no lock: two threads that miss the same part both load it, and one result
 is dropped. Loading reads from a memory map through a reader of its own.
 """
 

@@ -13,13 +13,14 @@ field is one byte (its id minus the id before, and its type), then its value; a 
 integer of variable length. The cut's footer repeats the bytes that describe a column, and has
 offsets of its own.
 
-**Invariants** (1) an offset index is used only if its pages fill the column chunk without a gap and
-their rows ascend; a page is used only if its header has the number of values that the index gives
-it, because no checksum covers the index; (2) the checksums of the pages are verified at every read.
+**Invariants**: (1) an offset index is used only if its pages fill the column chunk without a gap
+and their rows ascend; a page is used only if its header has the number of values that the index
+gives it, because no checksum covers the index; (2) the checksums of the pages are verified at every
+read.
 
-**Threads** any; nothing is changed after it is made.
+**Threads**: any; nothing is changed after it is made.
 
-**Source** parquet-format: parquet.thrift and PageIndex.md; thrift-compact-protocol.md.
+**Source**: parquet-format: parquet.thrift and PageIndex.md; thrift-compact-protocol.md.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@
 A write of few rows without options is appended to the log, as rows of a session are. All others are
 staged as files and committed.
 
-Threads: any number may write to one table; each write is a transaction of its own.
+**Threads**: any number may write to one table; each write is a transaction of its own.
 """
 
 from __future__ import annotations

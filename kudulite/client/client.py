@@ -1,4 +1,21 @@
-"""Client: a directory of tables."""
+"""Client: a directory of tables, the way into the library.
+
+    client = kudulite.connect("/data/warehouse")
+    client.create_table(…), client.table("metrics")     a Table: the reads and writes of one table
+    client.new_session()                                rows one by one, of any of the tables
+    client.new_table_alterer(table)                     columns, ranges, retention, in one version
+    client.new_staging()                                tables that are filled before they are seen
+
+    <root>/<name>/             a table; the list of tables is the list of these folders
+    <root>/.soft-deleted-…/    hidden folders: table_names.py
+
+There is no server and no catalog file. Programs that use the same directory see the same tables,
+and the locks of the tablets keep their writers apart. A client keeps no list of tables, so another
+process may create, rename or delete one at any moment.
+
+**Threads**: any. All tables of a client share one `Environment`: the block cache, and the threads
+that flush and maintain the tables in the background.
+"""
 
 from __future__ import annotations
 

@@ -1,19 +1,18 @@
-"""The unwritten operations of a session, and when its flusher must write them.
+"""Mutation buffer: the unwritten operations of a session, and those that a flush could not apply.
 
-    apply ──add──▶ fresh ──take──▶ being written ──written──▶ (gone)
+    apply ──add──▶ fresh ──take──▶ being written ──written──▶ applied, or a PendingError
                    └────── pending: never more than the space ──────┘
 
-Threads: any; `_lock` protects every field and is held briefly, never while files are written. The
-session's write lock ensures that at most one thread writes at a time. Readers of `settings`,
-`is_closed` and the counts need no lock.
+The buffer decides when the session's flusher must write: at a watermark, or an interval after the
+oldest operation. A flush adds its result to a `FlushOutcome`. Every operation that failed becomes a
+`PendingError`, which an `ErrorBuffer` keeps until `Session.get_pending_errors` returns it.
+`FailureSummary` puts many of them into one exception.
 
-Source: Kudu client/session-internal.cc.
+**Threads**: any; `_lock` protects every field of a `MutationBuffer` and is held briefly, never
+while files are written. The session's write lock ensures that at most one thread writes at a time.
+Readers of `settings`, `is_closed` and the counts need no lock.
 
-The outcome of a session's flush, and the operations that it could not apply.
-
-Every failed operation becomes a `PendingError`, kept until `Session.get_pending_errors` returns it.
-`FailureSummary` puts many of them into one exception. Source: Kudu client/error_collector.cc; the
-texts are those of Kudu's status codes.
+**Source**: Kudu client/session-internal.cc, error_collector.cc; util/status.h for the texts.
 """
 
 from __future__ import annotations

@@ -11,10 +11,10 @@ The engine joins both by position. It reads only the columns of a query, also of
 deltas of a column are read when a query needs it. `new` is undefined where `is_new` is false or
 NULL, and a new value may be NULL.
 
-**Invariants** (1) an overlay has the rows of its files, in the same order; (2) it is read anew each
-time, a batch at a time.
+**Invariants**: (1) an overlay has the rows of its files, in the same order; (2) it is read anew
+each time, a batch at a time.
 
-**Threads** any.
+**Threads**: any.
 """
 
 from __future__ import annotations

@@ -12,12 +12,12 @@ With overlays, a row of which deltas set only some cells stays in its file, and 
 these cells. Excluded are deleted rows, rows that deltas set as a whole, and rows that memory
 changes. So base data is decoded here only for the keys of excluded rows, and for rows in memory.
 
-Invariants: (1) files, rows and tokens are of one version of each tablet, pinned by the plan:
+**Invariants**: (1) files, rows and tokens are of one version of each tablet, pinned by the plan:
 together they have every row of the snapshot once; (2) tokens never need the log: all rows that
 memory changes or adds are in `rows`; (3) a plan can be read as long as the files of its versions
 exist: for the grace time after a compaction has replaced them.
 
-Threads: any.
+**Threads**: any.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ NaN are hidden from its statistics by an expression that returns them as they ar
 A scan with predicates, an order or a limit, or of a column that was widened since it was planned,
 is read here as a whole: kudulite skips tablets, row groups and rows by them.
 
-**Invariants** (1) the snapshot and the files are fixed when the native scan is made; (2) it can be
+**Invariants**: (1) the snapshot and the files are fixed when the native scan is made; (2) it can be
 read as long as its files exist: for the grace time after a compaction has replaced them.
 
 **Threads**: an engine may read one native scan in several threads.

@@ -8,14 +8,14 @@
 A value is checked and made canonical when it is set, the operation as a whole when it is applied.
 A column that is not set keeps what it holds, or takes its default in a new row; None is null.
 
-Threads: one at a time may fill an operation. Once applied it is fixed, unless it failed: then
+`RowLayout` has a converter for each column, which returns the result of `canonical_value`, and the
+bytes that a row takes in a buffer. Most values are canonical already and pass after a test or two.
+All other values are converted, and the error says what is wrong with them.
+
+**Threads**: one at a time may fill an operation. Once applied it is fixed, unless it failed: then
 it may be changed and applied again.
 
-The layout of a row has a converter for each column, and the bytes that a row takes in a buffer.
-
-A converter returns the result of `canonical_value`. Most values are canonical already and pass
-after a test or two. All other values are converted, and the error says what is wrong with them.
-Source: Kudu client/batcher.cc for the size of an operation.
+**Source**: Kudu client/batcher.cc for the size of an operation.
 """
 
 from __future__ import annotations

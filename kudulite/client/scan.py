@@ -1,11 +1,6 @@
-"""Scan: rows of a table at one moment, as Arrow.
+"""Scans and changes of a table as Arrow: the rows at one moment, or those that changed between two.
 
-A scan is planned when it is made: columns and predicates are checked, and the snapshot is settled.
-It is read when a result is asked for, anew each time. A few threads read blocks ahead of the
-consumer; memory is bounded by the blocks in flight.
-
-Changes: the rows that changed in a table between two moments, as Arrow.
-
+    table.scan(at=moment)          one row for each key at the moment
     table.changes(start, end)      one row for each key with a change in (start, end]
 
     the table's columns  _change_type  _commit_timestamp  [_before]
@@ -13,14 +8,15 @@ Changes: the rows that changed in a table between two moments, as Arrow.
     of a delete the      update        last: a HybridTime null for an insert
     row at `start`       delete        as in WriteResult.timestamp
 
-The types are names of operations: applied to the table as it was at `start`, with
+The change types are names of operations: applied to the table as it was at `start`, with
 `operation_column="_change_type"`, the changes make the table as it was at `end`.
 
-The window is checked and settled when the object is made. It is read when a result is asked for,
-anew each time. Memory is bounded by the blocks in flight, and a block of each rowset that a key is
-in. The same is true of a scan in key order.
+Both are planned when the object is made: columns and predicates are checked, and the moments are
+settled. They are read when a result is asked for, anew each time. A few threads read blocks ahead
+of the consumer. Memory is bounded by the blocks in flight; changes, and a scan in key order, also
+hold a block of each rowset that a key is in.
 
-ArrowResult: rows that are read as record batches, and the forms in which users get them.
+`ArrowResult` is what both have in common: the forms in which users get the rows.
 """
 
 from __future__ import annotations

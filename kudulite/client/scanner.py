@@ -1,29 +1,19 @@
-"""Scanner: a scan in kudu-python's words; the scan itself is `Scan`.
+"""Scanner: a scan described by setters and read batch by batch, in kudu-python's words.
 
-scanner = table.scanner().add_predicate(table["host"] == "a")
-scanner.open().read_all_tuples()
+    scanner = table.scanner().add_predicate(table["host"] == "a")      ScanSettings
+    scanner.open().read_all_tuples()                                   RowReader, over a RowScan
 
-ScanSettings: the setters of a scanner or a scan token builder, with kudu-python's names.
+`ScanSettings` are the setters of a scanner and of a scan token builder. Each returns the object
+itself, and checks columns and values against the schema that the table had when the object was
+made. `RowReader` makes a Python tuple of each row, for programs that were written for kudu-python;
+`Table.scan` gives the same rows as Arrow.
 
-Every setter returns the object itself. Columns and values are checked when they are set, against
-the schema that the table had when the object was made.
-
-Differences from kudu-python: a snapshot is inclusive, and may also be ISO text or a HybridTime. A
+These differ from kudu-python: a snapshot is inclusive, and may also be ISO text or a HybridTime. A
 scan with a snapshot needs no read mode. The latest state always includes one's own writes. A bound
 needs the leading key columns only. Settings about servers are accepted and have no effect: replica
 selection, cache blocks, timeouts.
 
-RowReader: the rows of a scan batch by batch as Python tuples, in kudu-python's words.
-
-For programs that were written for kudu-python; `Table.scan` gives the same rows as Arrow, without
-making a Python object of each cell.
-
-Threads: one at a time.
-
-kudu-python's constants, so that its programs run after a change of the import.
-
-Each is the text that the same call takes: `set_read_mode(READ_AT_SNAPSHOT)` and
-`set_read_mode("snapshot")` are one. In kudu-python they are numbers, which no program should see.
+**Threads**: one at a time.
 """
 
 from __future__ import annotations
@@ -56,6 +46,9 @@ BATCH_BYTES_DEFAULT = 1 << 20
 # One row, in the order of the projection.
 RowTuple = tuple[Any, ...]
 
+# The constants of kudu-python, so that its programs run after a change of the import. Each is the
+# text that the same call takes: `set_read_mode(READ_AT_SNAPSHOT)` is `set_read_mode("snapshot")`.
+# In kudu-python they are numbers, which no program should see.
 FLUSH_AUTO_SYNC, FLUSH_AUTO_BACKGROUND, FLUSH_MANUAL = "sync", "background", "manual"
 
 READ_LATEST, READ_AT_SNAPSHOT, READ_YOUR_WRITES = "latest", "snapshot", "read_your_writes"

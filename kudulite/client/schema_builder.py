@@ -1,6 +1,12 @@
-"""Schema builder, in kudu-python's words.
+"""Builders for a new table, in kudu-python's words: its columns, its key and its partitioning.
 
-How a new table is partitioned, in kudu-python's words or as plain lists.
+    SchemaBuilder     add_column(…), set_primary_keys(…), build()      makes a Schema
+    ColumnSpec        one column that is being described, or altered by a `TableAlterer`
+    Partitioning      add_hash_partitions(…), add_range_partition(…)   taken by `create_table`
+    RangePartition    a range that may have hash partitions of its own
+
+`partitioning_of` makes a Partitioning from plain lists, the other way in which `create_table` takes
+one. The columns that a Partitioning names are checked against the schema when the table is made.
 """
 
 from __future__ import annotations

@@ -9,22 +9,22 @@ A flush writes each tablet at one timestamp, with one fsync. Operations that fai
 of their flush applied; each becomes a pending error, and the flush raises. They are not tried again
 unless the caller applies them again.
 
-Invariants: (1) in manual and background mode the operations of a table are applied in the order in
-which `apply` took them, whichever handles of the table made them; (2) an operation that was applied
-is in the buffer, written, or a pending error; (3) unwritten operations never exceed the buffer
-space.
-
 A manual session loses its buffered operations if it is garbage-collected, if its `with` block
 raises, or if the process exits. A background session still writes its buffer when its `with` block
 raises and when the interpreter exits.
 
-Threads: any number may use one session. `_write_lock` puts flushes one after the other and is held
-while files are written, `_report_lock` protects the results of past flushes and is taken last; the
-buffer has its own lock. In auto mode no lock is held while a row is written. After a fork the child
-must make its own session: the parent writes the buffer.
+**Invariants**: (1) in manual and background mode the operations of a table are applied in the order
+in which `apply` took them, whichever handles of the table made them; (2) an operation that was
+applied is in the buffer, written, or a pending error; (3) unwritten operations never exceed the
+buffer space.
 
-Source: Kudu client/client.h, KuduSession. More than two mutation buffers make no difference here,
-because one flush writes at a time.
+**Threads**: any number may use one session. `_write_lock` puts flushes one after the other and is
+held while files are written, `_report_lock` protects the results of past flushes and is taken last;
+the buffer has its own lock. In auto mode no lock is held while a row is written. After a fork the
+child must make its own session: the parent writes the buffer.
+
+**Source**: Kudu client/client.h, KuduSession. More than two mutation buffers make no difference
+here, because one flush writes at a time.
 """
 
 from __future__ import annotations

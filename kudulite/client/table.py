@@ -4,7 +4,7 @@
     table.scan(where=[table["a"] == 1])      as Arrow, at one moment
     table.get(key)                           one row by its primary key
 
-Threads: any number may use one `Table`; each write is a transaction of its own.
+**Threads**: any number may use one `Table`; each write is a transaction of its own.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
 The copy is built in `<root>/.copy-<name>` and renamed when it is whole. It is a table of its own,
 with another id; where it has the past, moments mean the same in both, up to that of the copy.
 
-Invariant: the version that is copied is pinned like that of a write, so its files are not
+**Invariants**: the version that is copied is pinned like that of a write, so its files are not
 collected.
 """
 

@@ -26,9 +26,9 @@ moment. A read that began on the replaced table finds it by its id among the sof
 two processes that publish under one name, each replaces the table that is there when it has the
 locks.
 
-**Threads** any.
+**Threads**: any.
 
-**Source** Kudu's soft deletion, master/catalog_manager.cc. There the name stays taken, and clients
+**Source**: Kudu's soft deletion, master/catalog_manager.cc. There the name stays taken, and clients
 that have the table open can still read and write it.
 """
 

@@ -4,18 +4,16 @@
     ChangeToken    changes of a key range of some tablets, in one settled window
     RowSetToken    rows that a native plan leaves over: of rowsets, by position
 
+    builder = table.scan_token_builder().set_fault_tolerant()      or Table.scan_tokens(…)
+    for token in builder.build():                                  picklable
+        token.into_kudu_scanner().read_all_tuples()                in any process
+
 Scan and change tokens name tablets and key ranges, not files. They read the newest superblock of
 their tablets and expire only when the ancient history mark passes their oldest moment.
 
 A rowset token names a version of its tablet. It reads exactly the rows that a plan left over,
 whatever is compacted meanwhile, and expires when the files of that version are removed: the grace
 time after they were replaced. It never needs the log.
-
-Scan token builder, in kudu-python's words; the tokens are those of `Table.scan_tokens`.
-
-builder = table.scan_token_builder().set_fault_tolerant()
-for token in builder.build():
-    token.into_kudu_scanner().read_all_tuples()
 """
 
 from __future__ import annotations

@@ -8,14 +8,14 @@ operation per row that is deleted or reinserted. Merging costs O(changes), once.
 base data to the snapshot is then one array operation per changed column, however many files there
 are. Memory is a layer of its own, so that a new change in memory does not merge the files again.
 
-**Invariants** (1) the last change, in the order drawn above, that sets a cell or that deletes or
+**Invariants**: (1) the last change, in the order drawn above, that sets a cell or that deletes or
 reinserts a row decides; an UNDO DELETE means that the row did not exist before, and a REINSERT sets
 every column; (2) row ids of merged deltas are strictly ascending; (3) an UNDO file without a change
 after the snapshot, and a REDO file without one up to it, are never opened.
 
-**Threads** any. Threads that merge the same deltas at once get equal results.
+**Threads**: any. Threads that merge the same deltas at once get equal results.
 
-**Source** Kudu tablet.md, "Delta tracking"; delta_applier.cc.
+**Source**: Kudu tablet.md, "Delta tracking"; delta_applier.cc.
 """
 
 from __future__ import annotations

@@ -18,17 +18,17 @@ In memory the changes are `DeltaRows`, which the functions below cut, join and o
 array operations each. After a join, a column that a part does not set is null there, with `is_set`
 false.
 
-**Invariants** (1) a file is never changed; (2) a file without `timestamp` has each rowid at most
+**Invariants**: (1) a file is never changed; (2) a file without `timestamp` has each rowid at most
 once; (3) a DELETE sets no column.
 
-**Damage** The file's own CRC is compared at its first use. Each column is validated in full when it
-is first read, because a file may be made to fit its CRC: types, lengths, offsets, UTF-8, the order
-of row ids, and operations.
+**Damage**: The file's own CRC is compared at its first use. Each column is validated in full when
+it is first read, because a file may be made to fit its CRC: types, lengths, offsets, UTF-8, the
+order of row ids, and operations.
 
-**Threads** any number may read one `DeltaFile`; loaded parts are immutable, and loading one twice
+**Threads**: any number may read one `DeltaFile`; loaded parts are immutable, and loading one twice
 does no harm.
 
-**Source** Kudu tablet.md, "Delta tracking".
+**Source**: Kudu tablet.md, "Delta tracking".
 """
 
 from __future__ import annotations

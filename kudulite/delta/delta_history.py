@@ -26,9 +26,9 @@ UNDO and REDO entries both have the timestamp of their change, so the result doe
 far compactions have moved base data. An UPDATE that sets only dropped columns is no change: a
 compaction loses it, and the result must not depend on compactions.
 
-**Threads** any: pure functions that change no argument.
+**Threads**: any: pure functions that change no argument.
 
-**Source** Kudu deltafile.cc and compaction.cc, ApplyMutationsAndGenerateUndos; delta_relevancy.h,
+**Source**: Kudu deltafile.cc and compaction.cc, ApplyMutationsAndGenerateUndos; delta_relevancy.h,
 for diff scans; design-docs/tablet.md.
 """
 

@@ -18,14 +18,14 @@ few large ones:
 Each row is copied at most three times, and there are at most 3 × 63 parts below level 3. An append
 costs O(1), and a reader joins few parts.
 
-**Invariants** (1) timestamps never fall from one position to the next; (2) a snapshot never
+**Invariants**: (1) timestamps never fall from one position to the next; (2) a snapshot never
 changes: appends add parts and index entries behind its end, or replace parts by one equal part.
 
-**Threads** one writer at a time; any number take snapshots and read them at any moment, without a
+**Threads**: one writer at a time; any number take snapshots and read them at any moment, without a
 lock. The writer replaces a tuple of parts, and readers ignore index entries newer than their
 snapshot. This relies on single operations of dict, bytearray and array being atomic.
 
-**Source** Kudu deltamemstore.cc, which keeps a tree by (row id, timestamp, sequence number).
+**Source**: Kudu deltamemstore.cc, which keeps a tree by (row id, timestamp, sequence number).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ both together. This is two to four times faster than a masked replace followed b
 Few rows of many columns are gathered column by column in one call of Arrow (`laid_over`), which
 other threads do not wait for.
 
-**Threads** any.
+**Threads**: any.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ why, and what to do. It promises "nothing was changed" only where the caller pas
 because only the caller knows. A lock file, for example, is written after the rows of which it
 speaks are durable in the log.
 
-**Invariants** (1) a `FileRef` exists only for a file whose bytes are fsynced; (2) a published file
+**Invariants**: (1) a `FileRef` exists only for a file whose bytes are fsynced; (2) a published file
 never changes, except that a file of `open_append` grows, and is cut back only to a length that was
 durable before; (3) a name in a directory is durable only after `sync_directory` of that directory;
 (4) a name or id that metadata gives passes `json_form.checked_name` before it becomes part of a
@@ -20,7 +20,7 @@ path, and files are opened only if they are regular ones and no symbolic links, 
 the folder of its table or backup set is opened, moved or removed. The folder itself may be reached
 through a symbolic link.
 
-**Threads** a `FileSystem` has no state, so any thread may use it; a `Sink` or an `AppendFile`
+**Threads**: a `FileSystem` has no state, so any thread may use it; a `Sink` or an `AppendFile`
 belongs to one thread at a time.
 """
 

@@ -8,13 +8,14 @@ The object has one member per field, in the order of the fields. Bytes are hexad
 tuples are lists, keys of mappings are text, and a class with `to_json` and `from_json` has its own
 form. `Stored` renames a member, or says how it differs.
 
-Invariants: (1) a type without a form is a TypeError when its class is first used, not when a value
-is; (2) each value that is read has the type of its field, and an integer lies in 0 .. 2^64 - 1 (a
-field that `is_signed`: -2^63 .. 2^63 - 1); (3) anything else raises one of `WRONG_STRUCTURE`, which
-the decoder of the file turns into a CorruptionError of that file; (4) unknown members are ignored.
-
 The two functions of a class are compiled once from its fields, as `dataclasses` does it: a
 superblock may have thousands of rowsets, and a loop over the fields of each takes a third longer.
+
+**Invariants**: (1) a type without a form is a TypeError when its class is first used, not when a
+value is; (2) each value that is read has the type of its field, and an integer lies in
+0 .. 2^64 - 1 (a field that `is_signed`: -2^63 .. 2^63 - 1); (3) anything else raises one of
+`WRONG_STRUCTURE`, which the decoder of the file turns into a CorruptionError of that file;
+(4) unknown members are ignored.
 """
 
 from __future__ import annotations

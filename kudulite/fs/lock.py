@@ -16,14 +16,14 @@
                      or torn, which reads as not known. Files written before kudulite had a log end
                      after `holder` and read as (0, 0).
 
-**Invariants** (1) the safe timestamp only rises, and only the holder of the lock writes it; (2) it
+A shared acquisition needs no right to write: it waits for the committer and keeps writers out.
+
+**Invariants**: (1) the safe timestamp only rises, and only the holder of the lock writes it; (2) it
 is written last: after the manifest (commit), or after the log's end (row write). Hence a safe
 timestamp ≥ T, read without the lock, proves that no later commit can get a timestamp ≤ T, and a log
 end read afterwards includes all records up to T.
 
-A shared acquisition needs no right to write: it waits for the committer and keeps writers out.
-
-**Threads** an instance is one acquisition at a time and belongs to one thread. Instances exclude
+**Threads**: an instance is one acquisition at a time and belongs to one thread. Instances exclude
 each other also within a process, because flock belongs to the open file. A forked child closes the
 files that stay open between acquisitions, because it would share the lock of its parent.
 """

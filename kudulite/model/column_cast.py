@@ -6,8 +6,8 @@
 
 No value is ever rounded, wrapped or truncated. Elements of lists are cast as values of a column.
 
-**Invariants** each cast below takes an Arrow array that is not yet of the column's type, and raises
-ArrowInvalid for a value that has no exact counterpart.
+**Invariants**: each cast below takes an Arrow array that is not yet of the column's type, and
+raises ArrowInvalid for a value that has no exact counterpart.
 """
 
 from __future__ import annotations

@@ -7,14 +7,14 @@
     [("host", "=", "a"), …]                        a sequence: all must hold
     [[("host", "=", "a")], [("v", ">", 3)]]        a list of lists: all of at least one list
 
-Meaning: three-valued logic as in SQL. A comparison with a NULL cell is unknown, NOT unknown is
-unknown, and a row is returned only if the condition is true. So neither `v = 1` nor `NOT v = 1`
+Conditions have the three-valued logic of SQL. A comparison with a NULL cell is unknown, NOT unknown
+is unknown, and a row is returned only if the condition is true. So neither `v = 1` nor `NOT v = 1`
 returns a row whose `v` is NULL.
 
 There is no NOT in the tree: ~ negates predicates and swaps And and Or. That is exact, because every
 operator has another one that is true where it is false, and unknown where it is unknown.
 
-**Threads** any; conditions never change and can be pickled.
+**Threads**: any; conditions never change and can be pickled.
 """
 
 from __future__ import annotations

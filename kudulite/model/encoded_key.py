@@ -11,7 +11,7 @@ Worked example, (int32 12345, string "a", int8 -1): 80 00 30 39 · 61 00 00 · 7
 Arrays are encoded and decoded without a loop over rows. The scalar functions serve point reads and
 bounds; a property test keeps the two equal.
 
-**Source** Kudu common/key_encoder.h, encoded_key.cc.
+**Source**: Kudu common/key_encoder.h, encoded_key.cc.
 """
 
 from __future__ import annotations

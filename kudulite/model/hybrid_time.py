@@ -10,7 +10,7 @@ microsecond, so a snapshot at a wall time (inclusive) sees every commit of that 
 
 Users get a HybridTime as a `Timestamp`, and the engine calculates with plain integers.
 
-**Source** Kudu, "hybrid clock"; a snapshot is exclusive there, and inclusive here.
+**Source**: Kudu, "hybrid clock"; a snapshot is exclusive there, and inclusive here.
 """
 
 from __future__ import annotations

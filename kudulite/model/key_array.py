@@ -12,7 +12,7 @@ in which it varies, together with the row number, into one uint64. Sorting these
 (numpy does it with SIMD, five times faster than an argsort) gives the order and keeps it stable.
 Rows that are still equal are refined by the digits that did not fit.
 
-**Threads** any; arrays are immutable.
+**Threads**: any; arrays are immutable.
 """
 
 from __future__ import annotations

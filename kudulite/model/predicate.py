@@ -21,9 +21,9 @@ before all keys that start with it, so the columns after it need no value. The u
 greatest allowed value of each column and includes all keys that start with these values. It ends at
 a column without a greatest value below its bound.
 
-**Threads** any; everything here is immutable and can be pickled.
+**Threads**: any; everything here is immutable and can be pickled.
 
-**Source** Kudu common/key_util.cc, scan_spec.cc.
+**Source**: Kudu common/key_util.cc, scan_spec.cc.
 """
 
 from __future__ import annotations

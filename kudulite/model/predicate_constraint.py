@@ -17,10 +17,10 @@ Every key has a successor, so every comparison becomes a half-open range. A lite
 of the column (5.5 or 2^40 for an int32) still has a place between two keys. The literal of a FLOAT
 column is first rounded to the nearest 32-bit float, as a cell is when it is written.
 
-**Invariants** (1) edges are strictly ascending and within the domain: the set of all values is
+**Invariants**: (1) edges are strictly ascending and within the domain: the set of all values is
 (least key,), and no edge is above the greatest key; (2) a NOT NULL column allows no NULL.
 
-**Source** Kudu common/column_predicate.h, "Simplify" and "Merge".
+**Source**: Kudu common/column_predicate.h, "Simplify" and "Merge".
 """
 
 from __future__ import annotations

@@ -6,12 +6,12 @@ added; it never changes. The write default fills cells that an insert leaves uns
 A PartialRow has only some of its cells set. It serves as a bound of scans and range partitions, as
 in kudu-python. A cell that is not set is not null: in a bound it is the least value of its column.
 
-**Invariants** of a Schema: (1) the key columns are the first, in key order; (2) they are NOT NULL
+**Invariants**: of a Schema: (1) the key columns are the first, in key order; (2) they are NOT NULL
 and of key types; (3) names and ids are unique; (4) no id is used twice in the lifetime of a table,
 so `next_column_id` is above all ids that ever existed; (5) nothing changes after construction: an
 altered table has another Schema.
 
-**Source** Kudu common/schema.cc; docs/schema_design.adoc, "Column encoding", for the encodings of
+**Source**: Kudu common/schema.cc; docs/schema_design.adoc, "Column encoding", for the encodings of
 each type.
 """
 

@@ -5,7 +5,7 @@ A type is a name, with parameters where needed: `int32`, `decimal(10, 2)`, `varc
 An array may be empty and its elements null. Arrays have no order, so a key cannot contain one.
 Files hold a type's values in one of several Parquet encodings.
 
-**Source** Kudu docs/schema_design.adoc, "Column types"; common/types.h for the physical widths.
+**Source**: Kudu docs/schema_design.adoc, "Column types"; common/types.h for the physical widths.
 """
 
 from __future__ import annotations

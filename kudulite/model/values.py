@@ -1,7 +1,7 @@
 """Single Python values of columns: accepted values, their canonical form, and their form in JSON.
 
-Canonical: bool, int, float (one NaN object, so that `==` on tuples holds), Decimal with exactly the
-column's scale, `datetime.date`, `datetime.datetime` (UTC for unixtime_micros, naive for
+A canonical value is a bool, int, float (one NaN object, so that `==` on tuples holds), Decimal with
+exactly the column's scale, `datetime.date`, `datetime.datetime` (UTC for unixtime_micros, naive for
 timestamp_ntz, an int of microseconds where Python has no such year), str, bytes, and for arrays a
 list of these and None.
 """

@@ -1,13 +1,13 @@
 """Delta compactions of one DiskRowSet: minor ones merge delta files, major ones rewrite columns.
 
-Minor: adjacent DeltaFiles become one, in their place.
+A minor compaction joins adjacent DeltaFiles into one, in their place:
 
     REDO   a b [c d e] f g   ->   a b [cde] f g        oldest first
     UNDO   x [y z]           ->   x [yz]               newest first; ancient changes may be dropped
 
 Every change is kept, so each read returns the same rows and opens fewer files.
 
-Major: some columns get new base data with their REDO applied.
+A major compaction writes new base data of some columns, with their REDO applied:
 
     base  {k, a, b, c}                       base  {k, a, c}  {b'}
     REDO  1: b   2: a, b   3: DELETE   ->    REDO  2: a   3: DELETE
@@ -28,10 +28,10 @@ Major: some columns get new base data with their REDO applied.
 The rowset keeps its id, row ids, key index and bloom filter. Deltas that are appended to it
 meanwhile are newer than all its files, so they fit the new entry too.
 
-**Threads** any; no existing file is changed. New files and their names are durable when a function
+**Threads**: any; no existing file is changed. New files and their names are durable when a function
 returns. They are garbage until a superblock lists the returned entry.
 
-**Source** Kudu delta_compaction.cc, MajorDeltaCompaction; delta_tracker.cc, CompactStores;
+**Source**: Kudu delta_compaction.cc, MajorDeltaCompaction; delta_tracker.cc, CompactStores;
 design-docs/tablet.md, "Delta Compactions".
 """
 

@@ -15,14 +15,14 @@ A rowset begins with one base file. A major compaction of some columns writes an
 these. The merged delta files are kept for the newest state and for one past timestamp, because a
 scan asks for them once per block. Changes in memory are merged on top.
 
-**Invariants** (1) statistics of base data exclude a block only for columns that no visible delta
+**Invariants**: (1) statistics of base data exclude a block only for columns that no visible delta
 changes; (2) opened files are shared through the cache under their path, since a file never changes;
 (3) all base files of a rowset have the same rows, so a row id is the same row in each; (4) base
 data includes the last image of each ghost row.
 
-**Threads** any number may read; nothing here is changed after it is made.
+**Threads**: any number may read; nothing here is changed after it is made.
 
-**Source** Kudu tablet.md, "DiskRowSet" and "Delta tracking".
+**Source**: Kudu tablet.md, "DiskRowSet" and "Delta tracking".
 """
 
 from __future__ import annotations

@@ -20,14 +20,14 @@ sort of the m and a copy of the n, as array operations. It replaces the concurre
 MemRowSet: readers need the order only after many inserts, and one pass over arrays then costs less
 than updating a tree at each insert.
 
-**Invariants** (1) timestamps never fall from one change to the next, so the rows that a snapshot
+**Invariants**: (1) timestamps never fall from one change to the next, so the rows that a snapshot
 sees are slots 0 … k - 1; (2) a key keeps its slot, as a ghost too; (3) a reader finds all changes
 of an `apply` or none; (4) sorted keys ascend strictly and have the row ids 0 … n - 1, each once.
 
-**Threads** one writer at a time; any number take snapshots at any moment, without a lock. The
+**Threads**: one writer at a time; any number take snapshots at any moment, without a lock. The
 writer replaces one reference last, and that value limits how much of all else a snapshot reads.
 
-**Source** Kudu memrowset.cc; tablet.md, "MemRowSet".
+**Source**: Kudu memrowset.cc; tablet.md, "MemRowSet".
 """
 
 from __future__ import annotations

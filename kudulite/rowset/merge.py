@@ -11,13 +11,13 @@ Scans, diff scans and merging compactions share `merge_windows`. `in_order` sort
 window. Scans and diff scans describe the blocks of a stream as `RowsRead`s, and their caller
 decides whether a block is read before the merge asks for it.
 
-**Invariants** (1) the keys of a window are above those of the windows before it; (2) a window has
+**Invariants**: (1) the keys of a window are above those of the windows before it; (2) a window has
 rows, and at most one part of each stream; (3) a stream is opened only when a window reaches its
 `key_min`, so streams with disjoint keys are read one after another.
 
-**Threads** one thread reads the result.
+**Threads**: one thread reads the result.
 
-**Source** Kudu common/generic_iterators.cc, "MergeIterator" (hot and cold sub-iterators).
+**Source**: Kudu common/generic_iterators.cc, "MergeIterator" (hot and cold sub-iterators).
 """
 
 from __future__ import annotations

@@ -25,14 +25,14 @@ rowsets that are not inputs stay there. Keys deleted at or before the mark are l
 A row without a place of its own has -1: one that was left out, and a ghost row whose versions are
 part of another row.
 
-**Invariants** (1) a snapshot at the mark or later sees in the outputs the same rows as in the
+**Invariants**: (1) a snapshot at the mark or later sees in the outputs the same rows as in the
 inputs; (2) keys of outputs are disjoint; an output is never empty; (3) no two input rows have the
 same number; (4) numbers ascend with the keys.
 
-**Threads** any; inputs never change, and no other thread sees the outputs before they are
+**Threads**: any; inputs never change, and no other thread sees the outputs before they are
 published. A RowIdMap is immutable.
 
-**Source** Kudu tablet.cc, DoMergeCompactionOrFlush, its first phase; compaction.cc, and its
+**Source**: Kudu tablet.cc, DoMergeCompactionOrFlush, its first phase; compaction.cc, and its
 ReupdateMissedDeltas, which counts rows in a second scan instead of keeping a map.
 """
 

@@ -36,15 +36,15 @@ A flush writes a MemRowSet with each change after a row's first insert as one UN
 timestamp. A DELETE that is the row's last change stays REDO, and the base data keeps the row's last
 image for readers of the past.
 
-**Invariants** (1) keys ascend; (2) `changes` are by row, newest first, down to the row's first
+**Invariants**: (1) keys ascend; (2) `changes` are by row, newest first, down to the row's first
 insert, which is not part of them; (3) a REINSERT sets all columns except the key, and no change
 sets a key column; (4) all changes and deletes are after the mark; an insert timestamp is exact if
 it is after the mark, else any timestamp up to it; (5) at most one row of a key is live, and the
 delete timestamps of a key's rows differ.
 
-**Threads** any: pure functions; a block is immutable once made.
+**Threads**: any: pure functions; a block is immutable once made.
 
-**Source** Kudu tablet.cc, DoMergeCompactionOrFlush; compaction.cc, MemRowSetCompactionInput,
+**Source**: Kudu tablet.cc, DoMergeCompactionOrFlush; compaction.cc, MemRowSetCompactionInput,
 DiskRowSetCompactionInput, MergeCompactionInput, MergeDuplicatedRowHistory,
 ApplyMutationsAndGenerateUndos, RemoveAncientUndos.
 """

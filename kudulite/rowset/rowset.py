@@ -29,12 +29,12 @@ The entry alone shows which history is ancient: no read needs an UNDO at or befo
 history mark, or a row whose DELETE is at or before it. Garbage collection removes the files once no
 superblock lists them.
 
-**Invariants** (1) bounds are inclusive encoded keys; (2) a tree is never changed, it is replaced.
+**Invariants**: (1) bounds are inclusive encoded keys; (2) a tree is never changed, it is replaced.
 
-**Threads** any. Two threads that both miss an applier in an `ApplierMemo` make it twice, which does
-no harm.
+**Threads**: any. Two threads that both miss an applier in an `ApplierMemo` make it twice, which
+does no harm.
 
-**Source** Kudu rowset.h, rowset_tree.cc and interval_tree.h.
+**Source**: Kudu rowset.h, rowset_tree.cc and interval_tree.h.
 """
 
 from __future__ import annotations

@@ -17,9 +17,9 @@ saw it.
 `OneRow` reads one row at any number of timestamps, for the history of a key. It cuts the row's
 deltas out of their sources once, so that merging them at many timestamps costs only its own.
 
-**Threads** any number may read, also the blocks of one rowset.
+**Threads**: any number may read, also the blocks of one rowset.
 
-**Source** Kudu design-docs/scan-optimization-diff-scan, tablet/delta_store.cc.
+**Source**: Kudu design-docs/scan-optimization-diff-scan, tablet/delta_store.cc.
 """
 
 from __future__ import annotations

@@ -10,12 +10,12 @@ The first rows of a rowset decide how many rows its row groups have: ROW_GROUP_R
 these have more than ROW_GROUP_BYTES. A new rowset also begins where rows become so wide that a row
 group would have more than twice as many bytes.
 
-**Invariants** (1) memory holds the rows of less than one row group and of one piece, and the keys
+**Invariants**: (1) memory holds the rows of less than one row group and of one piece, and the keys
 and deltas of one rowset; (2) all row groups of a rowset but its last have the same number of rows.
 
-**Threads** one per writer; no other thread sees the files before a superblock lists them.
+**Threads**: one per writer; no other thread sees the files before a superblock lists them.
 
-**Source** Kudu diskrowset.cc, RollingDiskRowSetWriter.
+**Source**: Kudu diskrowset.cc, RollingDiskRowSetWriter.
 """
 
 from __future__ import annotations

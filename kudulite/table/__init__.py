@@ -1,1 +1,1 @@
-"""Catalog: the versions of a table, how they are published, and how a table is partitioned."""
+"""One table: its versions, reads and writes over all tablets, partitions, and maintenance."""

@@ -10,11 +10,9 @@ Two parts are threads that work for others. `BackgroundWork` runs each piece onc
 **Threads**: any may call. One daemon thread runs while pieces wait, so nothing may rely on work
 being done before the process ends. The lock of its condition protects the pieces; it is a leaf and
 is not held while a piece runs. After a fork the child begins with no pieces: the parent does what
-the parent has scheduled.
-
-A queue's `turn` is taken before the tablet's lock and held while writing; its mutex protects the
-list and is a leaf. A queue may be replaced while threads use it: the threads of each queue have a
-tablet lock of their own, and so take turns as processes do.
+the parent has scheduled. A queue's `turn` is taken before the tablet's lock and held while writing;
+its mutex protects the list and is a leaf. A queue may be replaced while threads use it: the threads
+of each queue have a tablet lock of their own, and so take turns as processes do.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ The times are in microseconds since 1970. A folder that holds no table is of a d
 that was killed. Removal renames a whole folder to `.deleted-…` after its expiry, and a recall moves
 the table out of it, so that of two at once one fails and changes nothing.
 
-**Threads** any; nothing is kept.
+**Threads**: any; nothing is kept.
 """
 
 from __future__ import annotations

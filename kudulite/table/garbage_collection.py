@@ -13,7 +13,7 @@ so that no commit is between moving its files in and publishing them, or between
 they are there and publishing them (new_files.py). Files that operations build without the lock, and
 their folders, are removed like those of killed ones once they are older than the grace time.
 
-**Invariant**: versions are removed from the oldest on, without gaps (table_store.py relies on it).
+**Invariants**: versions are removed from the oldest on, without gaps (table_store.py relies on it).
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ Pruning skips a range partition that is outside the bounds that predicates put o
 and a hash bucket if every column of its dimension has a list of possible values and none hashes to
 it. Pruning never filters rows: the remaining tablets are scanned with all predicates.
 
-**Source** Kudu common/partition.cc, common/partition_pruner.cc; docs/schema_design.adoc,
+**Source**: Kudu common/partition.cc, common/partition_pruner.cc; docs/schema_design.adoc,
 "Partitioning".
 """
 

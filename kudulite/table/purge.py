@@ -12,7 +12,7 @@ older version whose files are removed gets a StorageError, and reads again.
 A write that is staged and not committed pins the version that it read, and its files; the report
 names it. Rows written while a purge runs may be ordered before or after it.
 
-**Invariant**: no grace time holds purged rows; after a crash before 3 they are purged again.
+**Invariants**: no grace time holds purged rows; after a crash before 3 they are purged again.
 """
 
 from __future__ import annotations

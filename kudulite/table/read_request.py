@@ -9,11 +9,11 @@
 A plan always reads the newest version, never the one it was made from: the files of that one may
 have been removed since, and at a settled moment all versions show the same rows and columns.
 
-Invariants: (1) a request and a plan never change: a plan holds the request that it was made for,
-with its names and moments fixed; (2) the moments of a plan are settled; (3) the names of a plan
-mean the columns that had them when it was made, by id.
+**Invariants**: (1) a request and a plan never change: a plan holds the request that it was made
+for, with its names and moments fixed; (2) the moments of a plan are settled; (3) the names of a
+plan mean the columns that had them when it was made, by id.
 
-Threads: any.
+**Threads**: any.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ A refused row leaves the others applied. Each tablet is written on its own: only
 
 **Threads**: any number may use one `RowWriter`. Group commit: among threads that wait for the same
 tablet, the first to get the turn writes all their requests, in the order of arrival, with one
-timestamp, one record, one fsync (background.py).
+timestamp, one record, one fsync (environment.py).
 
 **Source**: Kudu ops/write_op.cc; for group commit, the append thread of its log (consensus/log.cc).
 """

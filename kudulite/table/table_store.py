@@ -4,13 +4,9 @@
     <table>/tablet/<id>/         superblock-….json, lock, rowset/
     <table>/staging/<write id>/  files of uncommitted writes
 
-**Invariants**: (1) versions are numbered without gaps and removed from the oldest on, so version
-n + 1 has never been removed while version n is there; (2) a manifest refers only to durable files;
-(3) files that a version names newly are there when it is published, see new_files.py.
-
 A name of a removed version can be created again: by a publication that was built on version n,
 stood still, and went on after n and n + 1 were removed. Such a stray file is not a version. Three
-rules follow from invariant 1:
+rules follow from the first invariant below:
 
     publishing   version n + 1 is published if n is still there after n + 1 was created; otherwise
                  the new file is taken back and the writer looks for the newest version again
@@ -19,6 +15,10 @@ rules follow from invariant 1:
     reading      a file names its own version and the CRC of the version before, and both are
                  compared; the hint names a version that was published, so the newest version is
                  never below it
+
+**Invariants**: (1) versions are numbered without gaps and removed from the oldest on, so version
+n + 1 has never been removed while version n is there; (2) a manifest refers only to durable files;
+(3) files that a version names newly are there when it is published, see new_files.py.
 
 **Threads**: any. `_seen` is replaced, never changed; two threads that find the same version agree.
 """

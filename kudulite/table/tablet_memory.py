@@ -35,15 +35,15 @@ A tablet's ids are never lowered: no commit, compaction, overwrite, restore or a
 `last_id` but by these steps, and a backup keeps it. Ids that were reserved and never committed are
 a gap.
 
-**Invariants** (1) the durable end advances after the fsync and before the safe timestamp, so all
+**Invariants**: (1) the durable end advances after the fsync and before the safe timestamp, so all
 records up to a safe timestamp lie before it; (2) memory is never ahead of the durable end, but
 where the lock file could not be written; (3) an id is given to one row of a tablet at most, also
 after a crash at any step: it is above all ids that a durable place has named, and such a place
 names it before its row can be seen.
 
-**Threads** any.
+**Threads**: any.
 
-**Source** Kudu tablet.cc, "FlushMRS" and "FlushDMS"; here both at once, so that one log position
+**Source**: Kudu tablet.cc, "FlushMRS" and "FlushDMS"; here both at once, so that one log position
 says what is on disk.
 """
 

@@ -1,5 +1,8 @@
-"""Commands that read: list, describe, partitions, layout, check, dump, watch, get, scan, changes,
-history.
+"""Commands that look at a directory or a table, and those that print rows.
+
+    list  describe  partitions  layout  check  dump  watch      get  scan  changes  history
+
+None of them changes a row.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Commands for maintenance (flush, compact, maintain, doctor) and for second copies of a table.
+"""Commands for maintenance, and for second copies of a table.
 
-The latter are backup, backups, restore and copy.
+    flush  compact  maintain  doctor      backup  backups  restore  copy
+
+`doctor` examines a file system, all others work on a table or its backups.
 """
 
 from __future__ import annotations

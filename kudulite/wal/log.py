@@ -18,7 +18,7 @@ before, 0 for the first. The checksum of a frame is also of the salt, which diff
 so bytes that a user stored, or that an older file left on the disk, never look like a frame of this
 place.
 
-Worked example: segment 1 of tablet "7f", random bytes 00010203; in it, at byte 40, a frame of the
+Worked example, segment 1 of tablet "7f", random bytes 00010203; in it, at byte 40, a frame of the
 8 bytes "payload.":
 
     6b7564756c77616c 02000000 0100000000000000 0000000000000000 00010203a6760f75 377543db
@@ -32,12 +32,12 @@ frame begins after it, and no append has returned for it. A reader leaves a torn
 other bad frame is corruption. The last segment grows by zeros ahead of its frames, in steps of
 `padding_bytes`: an append inside them changes no metadata of the file, so its fsync costs less.
 
-**Invariants** (1) bytes before `end` never change; (2) one append is one frame, which one fsync
+**Invariants**: (1) bytes before `end` never change; (2) one append is one frame, which one fsync
 makes durable before the next append begins; (3) a segment is followed by another only when it ends
 exactly with its last frame, durably, so one with zeros at its end is the last; (4) after an append
 that failed the log is unchanged, or the writer appends nothing before it has cut the failure off.
 
-**Threads** a writer: one at a time, which holds the tablet's lock. A reader with an `end`: any,
+**Threads**: a writer: one at a time, which holds the tablet's lock. A reader with an `end`: any,
 without a lock, because bytes before a durable end never change. A reader without an `end`: the
 holder of the tablet's lock.
 """

@@ -24,13 +24,13 @@ A record has the RowChanges of one flush in one tablet:
 column, in the order of the layout and of the types of these ids in the table's schema. `pad` is
 zero bytes up to a multiple of 8. A column without a mask is set by every row.
 
-Worked example: timestamp 5, DELETE (2) of one row; one column, id 0, without a mask; a body of 160
+Worked example, timestamp 5, DELETE (2) of one row; one column, id 0, without a mask; a body of 160
 bytes, of which the message is 152, from Arrow's continuation marker ffffffff to the key, int8 7:
 
     0500000000000000 01000000 0100 00 00 a0000000 a0000000 00000000 00000000
     0200000000000000 ffffffff 88000000 … 0700000000000000
 
-**Invariants** RecordDecoder returns the changes that `encode_record` encoded. For other bytes it
+**Invariants**: RecordDecoder returns the changes that `encode_record` encoded. For other bytes it
 raises CorruptionError or returns RowChanges with valid arrays.
 """
 

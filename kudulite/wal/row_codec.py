@@ -8,7 +8,7 @@
             string, varchar, binary length:u32 bytes ·
             array length:u32 null:bit[length], in whole bytes, cell* of elements that are not null
 
-Worked example: table (k int8, v string); UPDATE (1) of k = 7 to v = "a", then DELETE (2) of k = 8:
+Worked example, table (k int8, v string); UPDATE (1) of k = 7 to v = "a", then DELETE (2) of k = 8:
 
     01 03 00 07 01000000 61  02 01 00 08
 

@@ -10,7 +10,7 @@ that names trial and seed. A record is a file with the seeds that have ended, by
 Seeds of the record are not run again, and their counts count. So a long run can be stopped at any
 time and continued later, by one run at a time.
 
-**Invariant**: this process starts no thread before its children are forked.
+**Invariants**: this process starts no thread before its children are forked.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ threads work in the caller's thread meanwhile, so that a run has the same events
 A file whose bytes were never synced is empty, or has holes of zeros. This is weaker than any
 journaling file system, and what POSIX promises.
 
-**Threads** any; events are recorded one by one, under a lock.
+**Threads**: any; events are recorded one by one, under a lock.
 """
 
 from __future__ import annotations

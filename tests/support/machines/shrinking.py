@@ -1,6 +1,7 @@
 """Delta debugging: the few steps of a long list that still make it fail.
 
-Source: Zeller and Hildebrandt, "Simplifying and isolating failure-inducing input", algorithm ddmin.
+**Source**: Zeller and Hildebrandt, "Simplifying and isolating failure-inducing input", algorithm
+ddmin.
 """
 
 from __future__ import annotations
