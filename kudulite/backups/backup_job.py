@@ -50,6 +50,7 @@ from kudulite.backups.format import (
     batch_sum,
     content_sum,
 )
+from kudulite.basefile.column_storage import has_repeats
 from kudulite.client.client import open_table
 from kudulite.client.table import Table, store_of
 from kudulite.client.tokens import ChangeToken, ScanToken
@@ -57,7 +58,6 @@ from kudulite.errors import ConflictError, CorruptionError, StorageError
 from kudulite.fs.file_system import FileSystem, check_length, entries_of, exists, read_file
 from kudulite.fs.progress import Progress
 from kudulite.model.hybrid_time import Timestamp
-from kudulite.model.types import has_repeats
 from kudulite.table.folder import path_of
 from kudulite.table.read_request import ChangePlan, ReadRequest, RowPlan
 from kudulite.table.scan_plan import planned_columns

@@ -3,9 +3,10 @@
     rowid r  →  row group r // group_rows, row r % group_rows of it
 
 Written once, in order, from sorted rows; read by row group and column, or by the pages of a row
-group that have the rows of a short read (`page_range`). A major delta compaction of
-some columns writes a file with only those columns, so a file's columns are a subset of the
-rowset's, known by id. Any Parquet reader can read the file; kudulite adds metadata and a checksum:
+group that have the rows of a short read (`page_range`). `column_storage` chooses how each column
+is encoded and compressed. A major delta compaction of some columns writes a file with only those
+columns, so a file's columns are a subset of the rowset's, known by id. Any Parquet reader can read
+the file; kudulite adds metadata and a checksum:
 
     file       := parquet pages (each with a CRC-32 of its own)  footer  length:u32le  "PAR1"
     footer     := thrift FileMetaData whose key-value metadata hold
@@ -27,8 +28,8 @@ a UUID, so a file in the place of another one of equal length is found when its 
 
 All row groups but the last have the same number of rows, so a rowid determines its row group. They
 have ROW_GROUP_ROWS rows, or, in format version 2, a half, a quarter, an eighth and so on, because
-wide rows would fill more than ROW_GROUP_BYTES of memory.
-Columns have their names and, as Parquet field ids, their column ids.
+wide rows would fill more than ROW_GROUP_BYTES of memory. Columns have their names and, as Parquet
+field ids, their column ids.
 
 Statistics leave NaN out. A reader that compares with NaN, as DuckDB and Spark do, may use those of
 a FLOAT or DOUBLE column only if the file has no NaN in it (`may_have_nan`).
@@ -57,29 +58,22 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kudulite.basefile.block_cache import open_mapped, release_pages
+from kudulite.basefile.column_storage import chosen_storage
 from kudulite.basefile.page_range import (
     PAGE_ROWS,
     PARQUET_MAGIC,
     PageDirectory,
     PageIndexError,
     PageRange,
-    check_chunks,
 )
 from kudulite.errors import CorruptionError, StorageError
 from kudulite.fs.file_system import FileRef, Sink, arrow_errors, check_format_version
 from kudulite.model.schema import FIELD_ID_KEY, Column
-from kudulite.model.types import (
-    DICTIONARY,
-    check_values,
-    has_nan,
-    has_repeats,
-    joined,
-    parquet_encoding,
-    parquet_path,
-)
+from kudulite.model.types import check_values, joined
 
 FORMAT_VERSION = 2  # on disk: a change of meaning raises it
 ROW_GROUP_ROWS = 131072  # on disk: the rows of a row group in version 1, the most in version 2
@@ -95,13 +89,6 @@ FOOTER_CRC_KEY = b"kudulite.footer_crc32"
 FOOTER_CRC_BLANK = b"00000000"
 TRAILER_BYTES = 8  # length and magic
 _THRIFT_STRING_HEADER = b"\x18\x08"
-
-COMPRESSION_DEFAULT = "zstd"
-# A column that compression does not make smaller than this part is stored without it: a reader
-# pays 30 µs for each page that is compressed, however small it is.
-COMPRESSED_FRACTION_MAX = 0.8
-COMPRESSED_ROWS = 4096  # of a sample
-COMPRESSED_RUNS = 8  # of neighbouring rows in it
 
 
 class _SealingSink:
@@ -140,9 +127,8 @@ class BaseDataWriter:
     """Writes base data to a sink, row group after row group.
 
     Rows must be in key order. The file's columns are in the order of `columns`. The first rows that
-    are written choose the encoding of a column with encoding "auto", and whether one with the
-    default compression is compressed. Leaving the `with` block before `close` drops the rows that
-    are not in the sink yet.
+    are written are the sample from which `column_storage` chooses encodings and compression.
+    Leaving the `with` block before `close` drops the rows that are not in the sink yet.
     """
 
     def __init__(
@@ -170,10 +156,11 @@ class BaseDataWriter:
         arrays = [rows.column(column.name) for column in self._columns]
         table = pa.Table.from_arrays(arrays, schema=self._schema)
         if self._writer is None:
-            self._writer = self._opened(table)
+            storage = chosen_storage(self._columns, table)
+            self._writer = storage.writer(pa.PythonFile(self._sink, "w"), self._schema)
         self._writer.write_table(table, row_group_size=self._group_rows)
         for column in self._float_columns:
-            if column.id not in self._nan_ids and has_nan(table.column(column.name)):
+            if column.id not in self._nan_ids and _has_nan(table.column(column.name)):
                 self._nan_ids.add(column.id)
         self._row_count += table.num_rows
 
@@ -200,54 +187,6 @@ class BaseDataWriter:
             with contextlib.suppress(StorageError, pa.ArrowException, OSError):
                 self._writer.close()
 
-    def _opened(self, sample: pa.Table) -> pq.ParquetWriter:
-        encodings = {
-            parquet_path(c.name, c.type): parquet_encoding(
-                c.type, c.encoding, has_repeats=c.encoding == "auto" and has_repeats(values)
-            )
-            for c, values in zip(self._columns, sample.columns, strict=True)
-        }
-        gainless = self._gainless(sample, encodings)
-        codecs = {}
-        for column, path in zip(self._columns, encodings, strict=True):
-            default = "none" if path in gainless else COMPRESSION_DEFAULT
-            codecs[path] = default if column.compression == "default" else column.compression
-        return self._writer_to(pa.PythonFile(self._sink, "w"), codecs, encodings)
-
-    def _gainless(self, sample: pa.Table, encodings: Mapping[str, str]) -> set[str]:
-        """Return the columns that compression hardly makes smaller; none where rows are few."""
-        if len(sample) < 8 * COMPRESSED_ROWS:
-            return set()
-        # Of rows in several places: those of neighbouring keys may be of one kind.
-        count = COMPRESSED_ROWS // COMPRESSED_RUNS
-        starts = np.linspace(0, len(sample) - count, COMPRESSED_RUNS).astype(int).tolist()
-        sink = pa.BufferOutputStream()
-        with self._writer_to(sink, COMPRESSION_DEFAULT, encodings) as writer:
-            writer.write_table(pa.concat_tables([sample.slice(at, count) for at in starts]))
-        group = pq.read_metadata(pa.BufferReader(sink.getvalue())).row_group(0)
-        return {  # of columns that are all null in the sample, nothing is known
-            chunk.path_in_schema
-            for chunk in map(group.column, range(group.num_columns))
-            if chunk.total_compressed_size > COMPRESSED_FRACTION_MAX * chunk.total_uncompressed_size
-            and (chunk.statistics is None or chunk.statistics.null_count < chunk.num_values)
-        }
-
-    def _writer_to(
-        self, sink: pa.NativeFile, codecs: str | dict[str, str], encodings: Mapping[str, str]
-    ) -> pq.ParquetWriter:
-        return pq.ParquetWriter(
-            sink,
-            self._schema,
-            compression=codecs,
-            use_dictionary=[name for name, encoding in encodings.items() if encoding == DICTIONARY],
-            column_encoding={n: e for n, e in encodings.items() if e != DICTIONARY} or None,
-            write_page_checksum=True,
-            write_page_index=True,
-            max_rows_per_page=PAGE_ROWS,
-            store_schema=False,  # our types need no Arrow schema, and it would cost bytes per file
-            store_decimal_as_integer=True,
-        )
-
 
 def group_rows_of(row_bytes: int) -> int:
     """Return how many rows of so many bytes fill a row group."""
@@ -273,7 +212,7 @@ class _OpenedFile:
 
     @cached_property
     def pages(self) -> PageDirectory:
-        """The pages of the file. Raises PageIndexError."""
+        """The places of the file's pages, found when a short read first needs them."""
         return PageDirectory(self.footer, self.metadata, self.source.read_at)
 
 
@@ -353,7 +292,8 @@ class BaseDataFile:
                 raise IndexError(f"{self.path}: no row group {row_group}")
         if not row_groups:
             return schema.empty_table()
-        # Checksums are verified at the first read only, because each time they cost a tenth of it.
+        # This object verifies the page checksums of a column chunk at its first read only: a file
+        # never changes, and verifying them at each scan would take a tenth of the scan's time.
         chunks = {(row_group, name) for row_group in row_groups for name in columns}
         is_verified = chunks <= self._verified
         with self._reading(f"row groups {list(row_groups)}, columns {list(columns)}"):
@@ -400,7 +340,8 @@ class BaseDataFile:
     ) -> list[pa.Array]:
         """Return the values of each column at int64[m] positions of a row group, m ≥ 1.
 
-        Text with few values is chosen by its codes in Parquet's dictionary. Raises as `read_rows`.
+        Text with few values is chosen by its codes in Parquet's dictionary, so that only the rows
+        at `at` become text, and not the whole row group. Raises as `read_rows` does.
         """
         coded = [name for name in columns if self._is_coded(group, name)]
         table = self.read([group], columns, use_threads, coded)
@@ -477,7 +418,8 @@ class BaseDataFile:
             statistics = chunk.statistics
             if statistics is None or not statistics.has_null_count:
                 return None
-            with contextlib.suppress(OverflowError, ValueError):  # not in datetime's years 1..9999
+            # A timestamp may lie outside of datetime's years 1..9999, and has no Python value then.
+            with contextlib.suppress(OverflowError, ValueError):
                 if statistics.has_min_max:
                     return statistics.min, statistics.max, statistics.null_count
             return None, None, statistics.null_count
@@ -584,10 +526,31 @@ def _nan_names(
     return frozenset(name_by_id[column_id] for column_id in ids)
 
 
+def _has_nan(values: pa.ChunkedArray) -> bool:
+    """Return whether a floating-point number, or one in an array of them, is NaN."""
+    if pa.types.is_list(values.type):
+        values = pc.list_flatten(values)
+    return pc.any(pc.is_nan(values)).as_py() is True
+
+
 def _is_float(arrow_type: pa.DataType) -> bool:
     """Return whether values of a type, or elements of its arrays, are floating-point numbers."""
     value_type = arrow_type.value_type if pa.types.is_list(arrow_type) else arrow_type
     return bool(pa.types.is_floating(value_type))
+
+
+def check_chunks(metadata: pq.FileMetaData, content: pa.Buffer) -> None:
+    """Raise Arrow's error for a footer with a column chunk that Arrow cannot describe.
+
+    Asked for the metadata of such a chunk, pyarrow ends the process, because Python does not expect
+    what its C++ part throws. A read that buffers first looks at all chunks, where errors are
+    expected, and then reads, which the closed source of `content` refuses.
+    """
+    source = pa.BufferReader(content)
+    reader = pq.ParquetFile(source, metadata=metadata, pre_buffer=True)
+    source.close()
+    with contextlib.suppress(ValueError):  # a closed source
+        reader.read_row_groups(range(metadata.num_row_groups), use_threads=False)
 
 
 def checked_version(path: Path, metadata: pq.FileMetaData) -> str:

@@ -25,14 +25,12 @@ read.
 
 from __future__ import annotations
 
-import contextlib
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 PAGE_ROWS = 8192
@@ -479,17 +477,3 @@ class _Thrift:
             shift += 7
             if shift > _VARINT_BITS_MAX:
                 raise PageIndexError("an integer of more than 64 bits")
-
-
-def check_chunks(metadata: pq.FileMetaData, content: pa.Buffer) -> None:
-    """Raise Arrow's error for a footer with a column chunk that Arrow cannot describe.
-
-    Asked for the metadata of such a chunk, pyarrow ends the process, because Python does not expect
-    what its C++ part throws. A read that buffers first looks at all chunks, where errors are
-    expected, and then reads, which the closed source of `content` refuses.
-    """
-    source = pa.BufferReader(content)
-    reader = pq.ParquetFile(source, metadata=metadata, pre_buffer=True)
-    source.close()
-    with contextlib.suppress(ValueError):  # a closed source
-        reader.read_row_groups(range(metadata.num_row_groups), use_threads=False)

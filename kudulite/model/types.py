@@ -3,7 +3,6 @@
 A type is a name, with parameters where needed: `int32`, `decimal(10, 2)`, `varchar(20)`,
 `array(int32)`. Each has exactly one Arrow type, which its values have everywhere above the files.
 An array may be empty and its elements null. Arrays have no order, so a key cannot contain one.
-Files hold a type's values in one of several Parquet encodings.
 
 **Source**: Kudu docs/schema_design.adoc, "Column types"; common/types.h for the physical widths.
 """
@@ -17,13 +16,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from kudulite.errors import ConflictError, SchemaError
 
-DICTIONARY = "DICTIONARY"  # not a Parquet encoding id: dictionary pages, PLAIN once they are full
-SAMPLE_ROWS = 8192
-SAMPLE_DISTINCT_FRACTION_MAX = 0.8  # of 8192: about 17,000 distinct values in the column
 DECIMAL_PRECISION_MAX = 38
 VARCHAR_LENGTH_MAX = 65535
 DATE_MIN, DATE_MAX = -719162, 2932896  # days since the epoch of 0001-01-01 and 9999-12-31
@@ -334,59 +329,3 @@ def value_text(value: Any) -> str:
     """Return a value as messages show it, at most 80 letters."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
-
-
-def parquet_path(name: str, column_type: ColumnType) -> str:
-    """Return Parquet's path of a column's values; those of an array are two levels down."""
-    return f"{name}.list.element" if column_type.is_array else name
-
-
-def parquet_encoding(column_type: ColumnType, encoding: str, *, has_repeats: bool) -> str:
-    """Return the Parquet encoding, or DICTIONARY, for a column's ENCODING attribute.
-
-    For "auto", `has_repeats` decides whether a dictionary pays. Integers always take
-    DELTA_BINARY_PACKED, which writes 3 to 8 times faster than a dictionary and reads no slower.
-    Other numbers without repeats are PLAIN. BYTE_STREAM_SPLIT is as fast and 6 % smaller on random
-    doubles, but Spark's vectorised reader has it only since SPARK-56894 (2026), so it needs the
-    explicit "bitshuffle".
-    """
-    value_type = column_type.element or column_type
-    if encoding == "plain":
-        return "PLAIN"
-    if encoding == "prefix":
-        return "DELTA_BYTE_ARRAY"
-    if value_type.name == "bool":
-        return "RLE"
-    if encoding in ("dict", "rle"):
-        return DICTIONARY
-    assert encoding in ("auto", "bitshuffle"), encoding
-    # Whole numbers, dates, timestamps and short decimals, which Parquet stores as INT32 or INT64.
-    if value_type.key_width in (1, 2, 4, 8):
-        return "DELTA_BINARY_PACKED"
-    if encoding == "auto" and has_repeats:
-        return DICTIONARY
-    return "PLAIN" if encoding == "auto" else "BYTE_STREAM_SPLIT"
-
-
-def has_repeats(values: pa.ChunkedArray) -> bool:
-    """Return whether a dictionary pays: few values of an evenly spaced sample are distinct."""
-    values = _flattened(values)
-    if pa.types.is_boolean(values.type) or len(values) == 0:
-        return False
-    rows = np.linspace(0, len(values) - 1, min(len(values), SAMPLE_ROWS)).astype(np.int64)
-    sample = values.take(pa.array(rows)).drop_null()
-    distinct_count: int = pc.count_distinct(sample).as_py()
-    return distinct_count <= len(sample) * SAMPLE_DISTINCT_FRACTION_MAX
-
-
-def has_nan(values: pa.ChunkedArray) -> bool:
-    """Return whether a floating-point number, or one in an array of them, is NaN."""
-    return pc.any(pc.is_nan(_flattened(values))).as_py() is True
-
-
-def _flattened(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return the elements of arrays; other values as they are."""
-    if not pa.types.is_list(values.type):
-        return values
-    chunks = [chunk.flatten() for chunk in values.chunks]
-    return pa.chunked_array(chunks, values.type.value_type)

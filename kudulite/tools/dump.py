@@ -24,8 +24,8 @@ import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet as pq
 
+from kudulite.basefile.base_data import check_chunks
 from kudulite.basefile.bloom import BloomFilter
-from kudulite.basefile.page_range import check_chunks
 from kudulite.delta.delta_file import OP_DELETE, OP_REINSERT, OP_UPDATE
 from kudulite.errors import KuduliteError, OptionError
 from kudulite.fs.file_system import (

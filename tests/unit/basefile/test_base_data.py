@@ -27,6 +27,7 @@ from kudulite.basefile.base_data import (
     group_rows_of,
     sealed_footer,
 )
+from kudulite.basefile.column_storage import parquet_encoding
 from kudulite.errors import CorruptionError, FormatVersionError, StorageError
 from kudulite.fs.file_system import FileRef, FileSystem
 from kudulite.model import types
@@ -208,7 +209,7 @@ def test_auto_takes_a_dictionary_where_values_repeat(tmp_path, column_type):
     for i, array in enumerate([with_nulls(repeating, "all", 1), repeating.slice(0, 0)]):
         file = write(tmp_path, pa.table({"c": array}), [column], f"{i}.parquet")
         assert bits(read_all(file)["c"]) == bits(array)
-    assert types.parquet_encoding(types.int64, "auto", has_repeats=True) == "DELTA_BINARY_PACKED"
+    assert parquet_encoding(types.int64, "auto", has_repeats=True) == "DELTA_BINARY_PACKED"
 
 
 def three_column_table(row_count):
