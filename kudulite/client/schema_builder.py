@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 from kudulite.client.scanner import BOUND_TYPES, EXCLUSIVE_BOUND, INCLUSIVE_BOUND, checked_choice
 from kudulite.errors import NotSupportedError, SchemaError
+from kudulite.model.aliases import TypeParameters
 from kudulite.model.predicate_constraint import domain_successor, domain_value, literal_floor
 from kudulite.model.schema import (
     AUTO_INCREMENTING_ID,
@@ -163,6 +164,14 @@ class ColumnSpec:
 _TYPE_PARAMETERS = {"precision": "decimal", "scale": "decimal", "length": "varchar"}
 
 
+def checked_parameters(given: TypeParameters) -> TypeParameters:
+    """Return parameters of a type. Raises TypeError as Python does for a name that is not known."""
+    for name in given:
+        if name not in _TYPE_PARAMETERS:
+            raise TypeError(f"add_column() got an unexpected keyword argument {name!r}")
+    return given
+
+
 def altered_type(name: str, options: dict[str, Any], old: ColumnType) -> ColumnType:
     """Return the type of an existing column that is altered; `old` if nothing is said of it."""
     said = {key: options[key] for key in _TYPE_PARAMETERS if options.get(key) is not None}
@@ -238,15 +247,15 @@ class SchemaBuilder:
         non_unique_primary_key: bool = False,
         block_size: int | None = None,
         default: Any = None,
-        precision: int | None = None,
-        scale: int | None = None,
-        length: int | None = None,
+        *,
         comment: str | None = None,
         mutable: bool | None = None,
+        **parameters: Unpack[TypeParameters],
     ) -> ColumnSpec:
         """Add a column, nullable and mutable unless said otherwise; returns its spec to refine.
 
-        Arguments stand in kudu-python's order, then `mutable`. `block_size` has no effect.
+        Arguments stand in kudu-python's order. `block_size` has no effect. The `parameters` are
+        `precision` and `scale` of a decimal and `length` of a varchar, unless the type has them.
         """
         options = {
             "type": type_,
@@ -255,10 +264,8 @@ class SchemaBuilder:
             "encoding": encoding,
             "compression": compression,
             "comment": comment,
-            "precision": precision,
-            "scale": scale,
-            "length": length,
             "mutable": mutable,
+            **checked_parameters(parameters),
         }
         spec = ColumnSpec(name, options)
         if primary_key:

@@ -15,7 +15,7 @@ have is remembered by the Schema and refused by `create_table`, as Kudu's server
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from kudulite.client import schema_builder as engine
 from kudulite.kudu.cells import cell_of, choice, literal_of, value_of
@@ -25,6 +25,7 @@ from kudulite.kudu.errors import (
     KuduNotSupported,
     in_kudu_terms,
 )
+from kudulite.model.aliases import TypeParameters
 from kudulite.model.schema import Column, column_at, encodings_of
 from kudulite.model.schema import PartialRow as EngineRow
 from kudulite.model.schema import Schema as EngineSchema
@@ -421,16 +422,18 @@ class SchemaBuilder(engine.SchemaBuilder):
         non_unique_primary_key: bool = False,
         block_size: int | None = None,
         default: Any = None,
-        precision: int | None = None,
-        scale: int | None = None,
-        length: int | None = None,
+        *,
         comment: str | None = None,
         mutable: bool | None = None,
+        **parameters: Unpack[TypeParameters],
     ) -> ColumnSpec:
         """Add a column, nullable and mutable unless said otherwise; returns its spec to refine."""
         spec = column_spec(name, type_, nullable, compression, encoding, default)
-        spec.options |= {"precision": precision, "scale": scale, "length": length}
-        spec.options |= {"comment": comment, "mutable": mutable}
+        spec.options |= {
+            "comment": comment,
+            "mutable": mutable,
+            **engine.checked_parameters(parameters),
+        }
         if primary_key:
             spec.primary_key()
         if non_unique_primary_key:

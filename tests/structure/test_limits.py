@@ -20,6 +20,7 @@ CODE_LINES_MAX = 450
 FILE_LINES_MAX = 800
 CLASS_LINES_MAX = 500
 FUNCTION_LINES_MAX = 60
+PARAMETERS_MAX = 12
 LINE_CHARACTERS_MAX = 100
 FOLDER_FILES_MAX = 24
 
@@ -81,6 +82,27 @@ def _length_problems(
     return [f"{source.place(node)}: {line_count} lines in {kind} {node.name}"]
 
 
+def parameter_problems(tree: SourceTree) -> list[str]:
+    """Functions with too many parameters; of a command, each is an option that users type."""
+    problems = []
+    for source in tree.sources:
+        is_command = source.name.startswith("kudulite.tools.commands_")
+        for node in ast.walk(source.tree):
+            if isinstance(node, Function) and not is_command:
+                count = _parameter_count(node)
+                if count > PARAMETERS_MAX:
+                    problems.append(f"{source.place(node)}: {count} parameters of {node.name}")
+    return problems
+
+
+def _parameter_count(node: Function) -> int:
+    """`*args` and `**kwargs` are one each; `self` and `cls` are none."""
+    found = node.args
+    named = [*found.posonlyargs, *found.args, *found.kwonlyargs]
+    names = [parameter.arg for parameter in named if parameter.arg not in ("self", "cls")]
+    return len(names) + (found.vararg is not None) + (found.kwarg is not None)
+
+
 def docstring_problems(tree: SourceTree) -> list[str]:
     """Modules anywhere, and public classes, functions and methods of the packages, without one."""
     problems = []
@@ -132,7 +154,7 @@ def room_problems(tree: SourceTree) -> list[str]:
     ]
 
 
-CHECKS = (size_problems, docstring_problems, print_problems, room_problems)
+CHECKS = (size_problems, parameter_problems, docstring_problems, print_problems, room_problems)
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
@@ -140,6 +162,12 @@ def test_the_project_keeps_the_limits(check):
     """The numbers at the top of this file; docstrings; no print outside the command line."""
     problems = check(project_tree())
     assert not problems, "\n".join(problems)
+
+
+def wide(count: int) -> str:
+    """A method with exactly that many parameters."""
+    names = ", ".join(f"p{number}" for number in range(count - 3))
+    return DOC + f"class A:\n    def a(self, {names}, *b, c, **d): ..."
 
 
 def long(head: str, line_count: int) -> str:
@@ -159,6 +187,9 @@ BAD = [
      "tests/a.py:2: 501 lines in class A"),
     (size_problems, "kudulite/a.py", DOC + long("def a():", 60), DOC + long("def a():", 61),
      "kudulite/a.py:2: 61 lines in function a"),
+    (parameter_problems, "tests/a.py", wide(12), wide(13), "tests/a.py:3: 13 parameters of a"),
+    (parameter_problems, "kudulite/tools/a.py", wide(12), wide(13),
+     "kudulite/tools/a.py:3: 13 parameters of a"),
     (docstring_problems, "tests/a.py", DOC, "0",
      "tests/a.py: no docstring in the module"),
     (docstring_problems, "a.py", DOC + "def a(): ...", "def a(): ...",
@@ -189,6 +220,14 @@ def test_a_broken_limit_is_found_and_the_last_legal_size_is_not(
     assert check(SourceTree(tmp_path)) == []
     file.write_text(bad)
     assert check(SourceTree(tmp_path)) == [problem]
+
+
+def test_a_command_may_have_more_parameters(tmp_path):
+    """Each is an option of the command line."""
+    file = tmp_path / "kudulite/tools/commands_a.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(wide(20))
+    assert parameter_problems(SourceTree(tmp_path)) == []
 
 
 def filled(root: Path, counts: dict[str, int]) -> SourceTree:

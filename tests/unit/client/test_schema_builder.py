@@ -3,6 +3,7 @@
 import pytest
 
 import kudulite as kudu
+import kudulite.kudu as kudu_python
 
 OPTIONS = [
     ("int32", kudu.int32, {}),
@@ -31,6 +32,13 @@ def test_a_type_is_a_name_or_an_object(given, expected, options):
         getattr(spec, name)(value)
     schema = builder.build()
     assert schema["v"].type == schema["w"].type == expected
+
+
+@pytest.mark.parametrize("module", [kudu, kudu_python], ids=lambda module: module.__name__)
+def test_an_unknown_argument_of_a_column_is_refused(module):
+    """As by any function, although parameters of types are passed on together."""
+    with pytest.raises(TypeError, match="add_column.. got an unexpected keyword argument 'lenght'"):
+        module.schema_builder().add_column("v", "varchar", lenght=10)
 
 
 def test_storage_is_said_by_constants_or_names():
