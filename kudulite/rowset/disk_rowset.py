@@ -63,18 +63,19 @@ from kudulite.rowset.rowset import (
     constant,
 )
 
-# A key of variable length, on average, in the block cache.
-_KEY_BYTES = 12
+# Bytes that are counted in the block cache.
+_KEY_BYTES = 12  # a key of variable length, on average
+_DELTA_ROW_BYTES = 9  # a delta file keeps row ids and operations; it reads values each time
+_OPEN_FILE_BYTES = 16 << 10  # metadata and handles of a file, beside its content or map
+_KEPT_VALUE_BYTES = 8  # a decoded value seldom takes more
+
 # Searching fewer keys than this in an index in memory is faster than asking the bloom filter.
 _BLOOM_KEYS_MIN = 500
-# A delta file keeps the row id and the operation of each of its rows; it reads values each time.
-_DELTA_ROW_BYTES = 9
-# The cost of an opened file in the cache beside its content or map: metadata and handles.
-_OPEN_FILE_BYTES = 16 << 10
-# Scattered rows in more pages of each row group are read by row group.
+
+# Each page is read by a call of its own, so rows in more pages of a row group than this, on
+# average, are read by row group.
 _FEW_PAGES = 4
-# A decoded value seldom takes more bytes in the cache.
-_KEPT_VALUE_BYTES = 8
+
 # Reading a block row by row pays when at most one row in so many is read.
 _FEW_ROWS = 4
 
@@ -190,7 +191,8 @@ class DiskRowSet(RowSet):
         """Return each column's values of int64[n] row ids in any order, as of `timestamp`.
 
         Decoded pages are kept in the cache: the next reader of a near row pays no decoding. Whole
-        row groups are kept if `keeps` says so.
+        row groups are kept if `keeps` says so, which a lookup of many rows refuses before its row
+        groups begin to evict each other.
         """
         applier = self.applier(timestamp)
         base = self.base.gather(rowids, columns, keeps)
@@ -281,6 +283,7 @@ class DiskRowSet(RowSet):
         chosen = distinct(np.concatenate([at for _, at in views]))
         arrays = self.base.read_some(block, in_base, chosen) if in_base else []
         base = {column.id: array for column, array in zip(in_base, arrays, strict=True)}
+        # Base data is read once, at the rows of all views. None is for a view that has all these.
         places = [None if len(at) == len(chosen) else chosen.searchsorted(at) for _, at in views]
         return [
             laid_over([found[c.id] for c in columns], [base.get(c.id) for c in columns], at)
@@ -469,6 +472,7 @@ class BaseColumns:
         for file, short_unit, in_file in self._by_file(columns):
             unit = short_unit if is_short else self._meta.rows_per_group
             numbers, parts, positions = rowids // unit, [], []
+            # The numbers that occur, ascending, by counting: they are few and small.
             for number in np.flatnonzero(np.bincount(numbers)).tolist():
                 at = np.flatnonzero(numbers == number)
                 places = rowids[at] - number * unit
@@ -546,6 +550,8 @@ class BaseColumns:
         count = min(count, whole)
         missing = [c for c in columns if len(page.get(c.id, ())) < count]
         if missing:
+            # A row group is decoded once, for all that follows. A page whose first values were not
+            # enough for the second read would be decoded again and again as reads move on in it.
             if unit == self._meta.rows_per_group or any(c.id in page for c in missing):
                 count = whole
             names = [file.name_by_id[c.id] for c in missing]

@@ -272,7 +272,8 @@ class Resolver:
     ) -> np.ndarray:
         """Return bool[n]: which operations, each the only one of its key, change no immutable cell.
 
-        An operation on an absent key changes none.
+        An operation on an absent key changes none. One of several operations on a key would have to
+        be compared with the row that those before it leave, so none of these is in the result.
         """
         is_only = (np.bincount(keyed.group, minlength=keyed.key_count) == 1)[keyed.group]
         is_found = old_rows.locations.is_found[keyed.group]
@@ -289,7 +290,8 @@ class Resolver:
         """Return the effects without the cells that are equal to those of the row."""
         updated = np.flatnonzero((effects.action == ACTION_UPDATE) & ~effects.is_replaced)
         sources = list(effects.sources)
-        # Columns may share one array: these have cells in the same rows.
+        # Columns may share one array of sources. These have cells in the same rows, so their old
+        # cells are read in one call, and each gets an array of its own.
         sharing: dict[int, list[int]] = {}
         for place, source in enumerate(sources):
             sharing.setdefault(id(source), []).append(place)
@@ -323,8 +325,9 @@ class Resolver:
         keyed: KeyedOperations,
         tablet: Tablet,
     ) -> tuple[KeyArray, RowLocations, KeyedOperations]:
-        """Return the keys for which the write has a newer change than the tablet, the locations of
-        those keys, and their operations that apply.
+        """Return the keys for which the write has a newer change than the tablet.
+
+        With them, the locations of those keys, and their operations that apply.
         """
         found = ordering.applied(keyed)
         if self.spec.is_overwrite:
@@ -406,6 +409,7 @@ class Resolver:
             self._check_required(resolved, replaced)
         staged = []
         parts = [changed]
+        # Rows that do not differ are in a file of their own, which the commit drops (see the head).
         if self.spec.leaves_equal_cells:
             differs = _is_change(effects)
             parts = [changed & differs, changed & ~differs]
@@ -416,14 +420,19 @@ class Resolver:
     def _stage_changes(
         self, resolved: _Resolved, at: np.ndarray, tablet: Tablet, folder: str
     ) -> list[StagedDelta]:
-        """Write the changes of the keys `at` to a REDO file for each rowset, large ones to more."""
+        """Write the changes of the keys `at` to a REDO file for each rowset, large ones to more.
+
+        Few rows are gathered for several rowsets in one call per column, because a call has a cost
+        of its own. Many rows are gathered and written part by part: the cells of all rowsets at
+        once would be a second copy of a large batch.
+        """
         rowset_index = resolved.locations.rowset_index[at]
         order = np.argsort(rowset_index, kind="stable")  # within a rowset as before, by row id
         at, rowset_index = at[order], rowset_index[order]
         starts = np.flatnonzero(np.diff(rowset_index, prepend=-1))
+        # No part has more rows than one Arrow array of each column can hold.
         starts = np.union1d(starts, np.arange(0, len(at), resolved.rows.rows_at_once))
         metas: list[DeltaFileMeta] = []
-        # The cells of all rowsets at once would be a second copy of a large batch.
         for group in _groups(np.diff(starts, append=len(at))):
             rows = self._delta_rows(resolved, at[group[0] : group[-1]])
             cuts = itertools.pairwise([bound - group[0] for bound in group])
@@ -444,6 +453,7 @@ class Resolver:
         for column in self.schema.value_columns:
             source = self._source_of(column, effects)
             source = np.full(len(at), SOURCE_KEEP) if source is None else source[at].copy()
+            # A row that was deleted and inserted again keeps no cell of the old one.
             source[effects.is_replaced[at] & (source == SOURCE_KEEP)] = SOURCE_DEFAULT
             source[deletes] = SOURCE_KEEP
             is_set = source != SOURCE_KEEP
@@ -481,7 +491,11 @@ def _is_change(effects: KeyEffects) -> np.ndarray:
 
 
 def _groups(lengths: np.ndarray) -> Iterator[list[int]]:
-    """Yield the bounds of the parts of each group; short parts of `lengths` are one group."""
+    """Yield the bounds of the parts of each group, where the parts have `lengths` rows.
+
+    Neighbouring parts are one group while it has at most _GATHERED_ROWS rows; a part with more is a
+    group alone. Lengths 3, 2 and 9 with a limit of 6 are the groups [0, 3, 5] and [5, 14].
+    """
     bounds = [0]
     for length in lengths.tolist():
         if len(bounds) > 1 and bounds[-1] + length - bounds[0] > _GATHERED_ROWS:
@@ -519,9 +533,10 @@ class StagedDelta:
 
     @property
     def is_no_op(self) -> bool:
-        """Whether the file changes nothing: its rows are key-only upserts, all null under
-        ignore_null, or equal to those of the table. It is kept until the commit only to check that
-        its rows still exist.
+        """Whether the file changes nothing.
+
+        Its rows are key-only upserts, all null under ignore_null, or equal to those of the table.
+        It is kept until the commit only to check that its rows still exist.
         """
         return not self.meta.delete_count and not any(self.meta.update_counts.values())
 
