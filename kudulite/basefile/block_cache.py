@@ -41,7 +41,7 @@ import os
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Set
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -138,6 +138,7 @@ class BlockCache:
     def _begin(self) -> None:
         self._lock = threading.Lock()
         self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
+        self._keys_of: dict[object, set[Hashable]] = {}  # by what `_path_of` says
         self._size_bytes = 0
         self._turn = 0
         self._hit_count = 0
@@ -191,10 +192,10 @@ class BlockCache:
             if nbytes * VALUE_CAPACITY_FRACTION > self.capacity_bytes:
                 return
             while self._size_bytes + nbytes > self.capacity_bytes:
-                _, evicted = self._entries.popitem(last=False)
-                self._size_bytes -= evicted.nbytes
+                self._remove(next(iter(self._entries)))
                 self._eviction_count += 1
             self._entries[key] = _Entry(value, nbytes, self._turn)
+            self._keys_of.setdefault(_path_of(key), set()).add(key)
             self._size_bytes += nbytes
 
     def get_or_load(self, key: Hashable, load: Callable[[], tuple[Any, int]]) -> Any:
@@ -227,26 +228,22 @@ class BlockCache:
 
     def remove_below(self, folder: str) -> None:
         """Forget what belongs to paths beginning with `folder`."""
-        self._remove_paths(lambda path: path.startswith(folder))
-
-    def remove_files(self, paths: Set[str]) -> None:
-        """Forget what belongs to some files."""
-        if paths:
-            self._remove_paths(lambda path: path in paths)
-
-    def _remove_paths(self, is_removed: Callable[[str], bool]) -> None:
-        """Remove keys that are such a path, or tuples that begin with one."""
         with self._lock:
-            keys = list(self._entries)
-        for key in keys:
-            path = key[0] if isinstance(key, tuple) else key
-            if isinstance(path, str) and is_removed(path):
-                self.remove(key)
+            paths = [p for p in self._keys_of if isinstance(p, str) and p.startswith(folder)]
+        self.remove_files(paths)
+
+    def remove_files(self, paths: Iterable[str]) -> None:
+        """Forget what belongs to some files: their paths, and tuples that begin with one."""
+        for path in paths:
+            with self._lock:
+                for key in list(self._keys_of.get(path, ())):
+                    self._remove(key)
 
     def clear(self) -> None:
         """Forget everything; the counters stay."""
         with self._lock:
             self._entries.clear()
+            self._keys_of.clear()
             self._size_bytes = 0
 
     @property
@@ -266,6 +263,15 @@ class BlockCache:
         entry = self._entries.pop(key, None)
         if entry is not None:
             self._size_bytes -= entry.nbytes
+            keys = self._keys_of[_path_of(key)]
+            keys.discard(key)
+            if not keys:
+                del self._keys_of[_path_of(key)]
+
+
+def _path_of(key: Hashable) -> object:
+    """Return the path that a key is or begins with, by which `remove_files` finds it."""
+    return key[0] if isinstance(key, tuple) else key
 
 
 _caches: weakref.WeakSet[BlockCache] = weakref.WeakSet()

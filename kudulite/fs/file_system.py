@@ -51,7 +51,7 @@ from kudulite.errors import (
     OutOfMemoryError,
     StorageError,
 )
-from kudulite.fs.json_form import WRONG_STRUCTURE, JsonForm, Stored, readable
+from kudulite.fs.json_form import WRONG_STRUCTURE, JsonForm, JsonText, Stored, readable
 
 _READ_BYTES = 1 << 20
 # Linux's, for renameat2.
@@ -599,8 +599,12 @@ def check_format_version(subject: str, found: int | str, known: int | str) -> No
 
 
 def encode_checked_json(body: dict[str, Any]) -> bytes:
-    """Return the content of a metadata file."""
-    line = json.dumps(body, separators=(",", ":")).encode()
+    """Return the content of a metadata file. Members that are `JsonText` are put in as they are."""
+    members = []
+    for key, value in body.items():
+        text = value if isinstance(value, JsonText) else JsonText.of(value)
+        members.append(f"{JsonText.of(key)}:{text}")
+    line = f"{{{','.join(members)}}}".encode()
     return line + b'\n{"crc32":%d}\n' % zlib.crc32(line)
 
 

@@ -8,6 +8,9 @@ The object has one member per field, in the order of the fields. Bytes are hexad
 tuples are lists, keys of mappings are text, and a class with `to_json` and `from_json` has its own
 form. `Stored` renames a member, or says how it differs.
 
+Objects never change, so `json_text` is made once. A field that `is_text` is written as the text of
+its objects: a new version of a table encodes the tablets that changed, and copies the others.
+
 The two functions of a class are compiled once from its fields, as `dataclasses` does it: a
 superblock may have thousands of rowsets, and a loop over the fields of each takes a third longer.
 
@@ -20,13 +23,14 @@ value is; (2) each value that is read has the type of its field, and an integer 
 
 from __future__ import annotations
 
+import json
 import re
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import MISSING, Field, dataclass, fields
-from functools import cache
+from dataclasses import MISSING, Field, dataclass, fields, replace
+from functools import cache, cached_property
 from typing import Annotated, Any, NamedTuple, Self, cast
 
 from kudulite.errors import CorruptionError
@@ -89,7 +93,8 @@ class Stored:
     `name` says which name or id the text is; it must then be a path component. `may_be_absent` is
     for members that older files do not have: the field gets its default. A member that
     `may_be_none` is stored only if it is not None. A field that is not `is_kept` is never stored.
-    Integers of a field that `is_signed` may be below 0.
+    Integers of a field that `is_signed` may be below 0. A field that `is_text` is written as
+    `JsonText`.
     """
 
     key: str | None = None
@@ -99,6 +104,18 @@ class Stored:
     may_be_none: bool = False
     is_kept: bool = True
     is_signed: bool = False
+    is_text: bool = False
+
+
+class JsonText(str):
+    """A value as JSON text, which `encode_checked_json` takes as it is."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, form: Any) -> Self:
+        """Return the text of a JSON form."""
+        return cls(json.dumps(form, separators=(",", ":")))
 
 
 class JsonForm:
@@ -108,6 +125,11 @@ class JsonForm:
         """Return the JSON form."""
         form: dict[str, Any] = _writer(cast(Any, type(self)))(self)
         return form
+
+    @cached_property
+    def json_text(self) -> JsonText:
+        """The JSON form as text."""
+        return JsonText.of(self.to_json())
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], **given: Any) -> Self:
@@ -192,6 +214,9 @@ def _default_form(member: _Member) -> Any:
 def _converters(hint: Any, stored: Stored) -> tuple[Converter | None, Converter | None]:
     """Return how values of a type are written and read; None is as they are."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if stored.is_text:
+        read = _converters(hint, replace(stored, is_text=False))[1]
+        return _texts if origin is tuple else _text_of, read
     if origin is types.UnionType and arguments[1] is types.NoneType:
         write, read = _converters(arguments[0], stored)
         return write and _unless_none(write), read and _unless_none(read)
@@ -217,6 +242,15 @@ def _converters(hint: Any, stored: Stored) -> tuple[Converter | None, Converter 
     if hasattr(hint, "to_json") and hasattr(hint, "from_json"):
         return hint.to_json, hint.from_json
     raise TypeError(f"{hint} has no JSON form")
+
+
+def _text_of(value: Any) -> JsonText:
+    text: JsonText = value.json_text
+    return text
+
+
+def _texts(values: Iterable[Any]) -> JsonText:
+    return JsonText(f"[{','.join([value.json_text for value in values])}]")
 
 
 def _unless_none(convert: Converter) -> Converter:

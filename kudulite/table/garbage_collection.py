@@ -25,7 +25,7 @@ import logging
 import os
 import stat
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,7 +39,13 @@ from kudulite.table.folder import (
     TABLET_FOLDER,
     remove_expired_tables,
 )
-from kudulite.table.manifest import Manifest, manifest_name
+from kudulite.table.manifest import (
+    Manifest,
+    TabletEntry,
+    changed_entries,
+    crc32_at_end,
+    manifest_name,
+)
 from kudulite.table.stage import (
     STAGING_GRACE_SECONDS,
     collect_staging_garbage,
@@ -85,14 +91,15 @@ def collect_garbage(
     _collect_temporaries(store, horizon)
     version_count = _collect_versions(store, grace_seconds)
     file_count = byte_count = 0
-    manifests: dict[int, Manifest] = {}
+    versions = _KeptVersions(store)
+    all_removed: set[str] = set()
     for entry in store.newest().readable_tablets:
-        _read_versions(store, manifests)  # most of them, ahead of the lock
+        versions.read()  # most of them, ahead of the lock
         with store.locked(entry.id, "garbage collection"):
-            _read_versions(store, manifests)
+            versions.read()
             # Another collection may have removed versions, and their files of this tablet.
-            there = {version: m for version, m in manifests.items() if store.has_version(version)}
-            kept = _referenced(store, entry.id, there)
+            versions.forget_removed()
+            kept = _referenced(store, entry.id, versions.entries(entry.id))
             removed = set()
             for path, found in _files(store.tablet_folder(entry.id)):
                 if path in kept or found.st_mtime >= horizon:
@@ -101,10 +108,11 @@ def collect_garbage(
                 file_count += 1
                 store.file_system.remove(path)
                 removed.add(path)
-            store.cache.remove_files(set(map(str, removed)))  # a map would keep the space on disk
+            all_removed.update(map(str, removed))
             emptied = {path.parent for path in removed}
             _remove_empty_folders(store.tablet_folder(entry.id) / ROWSET_FOLDER, emptied, horizon)
-    _collect_tablets(store, manifests, horizon)
+    store.cache.remove_files(all_removed)  # a map would keep the space on disk
+    _collect_tablets(store, versions, horizon)
     now = physical_microseconds(store.environment.clock.now())
     remove_expired_tables(store.folder.parent, now, store.file_system)
     store.metrics.garbage_files_removed += file_count
@@ -135,7 +143,8 @@ def superseded_bytes(store: TableStore) -> int:
     manifest = store.newest()
     total = 0
     for folder in entries_of(store.folder / TABLET_FOLDER):
-        kept = _referenced(store, folder.name, {manifest.version: manifest})
+        entry = manifest.readable_entry(folder.name)
+        kept = _referenced(store, folder.name, [] if entry is None else [entry])
         total += sum(found.st_size for path, found in _files(folder) if path not in kept)
     return total
 
@@ -162,37 +171,94 @@ def _collect_versions(store: TableStore, grace_seconds: float) -> int:
     return count
 
 
-def _read_versions(store: TableStore, manifests: dict[int, Manifest]) -> None:
-    """Add new versions to `manifests`; a removed version in it only keeps files longer.
+class _KeptVersions:
+    """The versions that are there, and the superblocks that each tablet has in them.
 
-    They are followed from the newest one down, so that stray files (table_store.py) are left out.
+    Neighbours share most superblocks, so only the newest version and what others have had instead
+    is kept. A version that was removed meanwhile only keeps files longer.
     """
-    newest = store.newest()
-    version, expected = newest.version, newest.file_crc32
-    while version > 0:
-        try:
-            manifest = manifests.get(version) or store.at_version(version)
-        except StorageError as error:
-            if error.errno == errno.ENOENT:
+
+    def __init__(self, store: TableStore) -> None:
+        """Read all versions."""
+        self._store = store
+        self._crc32s: dict[int, int | None] = {}  # of their files, by version
+        # By tablet and superblock: an entry with it, and the last version that has that.
+        self._superseded: dict[str, dict[str, tuple[TabletEntry, int]]] = {}
+        self._newest = store.newest()
+        self._follow(self._newest)
+
+    def read(self) -> None:
+        """Add new versions."""
+        newest = self._store.newest()
+        if newest.file_crc32 != self._newest.file_crc32:
+            self._newest = newest
+            self._follow(newest)
+
+    def _follow(self, newest: Manifest) -> None:
+        """Add the versions from the newest one down, so that strays (table_store.py) are left out.
+
+        It ends at a version that is known, and so are those before it.
+        """
+        manifest = newest
+        while self._crc32s.get(manifest.version) != manifest.file_crc32:
+            self._crc32s[manifest.version] = manifest.file_crc32
+            if manifest.version == 1:
                 return
-            raise
-        if expected is not None and manifest.file_crc32 != expected:
-            return
-        manifests[version] = manifest
-        version, expected = version - 1, manifest.previous_crc32
+            expected = manifest.previous_crc32
+            try:
+                before = self._version(manifest.version - 1)
+            except StorageError as error:
+                if error.errno == errno.ENOENT:
+                    return
+                raise
+            if expected is not None and before.file_crc32 != expected:
+                return
+            for old, new in changed_entries(before, manifest):
+                if old is not None and (new is None or new.superblock != old.superblock):
+                    superseded = self._superseded.setdefault(old.id, {})
+                    superseded[old.superblock.name] = old, before.version
+            manifest = before
+
+    def _version(self, version: int) -> Manifest:
+        """Read a version, unless the file on disk is one that this process has published."""
+        path = self._path(version)
+        published: Manifest | None = self._store.cache.get((str(path), crc32_at_end(path)))
+        return self._store.at_version(version) if published is None else published
+
+    def _path(self, version: int) -> Path:
+        return self._store.folder / MANIFEST_FOLDER / manifest_name(version)
+
+    def forget_removed(self) -> None:
+        """Forget versions that another collection has removed: all before the oldest one there."""
+        newest = self._newest.version
+        while (oldest := min(self._crc32s)) < newest:
+            if crc32_at_end(self._path(oldest)) == self._crc32s[oldest]:
+                break  # there, and not a stray of its number
+            del self._crc32s[oldest]
+
+    def entries(self, tablet_id: str) -> list[TabletEntry]:
+        """Return an entry with each superblock that a tablet has in any version."""
+        newest, oldest = self._newest.readable_entry(tablet_id), min(self._crc32s)
+        earlier = self._superseded.get(tablet_id, {}).values()
+        found = [entry for entry, last in earlier if last >= oldest]
+        return found if newest is None else [newest, *found]
+
+    def unknown_tablets(self) -> list[Path]:
+        """Return the folders of tablets that no version has."""
+        known = {entry.id for entry in self._newest.readable_tablets} | self._superseded.keys()
+        folders = entries_of(self._store.folder / TABLET_FOLDER)
+        return [folder for folder in folders if folder.name not in known]
 
 
-def _referenced(store: TableStore, tablet_id: str, manifests: dict[int, Manifest]) -> set[Path]:
-    """Return the files of a tablet that any of the versions refers to."""
+def _referenced(store: TableStore, tablet_id: str, entries: Sequence[TabletEntry]) -> set[Path]:
+    """Return the files of a tablet that any of its entries refers to."""
     folder = store.tablet_folder(tablet_id)
-    found = [manifest.readable_entry(tablet_id) for manifest in manifests.values()]
-    entries = {entry.superblock.name: entry for entry in found if entry is not None}
     kept = {folder / LOCK_NAME, folder / MAINTENANCE_LOCK_NAME}
     log_starts = []
     names: set[tuple[str, str]] = set()  # most files are of many versions
     # Superblocks share the rowsets that they have from one base.
     known: dict[int, RowSetMeta] = {}
-    for entry in entries.values():
+    for entry in entries:
         superblock = read_superblock(store.file_system, folder, entry.superblock, store.cache)
         log_starts.append(superblock.wal_start.segment)
         kept.add(folder / entry.superblock.name)
@@ -247,26 +313,19 @@ def stat_of(path: Path) -> os.stat_result:
         raise storage_error("read", path, error) from error
 
 
-def _collect_tablets(store: TableStore, manifests: dict[int, Manifest], horizon: float) -> None:
+def _collect_tablets(store: TableStore, versions: _KeptVersions, horizon: float) -> None:
     """Remove the folders of tablets that no version has.
 
     Under the lock of a tablet: an alteration, which holds all of them, may have made a tablet whose
     version it is about to publish.
     """
-    if not _unknown_tablets(store, manifests):
+    if not versions.unknown_tablets():
         return
     with store.lock_any("garbage collection"):
-        _read_versions(store, manifests)
-        for folder in _unknown_tablets(store, manifests):
+        versions.read()
+        for folder in versions.unknown_tablets():
             if is_older(folder, horizon):
                 store.file_system.remove_tree(folder)
-
-
-def _unknown_tablets(store: TableStore, manifests: dict[int, Manifest]) -> list[Path]:
-    known = {entry.id for manifest in manifests.values() for entry in manifest.readable_tablets}
-    return [
-        folder for folder in entries_of(store.folder / TABLET_FOLDER) if folder.name not in known
-    ]
 
 
 def _remove_empty_folders(folder: Path, emptied: Collection[Path], horizon: float) -> None:

@@ -37,6 +37,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from heapq import heappop, heappush
 from pathlib import Path
 
 from kudulite.delta.delta_file import DeltaFileMeta
@@ -215,6 +216,10 @@ def maintenance_lock(
         yield lock is not None
 
 
+# The rank of a tablet's best operation, negated, and the tablet's index in the pass.
+_Place = tuple[tuple[int, float], int]
+
+
 @dataclass
 class _Pass:
     """One pass over some tablets."""
@@ -227,6 +232,7 @@ class _Pass:
     busy: set[str] = field(default_factory=set)
     _refused: set[tuple[str, MaintenanceOperation]] = field(default_factory=set)
     _tried: Counter[str] = field(default_factory=Counter)
+    _waiting: list[_Place] = field(default_factory=list)  # a heap: the best tablet first
     # By tablet: for which superblock and budget they were found, and what was worth doing.
     _known: dict[str, tuple[tuple[str, int], list[ScoredOperation]]] = field(default_factory=dict)
 
@@ -295,12 +301,28 @@ class _Pass:
         return result is not None
 
     def _best_tablet(self) -> str | None:
-        best, best_rank = None, (0, 0.0)
-        for tablet_id in self.tablet_ids:
-            found = self._candidates(tablet_id)
-            if found and found[0].rank > best_rank:
-                best, best_rank = tablet_id, found[0].rank
-        return best
+        """Return the tablet with the best operation, None if none is worth it.
+
+        A tablet is scored again when its turn comes, and all of them when none is left.
+        """
+        for is_last in (False, True):
+            while self._waiting:
+                place = self._place(heappop(self._waiting)[1])
+                if place is None:
+                    continue
+                heappush(self._waiting, place)
+                if self._waiting[0] == place:
+                    return self.tablet_ids[place[1]]
+            if not is_last:
+                places = map(self._place, range(len(self.tablet_ids)))
+                self._waiting = sorted(place for place in places if place is not None)
+        return None
+
+    def _place(self, number: int) -> _Place | None:
+        """Return a tablet's place among those that wait, None if it needs nothing."""
+        found = self._candidates(self.tablet_ids[number])
+        freed_bytes, score = found[0].rank if found else (0, 0.0)
+        return ((-freed_bytes, -score), number) if (freed_bytes, score) > (0, 0.0) else None
 
     def _candidates(self, tablet_id: str) -> list[ScoredOperation]:
         """Return what is worth doing to a tablet and was not refused, the best first."""

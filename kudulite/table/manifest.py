@@ -255,8 +255,8 @@ class Manifest(JsonForm):
     commit_id: str
     previous_crc32: Annotated[int | None, Stored(may_be_absent=True)] = None
     schema: Schema
-    partition: PartitionSchema
-    tablets: tuple[TabletEntry, ...]
+    partition: Annotated[PartitionSchema, Stored(is_text=True)]
+    tablets: Annotated[tuple[TabletEntry, ...], Stored(is_text=True)]
     applications: Annotated[Mapping[str, int], Stored(is_signed=True)] = field(default_factory=dict)
     history_seconds: int = HISTORY_SECONDS_DEFAULT
     history_start: Annotated[int, Stored(may_be_absent=True)] = 0
@@ -474,6 +474,27 @@ def _user_and_host() -> str:
     except (OSError, KeyError):  # a container may have no name for its user
         user = str(os.getuid())
     return f"{user}@{socket.gethostname()}"[:_WRITER_LENGTH_MAX]
+
+
+def changed_entries(
+    before: Manifest | None, now: Manifest
+) -> list[tuple[TabletEntry | None, TabletEntry | None]]:
+    """Return the readable entries of two versions that may differ, as pairs (before, now).
+
+    None stands for a tablet that is not there. Pairs of one object are left out, so for a version
+    that was built on the other one these are the few that it changed.
+    """
+    old = () if before is None else before.readable_tablets
+    new = now.readable_tablets
+    pairs = [(a, b) for a, b in zip(old, new, strict=False) if a is not b]
+    if len(old) == len(new) and all(a.id == b.id for a, b in pairs):
+        return [*pairs]
+    earlier, later = ({entry.id: entry for entry in entries} for entries in (old, new))
+    return [
+        (earlier.get(tablet_id), later.get(tablet_id))
+        for tablet_id in dict.fromkeys((*earlier, *later))
+        if earlier.get(tablet_id) is not later.get(tablet_id)
+    ]
 
 
 def _replaced(entries: tuple[TabletEntry, ...], new: TabletEntry) -> tuple[TabletEntry, ...]:

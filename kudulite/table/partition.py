@@ -23,10 +23,11 @@ it. Pruning never filters rows: the remaining tablets are scanned with all predi
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import mmh3
@@ -34,7 +35,7 @@ import numpy as np
 import pyarrow as pa
 
 from kudulite.errors import NotSupportedError, SchemaError
-from kudulite.fs.json_form import JsonForm
+from kudulite.fs.json_form import JsonForm, JsonText
 from kudulite.model.encoded_key import KeyEncoder, encode_key, encode_keys
 from kudulite.model.key_array import KeyArray
 from kudulite.model.predicate import BoundPredicates
@@ -363,6 +364,11 @@ class PartitionSchema:
             "ranges": [self.range_to_json(given) for given in self.ranges],
         }
 
+    @cached_property
+    def json_text(self) -> JsonText:
+        """The JSON form as text."""
+        return JsonText.of(self.to_json())
+
     @staticmethod
     def from_json(value: dict[str, Any], schema: Schema) -> PartitionSchema:
         """Build a partition schema from `to_json`'s form."""
@@ -403,9 +409,19 @@ class PartitionSchema:
 
 
 def placed_schema(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the `schema` and the `partition` that the JSON object of a metadata file holds."""
-    schema = Schema.from_json(body["schema"])
-    return {"schema": schema, "partition": PartitionSchema.from_json(body["partition"], schema)}
+    """Return the `schema` and the `partition` that the JSON object of a metadata file holds.
+
+    Most versions of a table have those of the version before, and share them.
+    """
+    schema, partition = _placed_schema(JsonText.of([body["schema"], body["partition"]]))
+    return {"schema": schema, "partition": partition}
+
+
+@lru_cache(maxsize=8)
+def _placed_schema(text: JsonText) -> tuple[Schema, PartitionSchema]:
+    schema_form, partition_form = json.loads(text)
+    schema = Schema.from_json(schema_form)
+    return schema, PartitionSchema.from_json(partition_form, schema)
 
 
 def _canonical_range(

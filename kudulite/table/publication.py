@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 
 from kudulite.errors import ConflictError, CorruptionError
+from kudulite.fs.lock import highest_safe_timestamp
 from kudulite.table.folder import MANIFEST_FOLDER
 from kudulite.table.manifest import Manifest, manifest_name
 from kudulite.table.table_store import TableStore, newest_of
@@ -78,5 +79,5 @@ def version_timestamp(store: TableStore, newest: Manifest) -> int:
     in the logs of all tablets. Rows that are written from now on may be later. The publisher asks
     again for each version on which it builds. Raises TimestampError, StorageError.
     """
-    safe = (store.safe_timestamp(entry.id) for entry in newest.tablets)
-    return store.next_timestamp(max(newest.timestamp, newest.versions.timestamp, *safe))
+    safe = highest_safe_timestamp([store.lock_path(entry.id) for entry in newest.tablets])
+    return store.next_timestamp(max(newest.timestamp, newest.versions.timestamp, safe))

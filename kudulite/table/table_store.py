@@ -72,6 +72,7 @@ from kudulite.table.manifest import (
     Origin,
     TabletEntry,
     VersionList,
+    changed_entries,
     crc32_at_end,
     manifest_name,
 )
@@ -79,6 +80,9 @@ from kudulite.table.metrics import TableMetrics
 from kudulite.table.new_files import building, check_new_files
 from kudulite.table.partition import PartitionSchema, TabletPartition
 from kudulite.tablet.tablet import LOCK_NAME, ROWSET_FOLDER, Superblock, Tablet, read_superblock
+
+# Versions share the entries of tablets that did not change; each has its own tuple and index.
+_ENTRY_BYTES = 100
 
 
 class _Seen(NamedTuple):
@@ -439,8 +443,9 @@ class TableStore:
 
     def _forget_superseded(self, newest: Manifest) -> None:
         """Forget tablets that have another superblock now."""
+        folder, _, process_id = self.tablet_key("")
         for entry in newest.readable_tablets:
-            known = self.environment.memories.get(self.tablet_key(entry.id))
+            known = self.environment.memories.get((folder, entry.id, process_id))
             if known is not None and known[0] != entry.superblock.name:
                 self.forget(entry.id)
 
@@ -451,9 +456,10 @@ class TableStore:
         if before.table_id == newest.table_id and before.version > newest.version:
             return
         environment.manifests[folder] = newest
-        entries = {entry.id: entry for entry in newest.readable_tablets}
-        for old in before.readable_tablets:
-            if (new := entries.get(old.id)) is None:
+        for old, new in changed_entries(before, newest):
+            if old is None:
+                continue
+            if new is None:
                 self.forget(old.id)
                 self.cache.remove_below(f"{self.tablet_folder(old.id)}{os.sep}")
             elif new.superblock.name != old.superblock.name:
@@ -557,6 +563,9 @@ class TableStore:
         self._seen = None if identity is None else self._seen_as(manifest, identity)
         self._forget_superseded(manifest)
         self._forget_opened(manifest)
+        # A garbage collection wants all versions of the grace time.
+        nbytes = len(manifest.readable_tablets) * _ENTRY_BYTES
+        self.cache.put((str(path), manifest.file_crc32), manifest, nbytes)
         try:
             self.file_system.replace_file(path.with_name(HINT_NAME), b"%d" % manifest.version)
         except StorageError:
@@ -565,15 +574,13 @@ class TableStore:
 
     def _has_new_files(self, manifest: Manifest) -> bool:
         """Whether all files are there that `manifest` names newly; False if it is not the next."""
-        before: dict[str, TabletEntry] = {}
+        newest = None
         if manifest.version > 1:
             newest = newest_of(self, manifest.table_id)
             if newest.version >= manifest.version:
                 return False
-            before = {entry.id: entry for entry in newest.readable_tablets}
-        for entry in manifest.readable_tablets:
-            old = before.get(entry.id)
-            if old is None or old.superblock != entry.superblock:
+        for old, entry in changed_entries(newest, manifest):
+            if entry is not None and (old is None or old.superblock != entry.superblock):
                 known = None if old is None else self.tablet(old)
                 check_new_files(self.name, self.tablet(entry), known)
         return True

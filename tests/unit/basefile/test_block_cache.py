@@ -93,13 +93,19 @@ def test_values_that_cannot_be_counted_are_refused():
         BlockCache(-1)
 
 
+def as_tuple(key: object) -> tuple:
+    """A key that begins with its path."""
+    return key if isinstance(key, tuple) else (key,)
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_random_operations_equal_a_list_model(seed):
     """The model is a list in order of use."""
     rng = random.Random(seed)
     cache, model = BlockCache(1000), []
     for step in range(2000):
-        key = rng.randrange(30)
+        path = f"f{rng.randrange(10)}"
+        key = rng.choice([path, (path, rng.randrange(3)), rng.randrange(10)])
         old = next((entry for entry in model if entry[0] == key), None)
         if rng.random() < 0.5:
             assert cache.get(key) == (old[1] if old else None), f"seed {seed} step {step}"
@@ -109,6 +115,12 @@ def test_random_operations_equal_a_list_model(seed):
         elif rng.random() < 0.1:
             cache.remove(key)
             model = [entry for entry in model if entry[0] != key]
+        elif rng.random() < 0.05:
+            cache.remove_files([path, "f"])
+            model = [entry for entry in model if as_tuple(entry[0])[0] != path]
+        elif rng.random() < 0.02:
+            cache.remove_below("f1")
+            model = [entry for entry in model if as_tuple(entry[0])[0] != "f1"]
         else:
             nbytes = rng.randrange(0, 300)
             cache.put(key, step, nbytes)
@@ -119,6 +131,7 @@ def test_random_operations_equal_a_list_model(seed):
                 model.append((key, step, nbytes))
         assert cache.statistics.size_bytes == sum(entry[2] for entry in model)
         assert len(cache) == len(model)
+        assert set().union(*cache._keys_of.values()) == {entry[0] for entry in model}
 
 
 def test_threads_share_one_cache():

@@ -210,6 +210,26 @@ def test_a_new_empty_folder_stays_for_the_rowset_that_begins_in_it(table):
     assert not folder.exists()
 
 
+def test_a_collection_beside_another_forgets_the_versions_that_it_removed(table):
+    """Their superblocks may be gone, too. A stray file of such a number does not count."""
+    slow, manifests = store(table), table.path / "manifest"
+    before = slow.newest().tablets[0]
+    first = (manifests / f"{1:020d}.json").read_bytes()
+    versions = garbage_collection._KeptVersions(slow)
+    assert len(versions.entries(before.id)) == 5
+    table.upsert([{"k": k, "v": 9} for k in range(8)])
+    versions.read()
+    names = {entry.superblock.name for entry in versions.entries(before.id)}
+    assert len(names) == 6
+    assert collect_garbage(store(table), 0).version_count == 5
+    (manifests / f"{2:020d}.json").write_bytes(first)
+    versions.read()
+    versions.forget_removed()
+    newest = store(table).newest().tablets[0]
+    assert versions.entries(before.id) == [newest]
+    (manifests / f"{2:020d}.json").unlink()
+
+
 def test_a_scan_planned_before_a_collection_is_read_after_it(table):
     """Tokens are logical: they name no files."""
     tokens = table.scan_tokens()
