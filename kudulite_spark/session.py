@@ -210,7 +210,11 @@ def _install_front(spark: SparkSession) -> str | None:
     """Give a session (classic or Connect) the front, or return and log the reason why not."""
     reason = _why_not(spark)
     if reason is not None:
-        logger.warning("the front is not installed: %s; filters and columns stay options", reason)
+        logger.warning(
+            "the front is not installed: %s; filters and columns stay options, and an INSERT into a"
+            " view sets the columns that it does not name to NULL",
+            reason,
+        )
     return reason
 
 

@@ -181,9 +181,9 @@ class ChangeRule extends Rule<LogicalPlan> {
 
   /**
    * Whether Spark has added a cell that the rows lack: of no column of theirs, and with the note
-   * on the column of the catalog's table. A view's columns have no note. There the projection that
-   * adds cells stands, to Spark, where the statement of SQL begins. Nothing is added to the rows of
-   * df.write.save, which become the table's schema.
+   * on the column of the catalog's table. A view's columns have no note. There the cell has metadata
+   * of its own, which a constant rarely has, and the projection stands, to Spark, where the statement
+   * begins. Nothing is added to the rows of df.write.save, the only such write that has options.
    */
   private static boolean isAdded(
       NamedExpression cell, SupportsWrite table, Project top, AppendData append) {
@@ -191,17 +191,17 @@ class ChangeRule extends Rule<LogicalPlan> {
       return false;
     } else if (table instanceof CatalogTable) {
       return cell.metadata().contains(CatalogTable.INSERTED);
-    } else if (!top.origin().equals(append.origin())) {
+    } else if (!append.writeOptions().isEmpty() || !top.origin().equals(append.origin())
+        || !(cell instanceof Alias alias && alias.explicitMetadata().isDefined())) {
       return false;
     } else if (top.origin().sqlText().isDefined()) {
       return true;
-    } else if (table instanceof DefaultSource.FrontTable front && front.load.given == null) {
-      throw Catalog.refuse("a DataFrame is written to a view by name, and column " + cell.name()
-          + " is missing or a constant; which of the two is unknown, and upserts leave the cells of"
-          + " a missing column as they are. Write df.write.format('kudulite').mode('append')"
-          + ".save(path), or INSERT INTO the view (names of the columns) in SQL");
     }
-    return false;
+    throw Catalog.refuse("a DataFrame is written to a view by name, and column " + cell.name()
+        + " is missing, or a constant with metadata; which of the two is unknown, and upserts leave"
+        + " the cells of a missing column as they are. Write"
+        + " df.write.format('kudulite').mode('append').save(path), or INSERT INTO the view (names of"
+        + " the columns) in SQL");
   }
 
   // UPDATE

@@ -118,30 +118,62 @@ def test_a_plain_insert_has_the_defaults_of_columns_that_it_does_not_name(spark,
     assert "Error" not in plan
 
 
+def viewed(spark: SparkSession, source: str, view: str, path: Path) -> None:
+    """Make a view of the table: by SQL, of a load(), or with a schema that the user gives."""
+    reader = spark.read.format("kudulite")
+    if source == "sql":
+        spark.sql(f"CREATE TEMPORARY VIEW {view} USING kudulite OPTIONS (path '{path}')")
+    elif source == "load":
+        reader.load(str(path)).createOrReplaceTempView(view)
+    else:
+        schema = "id BIGINT, a INT, b INT, c STRING"
+        reader.schema(schema).load(str(path)).createOrReplaceTempView(view)
+
+
 @pytest.mark.parametrize("front", ["true", "false"])
-@pytest.mark.parametrize("source", ["sql", "load"])
+@pytest.mark.parametrize("source", ["sql", "load", "schema"])
 def test_an_insert_into_a_view_leaves_columns_that_it_does_not_name(
     spark, catalog, tmp_path, front, source
 ):
     """With the front on or off; constants that the statement names are written."""
     path, v = tmp_path / "t", f"v{catalog}"
     spark.conf.set("spark.kudulite.front", front)
-    if source == "sql":
-        spark.sql(f"CREATE TEMPORARY VIEW {v} USING kudulite OPTIONS (path '{path}')")
-    else:
-        spark.read.format("kudulite").load(str(path)).createOrReplaceTempView(v)
+    viewed(spark, source, v, path)
     for statement in (
         f"INSERT INTO {v} (a, id) VALUES (10, 1), (20, 2)",
         f"INSERT INTO {v} BY NAME SELECT id, CAST(id * 10 AS INT) AS a FROM range(1, 3)",
+        f"FROM range(1, 3) INSERT INTO {v} (id, a) SELECT id, CAST(id * 10 AS INT)",
     ):
         spark.sql(statement)
         assert stored(path) == LEFT
         kudulite.open_table(path).delete([{"id": 2}])
     spark.sql(f"INSERT INTO {v} BY NAME SELECT id, 5 AS a, 6 AS b, 'y' AS c FROM range(1, 3)")
     assert stored(path) == [(1, 5, 6, "y"), (2, 5, 6, "y")]
-    some(spark).selectExpr("*", "a AS b", "string(a) AS c").writeTo(v).append()
-    assert stored(path) == [(1, 10, 10, "10"), (2, 20, 20, "20")]
-    if front == "true":
-        with pytest.raises(AnalysisException, match="column b is missing or a constant"):
-            some(spark).writeTo(v).append()
+    spark.catalog.dropTempView(v)
+
+
+@pytest.mark.parametrize("front", ["true", "false"])
+@pytest.mark.parametrize("source", ["sql", "load", "schema"])
+def test_a_dataframe_written_to_a_view_names_all_columns(spark, catalog, tmp_path, front, source):
+    """Constants are written; a missing column, or a constant with metadata, is refused."""
+    path, v = tmp_path / "t", f"v{catalog}"
+    spark.conf.set("spark.kudulite.front", front)
+    viewed(spark, source, v, path)
+    lacking = some(spark).withColumn("b", sf.lit(5))
+    whole = lacking.withColumn("c", sf.lit(None).cast("string"))
+    constants = spark.range(1).selectExpr("1L AS id", "10 AS a", "5 AS b", "string(NULL) AS c")
+    added = lacking.to(spark.table(v).schema)
+    for rows in (whole, constants, added, whole.select("c", "b", "id", "a")):
+        rows.writeTo(v).append()
+        assert stored(path)[0] == (1, 10, 5, None)
+        kudulite.open_table(path).upsert([{"id": 1, "a": 1, "b": 1, "c": "x"}])
+    before = stored(path)
+    noted = lacking.withColumn("c", sf.lit(None).cast("string").alias("c", metadata={"x": 1}))
+    for rows in (lacking, noted):
+        with pytest.raises(AnalysisException, match="column c is missing, or a constant"):
+            rows.writeTo(v).append()
+    assert stored(path) == before
+    # Nothing is missing in a write by path, whose rows are the schema.
+    noted.write.format("kudulite").mode("append").save(str(path))
+    assert stored(path)[0] == (1, 10, 5, None)
     spark.catalog.dropTempView(v)

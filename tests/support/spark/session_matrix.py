@@ -20,6 +20,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
+from pyspark.sql.utils import is_remote
 
 import kudulite
 import kudulite_spark
@@ -36,6 +37,7 @@ from tests.support.spark.spark_tables import (
     stream,
 )
 
+NULLS_SETTING = "spark.sql.defaultColumn.useNullsForMissingDefaultValues"
 TYPES = {"k": pa.int64(), "s": pa.string(), "a": pa.list_(pa.float32())}
 ROWS = [(k, f"s{k % 3}", None if k == 5 else [k / 2, None]) for k in range(20)]
 
@@ -193,6 +195,59 @@ def sql(spark: SparkSession, folder: Path) -> None:
     assert stored(path)[20:] == expected
 
 
+def named_columns(spark: SparkSession, folder: Path) -> None:
+    """Columns that a write does not name stay; without the jar, Spark fills those of a view."""
+    path = made(folder)
+    some, before = spark.sql("SELECT 1L AS k, 'new' AS s UNION ALL SELECT 2L, 'new'"), ROWS[:3]
+    after = [before[0], *((k, "new", a) for k, _, a in before[1:])]
+
+    def check(write: Callable[[], object], expected: list[tuple[Any, ...]] = after) -> None:
+        write()
+        assert stored(path)[:3] == expected
+        kudulite.open_table(path).upsert([dict(zip(TYPES, row, strict=True)) for row in before])
+
+    check(lambda: save(some, path))
+    name = catalog_of(spark, folder)
+    if name is not None:
+        upsert = "WITH (operation = 'upsert')"
+        written = f"INSERT INTO {name}.t {upsert}"
+        check(lambda: spark.sql(f"{written} (s, k) VALUES ('new', 1), ('new', 2)"))
+        check(lambda: spark.sql(f"{written} BY NAME SELECT id AS k, 'new' AS s FROM range(1, 3)"))
+        check(lambda: some.writeTo(f"{name}.t").option("operation", "upsert").append())
+        writer = some.write.mode("append").option("operation", "upsert")
+        check(lambda: writer.saveAsTable(f"{name}.t"))
+    view = f"v{uuid.uuid4().hex}"
+    spark.sql(f"CREATE TEMPORARY VIEW {view} USING kudulite OPTIONS (path '{path}')")
+    statements = (
+        f"INSERT INTO {view} (s, k) VALUES ('new', 1), ('new', 2)",
+        f"INSERT INTO {view} BY NAME SELECT id AS k, 'new' AS s FROM range(1, 3)",
+    )
+    has_jar = name is not None or not is_remote()  # on classic Spark a setting turns the front off
+    for statement in statements:
+        nulls = [before[0], *((k, "new", None) for k, _, _ in before[1:])]
+        check(lambda text=statement: spark.sql(text), after if has_jar else nulls)
+    # Spark then adds no NULL, and says which column has no data.
+    spark.conf.set(NULLS_SETTING, "false")
+    try:
+        for write in (
+            *(lambda text=text: spark.sql(text) for text in statements),
+            lambda: some.writeTo(view).append(),
+        ):
+            try:
+                write()
+            except Exception as error:
+                assert "Cannot find data for the output column `a`" in str(error), error
+            else:
+                raise AssertionError("a write that lacks a column was not refused")
+        check(
+            lambda: spark.sql(f"INSERT INTO {view} VALUES (1, 'new', NULL)"),
+            [before[0], (1, "new", None), before[2]],
+        )
+    finally:
+        spark.conf.unset(NULLS_SETTING)
+    assert stored(path)[:3] == before
+
+
 def read_table(spark: SparkSession, folder: Path) -> None:
     """Base data with deleted, changed and new rows; a moment in the past."""
     path = made(folder)
@@ -213,7 +268,7 @@ def read_table(spark: SparkSession, folder: Path) -> None:
 Cell = Callable[[SparkSession, Path], None]
 CELLS: dict[str, Cell] = {
     cell.__name__: cell
-    for cell in (read, write, stream_source, stream_sink, changes, sql, read_table)
+    for cell in (read, write, stream_source, stream_sink, changes, sql, named_columns, read_table)
 }
 
 
