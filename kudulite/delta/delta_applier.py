@@ -27,7 +27,7 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from kudulite.delta.delta_file import OP_DELETE, OP_UPDATE, concat_values
+from kudulite.delta.delta_file import OP_DELETE, OP_UPDATE, DeltaColumn, concat_values
 from kudulite.delta.delta_mem_store import DeltaMemSnapshot
 from kudulite.delta.delta_source import DeltaSource
 from kudulite.delta.scatter import DeltaCells, as_rows, laid_over, scatter, select
@@ -35,6 +35,8 @@ from kudulite.model.types import widened
 
 # With up to so many row ids per change a table over all ids is cheaper than sorting.
 _DENSE_FACTOR = 2
+# As many cells of all sources are in memory at once while several columns are merged.
+_MERGED_CELLS_MAX = 1 << 20
 # Up to so many row ids per probe, and per number, places are found in a table and not by searching.
 _IDS_PER_PROBE = 32
 _IDS_PER_NUMBER = 256
@@ -270,6 +272,7 @@ class DeltaApplier:
         """
         if self._below is not None:
             base = self._below.apply_few(base, column_ids, start)
+        self.merge_columns(column_ids)
         # By the array of row ids that columns share: positions, places in it, columns, new values.
         changed: dict[int, tuple[np.ndarray, int, int, list[int], list[pa.Array]]] = {}
         count, unchanged = len(base[0]), list[int]()
@@ -310,6 +313,8 @@ class DeltaApplier:
             found = {c: DeltaCells(arrow_type, len(rowids)) for c, arrow_type in types.items()}
         else:
             found = self._below.cells(types, rowids)
+        if len(rowids):
+            self.merge_columns(types)
         placed: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
         for column_id, arrow_type in types.items() if len(rowids) else ():
             applier = self._column(column_id, arrow_type)
@@ -369,6 +374,7 @@ class DeltaApplier:
         is_wanted[rowids] = True
         is_wanted[self.deleted[: np.searchsorted(self.deleted, len(is_wanted))]] = False
         count = np.count_nonzero(is_wanted)
+        self.merge_columns(types)
         found: list[tuple[pa.Array, np.ndarray]] = []
         placed: list[tuple[np.ndarray, np.ndarray]] = []
         for column_id, arrow_type in types.items():
@@ -413,7 +419,8 @@ class DeltaApplier:
         Their type is `arrow_type`, or else the widest type of the sources.
         """
         if column_id not in self._columns:
-            self._columns[column_id] = self._merge_column(column_id)
+            found = (visible.source.column(column_id) for visible in self._sources)
+            self._columns[column_id] = self._merge_column(found)
         applier = self._columns[column_id]
         if applier is None or arrow_type is None or applier.values.type.equals(arrow_type):
             return applier
@@ -422,10 +429,29 @@ class DeltaApplier:
             self._widened[key] = replace(applier, values=widened(applier.values, arrow_type))
         return self._widened[key]
 
-    def _merge_column(self, column_id: int) -> ColumnApplier | None:
+    def merge_columns(self, column_ids: Iterable[int]) -> None:
+        """Merge columns that are not merged yet, several at once.
+
+        A file is opened for each group of them, and has the values of one group in memory.
+        """
+        if self._below is not None:
+            self._below.merge_columns(column_ids)
+        missing = [column_id for column_id in column_ids if column_id not in self._columns]
+        if not missing:
+            return
+        row_count = sum(visible.source.meta.row_count for visible in self._sources)
+        width = max(1, _MERGED_CELLS_MAX // max(1, row_count))
+        for start in range(0, len(missing), width):
+            group = missing[start : start + width]
+            found = [visible.source.columns(group) for visible in self._sources]
+            for column_id in group:
+                parts = [columns.get(column_id) for columns in found]
+                self._columns[column_id] = self._merge_column(parts)
+
+    def _merge_column(self, columns: Iterable[DeltaColumn | None]) -> ColumnApplier | None:
+        """Merge what each source has of a column."""
         rowid_parts, value_parts = [], []
-        for visible in self._sources:
-            column = visible.source.column(column_id)
+        for visible, column in zip(self._sources, columns, strict=True):
             if column is None:
                 continue
             rowids, chosen = visible.source.rowids, column.is_set

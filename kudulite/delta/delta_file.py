@@ -34,7 +34,7 @@ does no harm.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -85,6 +85,11 @@ class DeltaRows:
     ops: np.ndarray
     columns: Mapping[int, DeltaColumn]
     timestamps: np.ndarray | None = None
+
+    @property
+    def row_count(self) -> int:
+        """Number of changes."""
+        return len(self.rowids)
 
     @property
     def timestamp_min(self) -> int:
@@ -253,7 +258,8 @@ class DeltaFile:
     def rowids(self) -> np.ndarray:
         """int64[n], ascending."""
         if self._rowids is None:
-            rowids = self._read("rowid")[0].to_numpy().astype(np.int64)
+            stored, ops = self._read(("rowid", "op"))
+            rowids = stored.to_numpy().astype(np.int64)
             if len(rowids) and int(rowids.max()) >= self._row_count_base:
                 raise CorruptionError(
                     f"{self.path}: {len(rowids)} rows up to row id {rowids.max()}, expected row ids"
@@ -262,6 +268,7 @@ class DeltaFile:
             steps = np.diff(rowids)
             if (steps < (0 if self.meta.timestamp is None else 1)).any():
                 raise CorruptionError(f"{self.path}: row ids do not ascend")
+            self._ops = self._checked_ops(ops)
             self._rowids = rowids
         return self._rowids
 
@@ -269,37 +276,47 @@ class DeltaFile:
     def ops(self) -> np.ndarray:
         """uint8[n], OP_ constants."""
         if self._ops is None:
-            ops = self._read("op")[0].to_numpy()
-            if ops.max(initial=0) > OP_REINSERT:
-                raise CorruptionError(
-                    f"{self.path}: operation {ops.max()}, expected 0 to {OP_REINSERT}"
-                )
-            self._ops = ops
+            self._ops = self._checked_ops(self._read(("op",))[0])
         return self._ops
+
+    def _checked_ops(self, stored: pa.Array) -> np.ndarray:
+        ops: np.ndarray = stored.to_numpy()
+        if ops.max(initial=0) > OP_REINSERT:
+            raise CorruptionError(
+                f"{self.path}: operation {ops.max()}, expected 0 to {OP_REINSERT}"
+            )
+        return ops
 
     def timestamps(self) -> np.ndarray | None:
         """Return uint64[n], or None when the whole file has the timestamp of its entry."""
-        return None if self.meta.timestamp is not None else self._read("timestamp")[0].to_numpy()
+        return None if self.meta.timestamp is not None else self._read(("timestamp",))[0].to_numpy()
 
     def column(self, column_id: int) -> DeltaColumn | None:
         """Return the new values of one column, or None if the file never sets it."""
-        if column_id not in self.meta.update_counts:
-            return None
-        if self._open_schema().get_field_index(f"s{column_id}") < 0:
-            found = self._shared.get(column_id)
-            if found is None:
-                found = self._shared[column_id] = self._read(f"v{column_id}")[0]
-            return DeltaColumn(found)
-        values, is_set = self._read(f"v{column_id}", f"s{column_id}")
-        return DeltaColumn(values, is_set.to_numpy(zero_copy_only=False))
+        return self.columns((column_id,)).get(column_id)
+
+    def columns(self, column_ids: Collection[int]) -> dict[int, DeltaColumn]:
+        """Return the new values of columns, of those that the file sets; it is opened once."""
+        ids = [column_id for column_id in column_ids if column_id in self.meta.update_counts]
+        found = {c: DeltaColumn(v) for c in ids if (v := self._shared.get(c)) is not None}
+        missing = [column_id for column_id in ids if column_id not in found]
+        if not missing:
+            return found
+        masks = [f"s{c}" for c in missing if self._open_schema().get_field_index(f"s{c}") >= 0]
+        names = [f"v{c}" for c in missing] + masks
+        read = dict(zip(names, self._read(names), strict=True))
+        for column_id in missing:
+            values, is_set = read[f"v{column_id}"], read.get(f"s{column_id}")
+            if is_set is None:
+                self._shared[column_id] = values
+                found[column_id] = DeltaColumn(values)
+            else:
+                found[column_id] = DeltaColumn(values, is_set.to_numpy(zero_copy_only=False))
+        return found
 
     def read(self) -> DeltaRows:
         """Return the whole file."""
-        columns = {}
-        for column_id in self.meta.update_counts:
-            column = self.column(column_id)
-            assert column is not None
-            columns[column_id] = column
+        columns = self.columns(self.meta.update_counts)
         return DeltaRows(self.rowids, self.ops, columns, self.timestamps())
 
     def _open(self) -> pa.Buffer:
@@ -328,22 +345,25 @@ class DeltaFile:
             self._schema = schema
         return self._schema
 
-    def _read(self, *names: str) -> list[pa.Array]:
-        """Return columns of the file, which has them in the order of `names`."""
+    def _read(self, names: Sequence[str]) -> list[pa.Array]:
+        """Return columns of the file; no others are decoded."""
         indexes = [self._open_schema().get_field_index(name) for name in names]
-        if min(indexes) < 0 or indexes != sorted(indexes):
-            raise CorruptionError(f"{self.path}: no column {' or '.join(names)} in the delta file")
-        options = pa.ipc.IpcReadOptions(included_fields=indexes, use_threads=False)
+        if min(indexes) < 0:
+            missing = names[indexes.index(-1)]
+            raise CorruptionError(f"{self.path}: no column {missing} in the delta file")
+        in_order = sorted(indexes)
+        options = pa.ipc.IpcReadOptions(included_fields=in_order, use_threads=False)
         source = self._open()
         with arrow_errors(self.path, f"cannot read {', '.join(names)}"):
             batch = pa.ipc.open_file(source, options=options).get_batch(0)
-            columns: list[pa.Array] = batch.columns
-            if not self._validated.issuperset(names):
-                for name, column in zip(names, columns, strict=True):
+            found = dict(zip(in_order, batch.columns, strict=True))
+            columns = [found[index] for index in indexes]
+            for name, column in zip(names, columns, strict=True):
+                if name not in self._validated:
                     if not _is_plain_text(column):
                         column.validate(full=True)
                     self._check_column(name, column)
-                self._validated.update(names)
+                    self._validated.add(name)
         return columns
 
     def _check_column(self, name: str, column: pa.Array) -> None:

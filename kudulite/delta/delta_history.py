@@ -341,7 +341,7 @@ class OneRowSource:
         at = np.flatnonzero(source.rowids == rowid)
         # A source without the row is not read any further.
         ids = source.meta.update_counts if len(at) else ()
-        columns = {c: column for c in ids if (column := source.column(c)) is not None}
+        columns = source.columns(ids)
         stamps = timestamps_of(source) if len(at) else np.empty(0, np.uint64)
         self.meta = take_rows(DeltaRows(source.rowids, source.ops, columns, stamps), at)
         self._timestamps = stamps[at]
@@ -362,6 +362,10 @@ class OneRowSource:
     def timestamps(self) -> np.ndarray:
         """uint64[n], one for each change."""
         return self._timestamps
+
+    def columns(self, column_ids: Collection[int]) -> dict[int, DeltaColumn]:
+        """Return the new values of columns, of those that the source sets."""
+        return {c: column for c in column_ids if (column := self.column(c)) is not None}
 
     def column(self, column_id: int) -> DeltaColumn | None:
         """Return a column's new values, or None if the source never sets it."""

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Generic, TypeVar
@@ -174,6 +174,10 @@ class DeltaMemSnapshot:
     def _timestamps(self) -> np.ndarray:
         parts = [c.rows.timestamps for c in self._chunks if c.rows.timestamps is not None]
         return _joined(parts, np.uint64)
+
+    def columns(self, column_ids: Collection[int]) -> dict[int, DeltaColumn]:
+        """Return the new values of columns, of those that the changes set."""
+        return {c: column for c in column_ids if (column := self.column(c)) is not None}
 
     def column(self, column_id: int) -> DeltaColumn | None:
         """Return the new values of one column, or None if no change sets it."""

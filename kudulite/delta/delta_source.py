@@ -5,7 +5,7 @@ It stands alone because the applier of deltas and their history read both kinds 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 import numpy as np
@@ -15,6 +15,10 @@ from kudulite.delta.delta_file import DeltaColumn
 
 class SourceStatistics(Protocol):
     """Statistics of a source of deltas, known before it is opened."""
+
+    @property
+    def row_count(self) -> int:
+        """Number of changes."""
 
     @property
     def timestamp_min(self) -> int:
@@ -54,6 +58,9 @@ class DeltaSource(Protocol):
 
     def timestamps(self) -> np.ndarray | None:
         """Return uint64[n], or None if all changes have the timestamp of `meta`."""
+
+    def columns(self, column_ids: Collection[int]) -> Mapping[int, DeltaColumn]:
+        """Return the new values of those columns that the source sets; all are in memory then."""
 
     def column(self, column_id: int) -> DeltaColumn | None:
         """Return a column's new values."""

@@ -264,6 +264,8 @@ class DiskRowSet(RowSet):
         if columns and self._is_short(block):
             values, ids = self.base.read_shared(block, columns), [column.id for column in columns]
             return [applier.apply_few(values, ids, start, at) for applier, at in views]
+        for applier, _ in views:
+            applier.merge_columns([column.id for column in columns])
         base = list(zip(self.base.read(block, columns), columns, strict=True))
         return [
             [applier.apply_range(values, c.id, start, at, is_own=own) for values, c in base]

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from kudulite.delta import delta_file
+from kudulite.delta.delta_applier import DeltaApplier
 from kudulite.delta.delta_file import (
     OP_DELETE,
     OP_UPDATE,
@@ -207,3 +208,40 @@ def test_text_is_validated_whatever_its_letters_are(path: Path, text: pa.Array, 
     else:
         with pytest.raises(CorruptionError, match=r"redo-1\.arrow: cannot read v7"):
             file.column(7)
+
+
+def test_a_file_is_opened_once_for_the_columns_that_are_wanted(path: Path, monkeypatch):
+    """Not once for each; and no others are decoded."""
+    count, width = 6, 8
+    is_set = np.arange(count) % 2 == 0
+    columns = {
+        n: DeltaColumn(pa.array(np.arange(count) * n), is_set if n % 3 == 0 else None)
+        for n in range(1, width + 1)
+    }
+    rows = DeltaRows(np.arange(count), np.zeros(count, np.uint8), columns)
+    meta = written(path, rows)
+    opened: list[list[int] | None] = []
+    open_file = pa.ipc.open_file
+
+    def noted(source, *, options=None):
+        opened.append(None if options is None else options.included_fields)
+        return open_file(source, options=options)
+
+    monkeypatch.setattr(pa.ipc, "open_file", noted)
+    file = DeltaFile(path, meta, count)
+    found = file.columns([7, 3, 99, 2])
+    assert list(found) == [7, 3, 2] and found[3].is_set.tolist() == is_set.tolist()
+    assert all(found[n].values.equals(columns[n].values) for n in found)
+    assert opened[0] is None and [len(fields) for fields in opened[1:]] == [4]
+    opened.clear()
+    merged = DeltaApplier([file], 1 << 62)
+    merged.merge_columns(range(1, width + 1))
+    assert len(opened) == 2, "row ids with operations, and all columns"
+    alone = DeltaApplier([DeltaFile(path, meta, count)], 1 << 62)
+    for n in columns:
+        one, several = alone.column(n, pa.int64()), merged.column(n, pa.int64())
+        assert one.rowids.tolist() == several.rowids.tolist()
+        assert one.values.equals(several.values)
+    opened.clear()
+    assert DeltaFile(path, meta, count).read().columns.keys() == set(columns)
+    assert len(opened) == 3
