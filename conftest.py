@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
-from xdist.scheduler import LoadFileScheduling
+
+from tests.support.scheduling import STARTS_SPARK, FewSparkWorkers, spark_worker_count
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,24 +41,11 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 
-# All the tests of the quick tier that start Spark, and some others.
-STARTS_SPARK = ("tests/spark/", "tests/structure/test_documents.py::")
-
-
-class OneSparkWorker(LoadFileScheduling):
-    """Gives each file to one worker, and all files that start Spark to the same one.
-
-    A session costs as much as all the tests of the quick tier that use it. Groups for
-    --dist=loadgroup would say the same, but xdist 3.8 does not see them under pytest 9.2.
-    """
-
-    def _split_scope(self, nodeid: str) -> str:
-        return "spark" if nodeid.startswith(STARTS_SPARK) else super()._split_scope(nodeid)
-
-
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneSparkWorker | None:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FewSparkWorkers | None:
     """The scheduler for --dist=loadfile; other modes are xdist's."""
-    return OneSparkWorker(config, log) if config.getoption("dist") == "loadfile" else None
+    if config.getoption("dist") != "loadfile":
+        return None
+    return FewSparkWorkers(config, log, spark_worker_count(config))
 
 
 def is_full_tier(config: pytest.Config) -> bool:
