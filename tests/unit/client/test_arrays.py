@@ -10,8 +10,6 @@ from kudulite.errors import KuduliteError, OptionError, RowError, SchemaError
 from tests.support.tables.core_tables import CoreTables
 from tests.support.tables.readings import every_reading
 
-pytestmark = pytest.mark.both  # every_reading
-
 
 @pytest.fixture
 def client(core: CoreTables) -> Client:
@@ -32,6 +30,7 @@ def row(k: int, numbers=None, words=None, n=None) -> dict:
     return {"k": k, "numbers": numbers, "words": words, "n": n}
 
 
+@pytest.mark.both
 def test_rows_are_what_was_written_in_memory_in_deltas_and_after_compactions(client: Client):
     """Now and at every moment, with NULL, no elements, and elements that are NULL."""
     table = client.table("t")
@@ -75,6 +74,7 @@ def test_rows_are_what_was_written_in_memory_in_deltas_and_after_compactions(cli
     assert [r["k"] for r in every_reading(table, at=states[0][0])] == [2, 3, 4]
 
 
+@pytest.mark.both
 def test_columns_of_arrays_are_added_renamed_and_dropped(client: Client):
     """Old rows show NULL."""
     table = client.table("t")
@@ -91,6 +91,7 @@ def test_columns_of_arrays_are_added_renamed_and_dropped(client: Client):
     ]
 
 
+@pytest.mark.both
 def test_a_table_is_made_of_any_layout_of_lists(core: CoreTables):
     """As pandas, Polars and others have them."""
     data = pa.table(

@@ -24,8 +24,6 @@ from tests.support.tables.core_tables import CoreTables, ManualClock, altered
 from tests.support.tables.readings import every_reading
 from tests.support.tiers import tiered
 
-pytestmark = pytest.mark.both  # every_reading
-
 
 @pytest.fixture
 def client(core: CoreTables) -> Client:
@@ -45,6 +43,7 @@ def client(core: CoreTables) -> Client:
     return client
 
 
+@pytest.mark.both
 def test_an_added_column_shows_its_default_in_old_rows(client: Client):
     """It stays: a later change of the default is for later inserts."""
     table = client.table("t")
@@ -71,6 +70,7 @@ def test_an_added_column_shows_its_default_in_old_rows(client: Client):
     }  # fmt: skip
 
 
+@pytest.mark.both
 def test_a_dropped_column_that_is_added_again_starts_anew(client: Client):
     """Neither base data nor deltas give the old values back; only the past has them."""
     table = client.table("t")
@@ -90,6 +90,7 @@ def test_a_dropped_column_that_is_added_again_starts_anew(client: Client):
     assert [row["v"] for row in every_reading(table) if row["v"] is not None] == [4]
 
 
+@pytest.mark.both
 def test_columns_and_the_table_are_renamed(client: Client):
     """Key columns too, which hash and range partitions follow; names may be swapped."""
     table = client.table("t")
@@ -110,6 +111,7 @@ def test_columns_and_the_table_are_renamed(client: Client):
     assert table.scan(where=[table["a"] >= 95]).count() == 2
 
 
+@pytest.mark.both
 def test_storage_attributes_are_of_files_that_are_written_later(client: Client):
     """Old ones stay as they are until a compaction; they outlive every other alteration."""
     table = client.table("t")
@@ -163,6 +165,7 @@ def test_scans_that_were_planned_before_keep_their_columns(client: Client):
     assert scans[1].count() == 10
 
 
+@pytest.mark.both
 def test_a_range_that_is_added_takes_rows(client: Client):
     """Between the others too; keys outside all ranges are still refused."""
     table = client.table("t")
@@ -185,6 +188,7 @@ def test_a_range_that_is_added_takes_rows(client: Client):
             client.new_table_alterer(table).add_range_partition(lower, upper).alter()
 
 
+@pytest.mark.both
 def test_a_range_is_dropped_with_its_rows(client: Client):
     """They are gone now and stay in the past; one that never had rows leaves nothing behind."""
     table = client.table("t")
@@ -232,6 +236,7 @@ def test_a_write_that_was_prepared_before_is_refused(client: Client):
     write.abort()
 
 
+@pytest.mark.both
 def test_writes_that_were_prepared_before_only_nullable_columns_were_added(client: Client):
     """They commit: of the added columns they say nothing, so new rows show NULL, old ones stay."""
     table = client.table("t")
@@ -366,7 +371,7 @@ def test_a_name_that_is_taken_is_refused_after_the_steps(client: Client):
     assert client.list_tables() == ["t", "u"]
 
 
-@tiered(("seed", "steps"), [(0, 8), (1, 8), (0, 20), (1, 20), (2, 20)])
+@tiered(("seed", "steps"), [(0, 8), (0, 20), (1, 20), (2, 20)], quick=1)
 def test_random_alterations_between_writes(client: Client, seed: int, steps: int):
     """Rows by column id, in a dictionary, are what the table shows now and at every past moment.
 
@@ -443,6 +448,7 @@ def shown(schema: Schema, cells: dict) -> dict:
     return {column.name: cells.get(column.id, column.read_default) for column in schema}
 
 
+@pytest.mark.both
 def test_rows_that_are_not_flushed_are_altered_too(client: Client):
     """They are a past that stays readable, also when their range is dropped."""
     table = client.table("t")

@@ -18,8 +18,6 @@ from tests.support.doubles.pausing_file_system import PausingFileSystem
 from tests.support.tables.core_tables import CoreTables, ManualClock, environment, stored
 from tests.support.tables.readings import every_reading
 
-pytestmark = pytest.mark.both  # every_reading
-
 SECOND = 10**6
 
 
@@ -71,6 +69,7 @@ def test_what_a_tag_shows_never_changes(client: Client, clock: ManualClock):
     assert stored(table, at=moment) == [(1, 1)]
 
 
+@pytest.mark.both
 def test_a_tag_holds_all_moments_after_it_past_the_retention(client: Client, clock: ManualClock):
     """Dropped ranges too; when it is deleted they go."""
     table = client.table("t")

@@ -15,8 +15,6 @@ from tests.support.tables.core_tables import CoreTables, stored
 from tests.support.tables.readings import every_reading, rows_of_tokens
 from tests.support.tiers import tiered
 
-pytestmark = pytest.mark.both  # every_reading
-
 # (old type, new type, values of the old one, values of the new one alone)
 WIDENINGS = [
     ("int8", "int16", [-128, 127, 0, None], [-129, 32767]),
@@ -64,6 +62,7 @@ def as_column(kind: str, value: object) -> object:
     return value if kind != "float" or value is None else pa.scalar(value, pa.float32()).as_py()
 
 
+@pytest.mark.both
 @tiered(("old", "new", "narrow", "wide"), WIDENINGS, quick=QUICK, ids=IDS)
 def test_old_files_and_new_ones_are_read_together(old, new, narrow, wide, core: CoreTables):
     """Base data, REDO and UNDO files and the log, written before and after, at every moment."""
@@ -154,6 +153,7 @@ def test_scans_that_were_planned_before_keep_their_type(old, new, narrow, wide, 
     assert {row[1] for row in stored(table)} <= set(wide)
 
 
+@pytest.mark.both
 def test_a_type_is_widened_together_with_other_changes(core: CoreTables):
     """In one step of one alteration, or in several; storage attributes and the comment stay."""
     client = core.client()
@@ -190,6 +190,7 @@ def test_a_type_is_widened_together_with_other_changes(core: CoreTables):
     assert every_reading(table)[2]["d"] == Decimal("1234567.89")
 
 
+@pytest.mark.both
 def test_an_added_column_that_is_widened_shows_its_default(core: CoreTables):
     """In rows from before it was there, which no file holds it for."""
     client = core.client()
@@ -277,7 +278,7 @@ def test_stored_types_are_those_that_a_column_can_have_had():
                 widened(pa.array(narrow, after.arrow), before.arrow)
 
 
-@tiered(("seed", "steps"), [(0, 10), (1, 10), (0, 25), (1, 25), (2, 25)])
+@tiered(("seed", "steps"), [(0, 10), (0, 25), (1, 25), (2, 25)], quick=1)
 def test_random_widenings_between_writes(core: CoreTables, seed: int, steps: int):
     """Values of a dictionary, now and at every past moment, through every widening of integers."""
     rng = random.Random(seed)

@@ -23,8 +23,6 @@ from tests.support.tables.core_tables import CoreTables, ManualClock, environmen
 from tests.support.tables.readings import every_reading, rows_of_tokens
 from tests.support.tiers import tiered
 
-pytestmark = pytest.mark.both  # every_reading
-
 ROWS = [{"a": i % 3, "b": i, "v": i} for i in range(0, 100, 7)]
 
 
@@ -61,6 +59,7 @@ def alter(table: Table, *steps: tuple[str, int | None, int | None]) -> None:
     alter_table(table._store, made)
 
 
+@pytest.mark.both
 def test_every_reading_of_the_past_shows_the_rows(client: Client):
     """Up to the drop; from its timestamp on, none does."""
     table = client.table("t")
@@ -79,6 +78,7 @@ def test_every_reading_of_the_past_shows_the_rows(client: Client):
     assert table.get((0, 0), at=moment) == ROWS[0]
 
 
+@pytest.mark.both
 def test_a_key_lives_in_the_dropped_tablet_then_and_in_the_added_one_now(client: Client):
     """Also where the new ranges have other bounds, and when they are dropped in their turn."""
     table = client.table("t")
@@ -145,6 +145,7 @@ def test_scans_that_were_planned_before_a_drop_keep_their_moment(client: Client)
     assert table.scan(where=table["b"] < 50, at=scans[0].timestamp).count() == 8
 
 
+@pytest.mark.both
 def test_a_range_that_is_dropped_and_added_in_one_alteration_is_empty(client: Client):
     """As in Kudu; an added range that is dropped again leaves nothing."""
     table = client.table("t")
@@ -184,6 +185,7 @@ def test_a_drop_is_above_all_that_was_settled(core: CoreTables):
     assert len(stored(table)) == 2
 
 
+@pytest.mark.both
 def test_writes_that_were_prepared_before_a_drop_are_refused(client: Client):
     """Of sessions and in bulk, also when the range was added again; the next ones work."""
     table = client.table("t")
@@ -208,6 +210,7 @@ def test_writes_that_were_prepared_before_a_drop_are_refused(client: Client):
     assert len(every_reading(table)) == 9
 
 
+@pytest.mark.both
 def test_rows_of_the_log_are_dropped_too(core: CoreTables):
     """They are flushed by the alteration, and stay in the past."""
     table = make_table(core.client(small_write_rows_max=1000))
@@ -221,6 +224,7 @@ def test_rows_of_the_log_are_dropped_too(core: CoreTables):
         assert len(every_reading(reader, moment)) == 16
 
 
+@pytest.mark.both
 def test_a_table_with_dropped_ranges_is_renamed_and_deleted(client: Client):
     """They move with it, and go with it."""
     table = client.table("t")
@@ -446,6 +450,7 @@ def test_readers_beside_drops_see_all_of_a_range_or_nothing(core: CoreTables):
     assert len(table._store.newest().dropped) == 8
 
 
+@pytest.mark.both
 def test_maintenance_leaves_a_range_that_is_dropped_meanwhile(client: Client, monkeypatch):
     """Between its look at the tablets and the work on them; the others are looked after."""
     table, other = client.table("t"), client.table("t")
