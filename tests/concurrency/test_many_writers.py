@@ -12,9 +12,10 @@ import kudulite
 from kudulite.client.table import Table
 from kudulite.table.table_store import TableStore
 from tests.support.tables.core_tables import CoreTables, environment, stored
+from tests.support.tiers import by_tier
 
 PROCESSES = 4
-WRITES = 10
+WRITES = by_tier(4, 10)
 ROWS = 10
 WRITER = "tests.support.machines.upsert_process"
 
@@ -66,7 +67,7 @@ class Reader(threading.Thread):
 def waiting_writers(table: Table, operation: str, keys: str) -> list[subprocess.Popen]:
     """Start four processes, which wait for a word to begin."""
     commands = [
-        [sys.executable, "-m", WRITER, str(table.path), str(writer), operation, keys]
+        [sys.executable, "-m", WRITER, str(table.path), f"{writer}", f"{WRITES}", operation, keys]
         for writer in range(PROCESSES)
     ]
     processes = [
@@ -112,8 +113,9 @@ def expect_readers_unhurt(table: Table, reader: Reader) -> None:
         assert stored(table, timestamp) == rows
 
 
+@pytest.mark.both
 def test_upserts_of_the_same_keys_all_commit(table: Table):
-    """40 of 40, one after the other: each timestamp shows exactly its own ten rows."""
+    """All of them, one after the other: each timestamp shows exactly its own ten rows."""
     results, reader = run_writers(table, "upsert", "same")
     assert len(results) == PROCESSES * WRITES
     assert sum(r["inserted"] for r in results) == ROWS
@@ -152,7 +154,7 @@ def test_of_inserts_of_the_same_keys_one_is_accepted(table: Table):
     expect_readers_unhurt(table, reader)
 
 
-@pytest.mark.both
+@pytest.mark.full
 def test_of_rows_that_processes_number_no_two_have_one_id(core: CoreTables):
     """By batches through the logs and by bulk writes at once; ids rise with the commits."""
     builder = kudulite.schema_builder()

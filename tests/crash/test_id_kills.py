@@ -120,7 +120,7 @@ def expect_new_ids(root: Path, seen: Rows) -> None:
 
 @pytest.mark.parametrize("how", ["exit", "error"])
 @tiered(
-    ("case", "every"), [("two tasks", 8), *((case, EVERY.get(case, 4)) for case in CASES)], quick=1
+    ("case", "every"), [("two tasks", 20), *((case, EVERY.get(case, 4)) for case in CASES)], quick=1
 )
 def test_no_id_is_given_twice_after_a_kill(core: CoreTables, case: str, every: int, how: str):
     """A child that ends at once, or an error that whatever handles errors sees."""

@@ -136,7 +136,7 @@ def run_killed(root: Path, write: Callable[[Client], object], steps: int, how: s
 
 
 # In the quick tier two cases die at every third step.
-QUICK = [("truncate", 3), ("alter", 3)]
+QUICK = [("truncate", 6), ("alter", 6)]
 
 
 @pytest.mark.parametrize("how", ["exit", "error"])

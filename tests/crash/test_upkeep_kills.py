@@ -224,7 +224,7 @@ def parts_of(case: str) -> list[Callable[[list[tuple] | None], list[tuple] | Non
 
 
 # In the quick tier two cases die at every third of the places.
-QUICK = [("minor", 3), ("tag", 3)]
+QUICK = [("minor", 6), ("tag", 6)]
 
 
 @pytest.mark.parametrize("how", ["exit", "error"])

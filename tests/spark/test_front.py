@@ -99,7 +99,6 @@ def test_a_count_of_all_rows_reads_none(spark, path, tmp_path):
     spark.catalog.dropTempView("counted")
 
 
-@pytest.mark.quick
 def test_values_outlive_the_batch_that_they_came_in(spark, tmp_path):
     """Spark reads Python's batches as columns, and each batch replaces the one before it."""
     count, step = 150_000, 25_000

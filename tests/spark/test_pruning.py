@@ -63,7 +63,6 @@ def test_input_partitions_are_the_tablets_left(spark, path, text, tablets):
     assert partition_count(spark, path, **options) == tablets
 
 
-@pytest.mark.quick
 def test_a_range_may_have_hash_partitions_of_its_own(spark, tmp_path):
     """Given as the third value of the range; a later write may repeat it."""
     place = str(tmp_path / "t")

@@ -48,7 +48,6 @@ def save(frame: DataFrame, path: Path, mode: str = "append", **options: str) -> 
     frame.write.format("kudulite").mode(mode).options(**options).save(str(path))
 
 
-@pytest.mark.quick
 def test_each_tablet_gets_the_rows_of_a_statement_from_one_task(spark, warehouse, tmp_path):
     """INSERT, INSERT OVERWRITE, CTAS and the inserts of MERGE; the option overrides the setting."""
     scattered(spark).createOrReplaceTempView("source")

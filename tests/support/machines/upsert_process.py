@@ -1,6 +1,6 @@
-"""A process that writes to a table ten times and prints what happened; started by tests.
+"""A process that writes to a table again and again and prints what happened; started by tests.
 
-    python -m tests.support.machines.upsert_process TABLE_FOLDER WRITER_NUMBER OPERATION KEYS
+    python -m tests.support.machines.upsert_process FOLDER WRITER_NUMBER WRITE_COUNT OPERATION KEYS
 
 KEYS is `same` or `disjoint`, or `repeated` for a table whose key is not unique.
 
@@ -14,11 +14,10 @@ from collections.abc import Sequence
 import kudulite
 from kudulite.errors import RowError
 
-WRITES = 10
 ROWS = 10
 
 
-def keys_of(writer: int, write: int, keys: str, operation: str) -> Sequence[int]:
+def keys_of(writer: int, write: int, count: int, keys: str, operation: str) -> Sequence[int]:
     """The ten keys of one write: those of all writers, or some that nobody else writes.
 
     Of repeated ones, every other write has one key, so that its rows go through a tablet's log.
@@ -26,7 +25,7 @@ def keys_of(writer: int, write: int, keys: str, operation: str) -> Sequence[int]
     if keys == "repeated":
         return [write % 4] * ROWS if write % 2 else [k % 4 for k in range(ROWS)]
     if keys == "disjoint":
-        start = (writer * WRITES + write) * ROWS
+        start = (writer * count + write) * ROWS
         return range(start, start + ROWS)
     if operation == "insert":
         return range(write * ROWS, write * ROWS + ROWS)
@@ -35,15 +34,16 @@ def keys_of(writer: int, write: int, keys: str, operation: str) -> Sequence[int]
 
 def main() -> None:
     """Write and print a JSON list of {timestamp, inserted, updated, value} or {refused}."""
-    folder, writer, operation, keys = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
+    folder, operation, keys = sys.argv[1], *sys.argv[4:]
+    writer, count = map(int, sys.argv[2:4])
     table = kudulite.open_table(folder)
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     sys.stdin.readline()
     results = []
-    for write in range(WRITES):
+    for write in range(count):
         value = writer * 1000 + write
-        rows = [{"k": k, "v": value} for k in keys_of(writer, write, keys, operation)]
+        rows = [{"k": k, "v": value} for k in keys_of(writer, write, count, keys, operation)]
         try:
             done = getattr(table, operation)(rows)
         except RowError as error:

@@ -453,6 +453,7 @@ def test_a_backup_has_its_fields(core: CoreTables):
     assert dataclasses.replace(backup, tags={}) == backup
 
 
+@pytest.mark.full
 def test_random_changes_of_every_type_restore_exactly(tmp_path):
     """benchmarks/random_backups.py: more of them."""
     check_random_chain(tmp_path, seed=3)

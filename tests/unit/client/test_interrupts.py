@@ -16,8 +16,10 @@ import kudulite
 from kudulite.basefile.base_data import _SealingSink
 from kudulite.client.table import Table
 from kudulite.fs.file_system import Sink
+from tests.support.tiers import by_tier
 
 CALLS_MAX = 30  # of a file object, that are interrupted
+CALLS_EACH = by_tier(4, 1)
 
 
 def rows(first: int, count: int) -> pa.Table:
@@ -84,13 +86,14 @@ OPERATIONS: dict[str, Callable[[Table, Path], object]] = {
 }
 
 
+@pytest.mark.both
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_an_interrupt_in_a_file_object_is_not_lost(core, tmp_path, monkeypatch, operation):
     """Whichever call it meets, the caller gets KeyboardInterrupt and can do the work again."""
     assert threading.current_thread() is threading.main_thread()
     lost: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda problem: lost.append(problem.exc_value))
-    for number in range(1, CALLS_MAX):
+    for number in range(1, CALLS_MAX, CALLS_EACH):
         table = made(core)
         folder = tmp_path / str(number)
         folder.mkdir()

@@ -35,7 +35,7 @@ def both(scan: Scan, columns: list[str] | None = None) -> list[pa.Table]:
     return [table.cast(wanted) for table in tables]
 
 
-@tiered("seed", range(4))
+@tiered("seed", range(4), quick=1)
 def test_engines_give_the_snapshot(tmp_path, seed):
     """At several moments, with any columns."""
     made = random_table(tmp_path / "t", seed)
@@ -54,7 +54,7 @@ def test_engines_give_the_snapshot(tmp_path, seed):
         assert scan.to_polars().select(pl.len()).collect().item() == scan.count()
 
 
-@tiered("seed", range(4))
+@tiered("seed", range(4), quick=1)
 def test_filters_of_the_engine_find_the_rows_of_a_scan(tmp_path, seed):
     """NaN, NULL, extremes: a filter that Parquet statistics or the rest apply loses no row."""
     made = random_table(tmp_path / "t", seed)

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pyarrow as pa
-import pytest
 
 import kudulite
+from tests.support.tiers import tiered
 
 ROOT = Path(__file__).parents[3]
 
@@ -31,13 +31,14 @@ app(["scan", folder + "/t", "--where", f"d = DATE '{day}'", "--columns", "id,d",
 """
 
 
-@pytest.mark.parametrize(
+@tiered(
     ("zone", "day"),
     [
         ("Pacific/Apia", "2011-12-30"),  # a day that the zone skipped
         ("America/Sao_Paulo", "2018-11-04"),  # a day without midnight
         ("America/Havana", "2022-11-06"),  # a day with two midnights
     ],
+    quick=1,
 )
 def test_days_and_instants_in_a_zone_of_the_machine(tmp_path, zone, day):
     """Conditions of every form find them, and rows show them as they were written."""

@@ -9,6 +9,7 @@ import pytest
 
 from kudulite.tools import doctor_hosts
 from tests.support.command_line import value
+from tests.support.tiers import tiered
 
 # A call of the command as on another host: its name, and a line that breaks one of the calls.
 HOST = """
@@ -46,7 +47,7 @@ def wrong(found):
     return [f["name"] for f in found["findings"] if not f["is_ok"] and not f["is_warning"]]
 
 
-@pytest.mark.parametrize("count", [2, 3])
+@tiered("count", [2, 3], quick=1)
 def test_hosts_agree_that_a_directory_is_safe_and_leave_nothing(tmp_path, count):
     """Each prints every check, and names all hosts."""
     for found in run_hosts(tmp_path, *[""] * count):
@@ -76,13 +77,14 @@ os.replace = replace
 """
 
 
-@pytest.mark.parametrize(
+@tiered(
     ("broken", "checks"),
     [
         ("fcntl.flock = lambda file, kind: None", {"locks", "locks of hosts", "counter"}),
         (LINK, {"link", "link of hosts"}),
         (REPLACE, {"rename of hosts"}),
     ],
+    quick=1,
     ids=["flock", "link", "replace"],
 )
 def test_what_breaks_between_hosts_is_found_by_both(tmp_path, broken, checks):
@@ -97,6 +99,7 @@ def test_what_breaks_between_hosts_is_found_by_both(tmp_path, broken, checks):
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.full
 def test_a_clock_that_is_ahead_is_a_warning(tmp_path):
     """The verdict names the difference."""
     ahead = "now = time.time; time.time = lambda: now() + 100"
@@ -116,6 +119,7 @@ def test_a_host_that_stays_away_is_named(tmp_path):
     (place / "beat-killed-1-2").unlink()
 
 
+@pytest.mark.full
 def test_a_host_that_is_stopped_in_the_middle_is_named(tmp_path):
     """The others do not wait longer than they were asked to."""
     stop = """
