@@ -25,6 +25,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -239,9 +240,11 @@ class PartitionSchema:
         number = index = 0
         if self.range_columns:
             key = self._range_encoder([values[name] for name in self.range_columns])
-            number = next((n for n in range(len(self.ranges)) if self._is_in_range(key, n)), -1)
-            if number < 0:
+            lowers, numbers = self._by_lower_bound
+            place = bisect_right(lowers, key) - 1
+            if place < 0 or not self._is_in_range(key, numbers[place]):
                 return -1
+            number = numbers[place]
         for dimension, encode, is_whole_key in self._hashed[self.hash_schema_numbers[number]]:
             if encoded is not None and is_whole_key:
                 key = encoded
@@ -272,6 +275,13 @@ class PartitionSchema:
             ]
             for dimensions in self.hash_schemas
         ]
+
+    @cached_property
+    def _by_lower_bound(self) -> tuple[list[bytes], list[int]]:
+        """The lower bounds of all ranges, ascending, and the number of each range."""
+        lowers = [lower or b"" for lower, _ in self.encoded_ranges]
+        order = sorted(range(len(lowers)), key=lowers.__getitem__)
+        return [lowers[number] for number in order], order
 
     def _is_in_range(self, key: bytes, number: int) -> bool:
         lower, upper = self.encoded_ranges[number]

@@ -56,6 +56,20 @@ def test_maintenance_takes_as_many_calls_per_range_of_many(core):
     assert per_range[60] < 1.2 * per_range[10]
 
 
+def test_a_row_finds_its_tablet_in_as_many_calls_among_many(core):
+    """Ranges are searched by their bounds, not tried one after the other."""
+    count = {}
+    for ranges in (4, 60):
+        partition = made(core, ranges)._store.newest().partition
+        keys = range(-1, ranges * WIDTH + 1)
+        columns = {"k": pa.array(keys, pa.int32())}
+        expected = partition.tablet_index(columns, len(keys)).tolist()
+        assert [partition.tablet_of_key({"k": key}) for key in keys] == expected
+        last = {"k": ranges * WIDTH - 1}
+        count[ranges] = calls(lambda partition=partition, last=last: partition.tablet_of_key(last))
+    assert count[4] == count[60]
+
+
 def test_a_version_is_written_as_its_whole_form_would_be(core):
     """Texts that are kept from version to version are those of `json`."""
     table = made(core, 3)
