@@ -323,7 +323,7 @@ class BatchOperations:
         """
         _check_message(self._store.name, message)
         _check_flags(self._store.name, ignore_null=ignore_null, overwrite=overwrite)
-        _check_unchanged(self._store.name, unchanged, overwrite, ignore_null, ordering_column)
+        _check_unchanged(self._store.name, unchanged)
         check_application(self._store.name, application_id, application_version)
         collect_staging_garbage(self._store)
         if read_at is not None:
@@ -483,16 +483,10 @@ def _check_flags(table: str, **flags: object) -> None:
             raise OptionError(f"table {table!r}: {name} is True or False, not {value!r}")
 
 
-def _check_unchanged(table: str, unchanged: object, *others: object) -> None:
-    """Raise OptionError for another value than "skip", and where another rule of cells is given."""
+def _check_unchanged(table: str, unchanged: object) -> None:
+    """Raise OptionError for another value than "skip"."""
     if unchanged not in (None, "skip"):
         raise OptionError(f"table {table!r}: unchanged is 'skip' or left out, not {unchanged!r}")
-    if unchanged is not None and any(others):
-        raise OptionError(
-            f"table {table!r}: unchanged='skip' cannot be combined with overwrite, ignore_null or"
-            " an ordering column; to make the rows of a table those of a batch, upsert the batch"
-            " with it and delete the keys that are not in the batch"
-        )
 
 
 def _check_options(table: str, options: Mapping[str, object]) -> None:

@@ -80,7 +80,8 @@ class WriteOptions(TypedDict, total=False):
                               from; ConflictError if a key of the write has changed since
     message=None              a note of up to 500 bytes for the list of versions
     unchanged=None            with "skip", cells and rows that are equal to those of the table, bit
-                              for bit, are left out; WriteResult.unchanged counts the rows
+                              for bit, are left out; WriteResult.unchanged counts the rows. With
+                              `overwrite`, all other rows are changed or deleted
 
     With `ordering_column`, the row with the highest value wins, regardless of arrival order and
     also against the row in the table. Deletes are remembered for the retention period. Applying the

@@ -69,6 +69,7 @@ from kudulite.table.stage import (
 from kudulite.table.table_store import TableStore, newest_of
 from kudulite.table.tablet_memory import flush_tablet, flushed_under_locks
 from kudulite.tablet.conflict_check import ConflictCheck
+from kudulite.tablet.operation import WriteSpec
 from kudulite.tablet.resolve import StagedTablet
 from kudulite.tablet.row_effects import WriteCounts
 from kudulite.tablet.tablet import ROWSET_FOLDER
@@ -145,16 +146,14 @@ class Commit:
             for lock in locks.values():
                 lock.advance_safe_timestamp(until)  # so that reads up to it need no lock
             current = self._reread(self.reread, parts, rebased_to, newest, until)
+        if self.state.spec.replaces_rows:
+            current = self._with_deletes(current, newest)
         parts = {t: [part.without_no_ops() for part in found] for t, found in current.items()}
         counts = sum((p.counts for ps in parts.values() for p in ps), WriteCounts())
-        is_change = self.state.spec.is_overwrite or any(
-            not part.is_empty for tablet_parts in parts.values() for part in tablet_parts
-        )
-        if not is_change and self.state.application_id is None:
+        changed = self._changed(newest, parts)
+        if not (changed or self.state.spec.ends_rows) and self.state.application_id is None:
             return CommitResult(newest.version, newest.timestamp, counts)
-        installer = Installer(
-            self.store, self.state.spec.is_overwrite, self._changed(newest, parts)
-        )
+        installer = Installer(self.store, self.state.spec, changed)
         assert all(tablet_id in locks for tablet_id in installer.parts)
         try:
             installer.move()
@@ -231,6 +230,8 @@ class Commit:
             not newest.schema.only_adds_to(base.schema)
             or replace(newest.partition, schema=base.schema) != base.partition
             or {entry.id for entry in newest.tablets} != {entry.id for entry in base.tablets}
+            # Rows that stay have cells of an added column, which rows of this write have not.
+            or (self.state.spec.replaces_rows and newest.schema.names != base.schema.names)
         ):
             raise ConflictError(
                 f"table {self.store.name!r}: the schema was altered during a write (version"
@@ -337,6 +338,19 @@ class Commit:
             rebased[part.tablet_id].append(part)
         return rebased
 
+    def _with_deletes(self, parts: Parts, now: Manifest) -> Parts:
+        """Return the parts of an overwrite that compares rows, with deletes of all other rows."""
+        conflict_check = ConflictCheck(self._base_stager.resolver, self.store.cache)
+
+        def completed(entry: TabletEntry) -> list[StagedTablet]:
+            own, tablet = parts.get(entry.id, []), self.store.tablet(entry)
+            return conflict_check.with_deletes(
+                own, tablet, lambda: new_part_folder(self.store, self.state)
+            )
+
+        found = in_threads("deletes", completed, now.tablets)
+        return {entry.id: own for entry, own in zip(now.tablets, found, strict=True)}
+
     def _operations(self, tablet_id: str) -> list[StagedOperations]:
         ordered = sorted(self.tasks, key=lambda task: task.task_index)
         return [o for task in ordered for o in task.operations if o.tablet_id == tablet_id]
@@ -365,8 +379,14 @@ class Commit:
             entry.id: found
             for entry in newest.tablets
             for found in [parts.get(entry.id, [])]
-            if self.state.spec.is_overwrite or not all(part.is_empty for part in found)
+            if self._is_changed(entry, found)
         }
+
+    def _is_changed(self, entry: TabletEntry, parts: Sequence[StagedTablet]) -> bool:
+        spec = self.state.spec
+        if spec.ends_rows or not all(part.is_empty for part in parts):
+            return True
+        return spec.is_overwrite and bool(self.store.tablet(entry).superblock.tombstones)
 
 
 def _skipped(newest: Manifest) -> CommitResult:
@@ -377,11 +397,11 @@ def _skipped(newest: Manifest) -> CommitResult:
 class Installer:
     """Moves the parts of one write into their tablets, which are locked, and lists them there.
 
-    `is_overwrite` also ends all existing rowsets.
+    A write that `ends_rows` also ends all existing rowsets.
     """
 
     store: TableStore
-    is_overwrite: bool
+    spec: WriteSpec
     parts: Parts
     timestamp: int = -1  # of the superblocks that were written last
     _moved: list[tuple[Path, Path]] = field(default_factory=list)
@@ -421,7 +441,7 @@ class Installer:
         old, parts = self.store.tablet(entry).superblock, self.parts[entry.id]
         rowsets = [self._changed(meta, parts) for meta in old.rowsets]
         rowsets += [self._stamped(meta) for part in parts for meta in part.rowsets]
-        tombstones = self._tombstones(() if self.is_overwrite else old.tombstones, parts)
+        tombstones = self._tombstones(() if self.spec.is_overwrite else old.tombstones, parts)
         superblock = replace(old, rowsets=tuple(rowsets), tombstones=tombstones)
         ref = self.store.write_superblock(superblock, entry)
         self._written.append(self.store.tablet_folder(entry.id) / ref.name)
@@ -430,7 +450,7 @@ class Installer:
 
     def _changed(self, meta: RowSetMeta, parts: Sequence[StagedTablet]) -> RowSetMeta:
         """Return an existing rowset with this write's deltas, or ended by it."""
-        if self.is_overwrite:
+        if self.spec.ends_rows:
             if meta.delete_timestamp is None:
                 return replace(meta, delete_timestamp=self.timestamp)
             return meta

@@ -370,15 +370,17 @@ class WriteState:
         """Whether operations are resolved at commit; tasks then only split rows by tablet.
 
         Needed when a staged row cannot be undone from its result: mixed writes but that of a MERGE,
-        ordered writes, rows that set different columns, nulls that may become defaults, and
-        immutable cells that an UPSERT_IGNORE leaves.
+        ordered writes, rows that set different columns, nulls that may become defaults, nulls that
+        leave a cell beside equal cells that are left out, and immutable cells that an UPSERT_IGNORE
+        leaves.
         """
         spec = self.spec
         leaves_cells = spec.operation is Operation.UPSERT_IGNORE and bool(spec.immutable_columns)
         is_ordered = spec.ordering_column is not None
         is_mixed = spec.operation is None and not spec.is_merge
         is_partial = bool(spec.partial_columns)
-        return is_mixed or is_ordered or is_partial or spec.hides_nulls or leaves_cells
+        hides_nulls = spec.hides_nulls or (spec.ignore_null and spec.skips_unchanged)
+        return is_mixed or is_ordered or is_partial or hides_nulls or leaves_cells
 
 
 @dataclass(frozen=True)

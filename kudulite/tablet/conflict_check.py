@@ -134,6 +134,42 @@ class ConflictCheck:
                     left[index] = self._without(left[index], Conflict(index, None, delta, at))
         return left
 
+    def with_deletes(
+        self, parts: Sequence[StagedTablet], now: Tablet, new_folder: Callable[[], str]
+    ) -> list[StagedTablet]:
+        """Return `parts`, valid for `now`, and one that deletes all rows that they do not have.
+
+        A row that they leave as it is has its place in a file that changes nothing.
+        """
+        deltas, folder = list[StagedDelta](), ""
+        for rowset in now.rowsets:
+            assert isinstance(rowset, DiskRowSet)
+            is_absent = self._is_absent(rowset, parts, now)
+            if is_absent.any():
+                folder = folder or new_folder()
+                rowids = np.flatnonzero(is_absent)
+                ops = np.full(len(rowids), OP_DELETE, dtype=np.uint8)
+                delete = DeltaRows(rowids, ops, {})
+                deltas.append(self.resolver.stage_delta(rowset.meta.id, delete, folder))
+        if not deltas:
+            return list(parts)
+        counts = WriteCounts(deleted=sum(delta.meta.delete_count for delta in deltas))
+        return [*parts, StagedTablet(now.id, folder, deltas=tuple(deltas), counts=counts)]
+
+    def _is_absent(
+        self, rowset: DiskRowSet, parts: Sequence[StagedTablet], now: Tablet
+    ) -> np.ndarray:
+        """Return bool[n]: which rows of a rowset are live, and in no delta of the parts."""
+        meta = rowset.meta
+        is_absent = np.full(meta.row_count, meta.delete_timestamp is None)
+        if meta.delete_timestamp is None:
+            is_absent[rowset.applier(TIMESTAMP_MAX).deleted] = False
+            for part in parts:
+                for delta in part.deltas:
+                    if delta.rowset_id == meta.id:
+                        is_absent[self._delta_file(part, delta, now).rowids] = False
+        return is_absent
+
     # -- finding conflicts
 
     def _check_unchanged(self, parts: Sequence[StagedTablet], before: Tablet, now: Tablet) -> None:
@@ -182,7 +218,7 @@ class ConflictCheck:
         if repeated is not None:
             positions = _keys_of(rowset).find(repeated)
             hits.append(positions[positions >= 0])
-        if not self.resolver.spec.is_overwrite:
+        if not self.resolver.spec.ends_rows:
             hits += _hits_since(rowset, before, now)
         rowids = np.unique(np.concatenate(hits))
         is_deleted = rowset.applier(TIMESTAMP_MAX).is_deleted(rowids)

@@ -192,7 +192,17 @@ class WriteSpec:
         that `skips_unchanged` are resolved again if another writer changes them.
         """
         is_plain = not (self.ignore_null or self.is_overwrite or self.ordering_column)
-        return (self.read_at is not None or self.skips_unchanged) and is_plain
+        return self.skips_unchanged or (self.read_at is not None and is_plain)
+
+    @property
+    def ends_rows(self) -> bool:
+        """Whether this is an overwrite that ends all rows of before and inserts its own."""
+        return self.is_overwrite and not self.skips_unchanged
+
+    @property
+    def replaces_rows(self) -> bool:
+        """Whether this is an overwrite that changes rows to its own and deletes all others."""
+        return self.is_overwrite and self.skips_unchanged
 
     @property
     def ignores_absent_rows(self) -> bool:

@@ -140,6 +140,7 @@ class _OldRows(NamedTuple):
     ) -> list[np.ndarray]:
         """Return bool[m] per column: where a cell of row `numbers` differs from the old one.
 
+        A number may also be SOURCE_DEFAULT.
         `keys` int64[m] are the indices of the rows' keys, which are found. Several columns are read
         together, as many as have few cells.
         """
@@ -156,18 +157,29 @@ class _OldRows(NamedTuple):
                     some = columns[first : first + width]
                     cells = self.tablet.rowsets[index].read_rows(rowids, some, TIMESTAMP_MAX)
                     for differs, column, old in zip(found[first:], some, cells, strict=False):
-                        differs[at] = cells_differ(rows.take(column.name, numbers[at]), old)
+                        new = _values(rows, column, numbers[at], len(at))
+                        differs[at] = cells_differ(new, old)
         return found
 
 
 class _Resolved(NamedTuple):
-    """The effects of the batch `rows` on k keys; `firsts` int64[k] is a row that has each key."""
+    """The effects of the batch `rows` on k keys; `firsts` int64[k] is a row that has each key.
+
+    The effects have sources of the columns `names`.
+    """
 
     rows: RowGather
     keys: KeyArray
     locations: RowLocations
     firsts: np.ndarray
     effects: KeyEffects
+    names: Sequence[str]
+
+    def source_of(self, column: Column) -> np.ndarray | None:
+        """Return where each key's cell comes from; None if the write does not set the column."""
+        if column.name not in self.names:
+            return None
+        return self.effects.sources[self.names.index(column.name)]
 
 
 @dataclass(frozen=True)
@@ -215,19 +227,23 @@ class Resolver:
         names = self.spec.value_columns
         immutable = [at for at, name in enumerate(names) if name in self.spec.immutable_columns]
         rows, old_rows = RowGather(batch.rows), _OldRows(tablet, locations)
-        keeps_cells = None
-        if immutable and self.spec.leaves_equal_cells:
+        exists, keeps_cells = locations.is_found, None
+        if self.spec.is_overwrite:
+            exists = np.zeros(len(keys), dtype=bool)
+        elif immutable and self.spec.leaves_equal_cells:
             keeps_cells = self._keeps_immutable(rows, keyed, old_rows)
-        effects = collapse(
-            keyed, locations.is_found, len(names), batch.is_set, immutable, keeps_cells
-        )
+        effects = collapse(keyed, exists, len(names), batch.is_set, immutable, keeps_cells)
         for failure in effects.failures:
             raise_row_error(
                 self.table, self._what(), failure.reason, batch.rows, self.schema, failure.rows
             )
+        resolved = _Resolved(rows, keys, locations, keyed.first_rows(), effects, names)
+        self._check_required(resolved)
+        if self.spec.replaces_rows:
+            resolved = self._as_updates(resolved)
         if self.spec.leaves_equal_cells:
-            effects = self._without_equal_cells(rows, effects, old_rows)
-        resolved = _Resolved(rows, keys, locations, keyed.first_rows(), effects)
+            resolved = self._without_equal_cells(resolved, old_rows)
+        effects = resolved.effects
         rowsets = self._stage_inserts(resolved, staging)
         deltas = self._stage_deltas(resolved, tablet, staging)
         tombstones = None
@@ -284,10 +300,24 @@ class Resolver:
             is_kept[at] &= ~old_rows.differ(rows, [column], keyed.group[at], numbers)[0]
         return is_kept
 
-    def _without_equal_cells(
-        self, rows: RowGather, effects: KeyEffects, old_rows: _OldRows
-    ) -> KeyEffects:
-        """Return the effects without the cells that are equal to those of the row."""
+    def _as_updates(self, resolved: _Resolved) -> _Resolved:
+        """Return the rows of an overwrite with updates of all columns of those that are there."""
+        effects, columns = resolved.effects, self.schema.value_columns
+        is_update = resolved.locations.is_found & (effects.action == ACTION_INSERT)
+        count = int(np.count_nonzero(is_update))
+        default = np.full(len(is_update), SOURCE_DEFAULT)
+        found = [resolved.source_of(column) for column in columns]
+        effects = replace(
+            effects,
+            action=np.where(is_update, ACTION_UPDATE, effects.action),
+            sources=[default if source is None else source for source in found],
+            counts=effects.counts + WriteCounts(inserted=-count, updated=count),
+        )
+        return resolved._replace(effects=effects, names=[column.name for column in columns])
+
+    def _without_equal_cells(self, resolved: _Resolved, old_rows: _OldRows) -> _Resolved:
+        """Return the rows without the cells that are equal to those of the row."""
+        effects = resolved.effects
         updated = np.flatnonzero((effects.action == ACTION_UPDATE) & ~effects.is_replaced)
         sources = list(effects.sources)
         # Columns may share one array of sources. These have cells in the same rows, so their old
@@ -297,16 +327,16 @@ class Resolver:
             sharing.setdefault(id(source), []).append(place)
         for places in sharing.values():
             source = sources[places[0]]
-            at = updated[source[updated] >= 0]
-            columns = [self.schema.column(self.spec.value_columns[place]) for place in places]
-            differ = old_rows.differ(rows, columns, at, source[at])
+            at = updated[source[updated] != SOURCE_KEEP]
+            columns = [self.schema.column(resolved.names[place]) for place in places]
+            differ = old_rows.differ(resolved.rows, columns, at, source[at])
             for place, differs in zip(places, differ, strict=True):
                 sources[place] = source.copy()
                 sources[place][at[~differs]] = SOURCE_KEEP
-        return replace(effects, sources=sources)
+        return resolved._replace(effects=replace(effects, sources=sources))
 
     def _locate(self, keys: KeyArray, tablet: Tablet) -> RowLocations:
-        if self.spec.is_overwrite:
+        if self.spec.ends_rows:
             return RowLocations.nowhere(len(keys))
         return tablet.locate(keys, TIMESTAMP_MAX)
 
@@ -376,7 +406,6 @@ class Resolver:
         at = np.flatnonzero(resolved.effects.action == ACTION_INSERT)
         if not len(at):
             return ()
-        self._check_required(resolved, at)
         rows = resolved.rows.rows
         new_keys = keys if len(at) == len(keys) else keys.take(at)
         with RowSetWriter(self.file_system, self.folder / folder, self.schema) as writer:
@@ -395,7 +424,7 @@ class Resolver:
         rows = resolved.rows
         arrays = [rows.take(name, resolved.firsts[at]) for name in self.schema.key_names]
         for column in self.schema.value_columns:
-            source = self._source_of(column, resolved.effects)
+            source = resolved.source_of(column)
             arrays.append(_values(rows, column, None if source is None else source[at], len(at)))
         return pa.Table.from_arrays(arrays, schema=self.schema.arrow_schema())
 
@@ -404,9 +433,6 @@ class Resolver:
     ) -> tuple[StagedDelta, ...]:
         effects = resolved.effects
         changed = effects.action >= ACTION_UPDATE
-        replaced = np.flatnonzero((effects.action == ACTION_UPDATE) & effects.is_replaced)
-        if len(replaced):
-            self._check_required(resolved, replaced)
         staged = []
         parts = [changed]
         # Rows that do not differ are in a file of their own, which the commit drops (see the head).
@@ -451,7 +477,7 @@ class Resolver:
         deletes = effects.action[at] == ACTION_DELETE
         columns = {}
         for column in self.schema.value_columns:
-            source = self._source_of(column, effects)
+            source = resolved.source_of(column)
             source = np.full(len(at), SOURCE_KEEP) if source is None else source[at].copy()
             # A row that was deleted and inserted again keeps no cell of the old one.
             source[effects.is_replaced[at] & (source == SOURCE_KEEP)] = SOURCE_DEFAULT
@@ -463,17 +489,15 @@ class Resolver:
         ops = np.where(deletes, OP_DELETE, OP_UPDATE).astype(np.uint8)
         return DeltaRows(resolved.locations.rowid[at], ops, columns)
 
-    def _source_of(self, column: Column, effects: KeyEffects) -> np.ndarray | None:
-        if column.name not in self.spec.value_columns:
-            return None
-        return effects.sources[self.spec.value_columns.index(column.name)]
-
-    def _check_required(self, resolved: _Resolved, at: np.ndarray) -> None:
+    def _check_required(self, resolved: _Resolved) -> None:
         """Refuse new rows without a value for a NOT NULL column that has no default."""
+        effects = resolved.effects
+        is_replaced = (effects.action == ACTION_UPDATE) & effects.is_replaced
+        at = np.flatnonzero((effects.action == ACTION_INSERT) | is_replaced)
         for column in self.schema.value_columns:
             if column.nullable or column.write_default is not None:
                 continue
-            source = self._source_of(column, resolved.effects)
+            source = resolved.source_of(column)
             missing = at if source is None else at[source[at] < 0]
             if len(missing):
                 what, numbers = f"{self._what()}, column {column.name!r}", resolved.firsts[missing]

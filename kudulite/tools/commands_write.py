@@ -74,6 +74,12 @@ RangePartitions = Annotated[
         help='Of the new table: {"columns": ["t"], "bounds": [["2026-01-01", null]]}.',
     ),
 ]
+Unchanged = Annotated[
+    str | None,
+    typer.Option(
+        metavar="skip", help="Leave out cells and rows that are equal to those of the table."
+    ),
+]
 
 
 def load(
@@ -86,14 +92,22 @@ def load(
     primary_key: PrimaryKey = None,
     hash_partitions: HashPartitions = None,
     range_partitions: RangePartitions = None,
+    overwrite: Annotated[
+        bool, typer.Option(help="Replace all rows of the table by those of the files.")
+    ] = False,
+    unchanged: Unchanged = None,
     as_json: AsJson = False,
 ) -> None:
     """Insert the rows of files, all or none; an existing key is an error.
 
+    With --overwrite the table has these rows only, in one version. Add --unchanged skip for a
+    full snapshot of which little differs.
     A new table gets the types that all rows show; a text of digits such as 007 is a text. A table
     that was made for the rows is deleted if they cannot be loaded.
     """
     rows = files_of(files, file_format, encoding, skip)
+    if unchanged is not None and not overwrite:
+        raise OptionError("--unchanged is for --overwrite: an insert changes no row that is there")
     if primary_key is None:
         if hash_partitions is not None or range_partitions is not None:
             raise OptionError("partitions are for a new table, which needs --primary-key")
@@ -102,8 +116,11 @@ def load(
                 "--types are for a new table, which needs --primary-key; a table that exists has"
                 " types, which `kudulite describe` shows"
             )
-        _write(kudulite.open_table(path), "insert", rows, as_json)
+        options = {"overwrite": overwrite, "unchanged": unchanged}
+        _write(kudulite.open_table(path), "insert", rows, as_json, **options)
         return
+    if overwrite:
+        raise OptionError("--overwrite is for a table that exists, --primary-key for a new one")
     place = path_of(path)
     client = kudulite.connect(place.parent, background_maintenance=False)
     if client.table_exists(place.name):
@@ -127,12 +144,7 @@ def upsert(
     file_format: GivenFormat = None,
     encoding: Encoding = None,
     skip: Skip = None,
-    unchanged: Annotated[
-        str | None,
-        typer.Option(
-            metavar="skip", help="Leave out cells and rows that are equal to those of the table."
-        ),
-    ] = None,
+    unchanged: Unchanged = None,
     as_json: AsJson = False,
 ) -> None:
     """Insert the rows of files, or update the rows with existing keys, all or none.
@@ -140,7 +152,7 @@ def upsert(
     A JSON object sets the columns whose keys it has.
     """
     rows = files_of(files, file_format, encoding, skip)
-    _write(kudulite.open_table(path), "upsert", rows, as_json, unchanged)
+    _write(kudulite.open_table(path), "upsert", rows, as_json, unchanged=unchanged)
 
 
 def delete(
@@ -239,14 +251,14 @@ def _write(
     operation: str,
     files: Sequence[RowFile],
     as_json: bool,
-    unchanged: str | None = None,
+    **options: Any,
 ) -> None:
     """Write all files in one commit."""
     schema = table.schema
     columns, masked = _columns(files, operation, schema)
     types = {column.name: column.type for column in schema}
     names = [*columns, *map(mask_of, masked)]
-    write = table.new_bulk_write(operation, columns=names, unchanged=unchanged)
+    write = table.new_bulk_write(operation, columns=names, **options)
     try:
         with Progress(f"write to table {table.name!r}"):
             staged = [

@@ -142,6 +142,9 @@ OPERATIONS: dict[str, Callable[[Place], object]] = {
     "add a range": lambda p: altered(p.client, "t", lambda a: a.add_range_partition(100, 200)),
     "drop a range": lambda p: altered(p.client, "t", lambda a: a.drop_range_partition(100, 200)),
     "overwrite": lambda p: p.table.overwrite([{"k": k, "v": 7, "w": "", "x": 1} for k in (1, 2)]),
+    "overwrite of what differs": lambda p: p.table.overwrite(
+        [{"k": k, "v": 8, "w": "", "x": 1} for k in (2, 3)], unchanged="skip"
+    ),
     "restore a moment": Place.restore,
     "history collection": Place.collect_history,
     "garbage collection": lambda p: collect_garbage(p.table._store, 0, 0),

@@ -105,6 +105,10 @@ CASES: dict[str, tuple[Callable[[Client], None], Callable[[Client], object]]] = 
         lambda client: client.table("t").apply(ORDERED, ordering_column="v"),
     ),
     "overwrite": (filled, lambda client: client.table("t").overwrite(FRESH)),
+    "overwrite of what differs": (
+        filled,
+        lambda client: client.table("t").overwrite(FRESH, unchanged="skip"),
+    ),
     "truncate": (filled, lambda client: client.table("t").truncate()),
     "collection": (filled, lambda client: collect_garbage(client.table("t")._store, 0, 0)),
     "create": (empty, create),

@@ -57,8 +57,12 @@ class ModelTable:
         *,
         ignore_null: bool = False,
         overwrite: bool = False,
+        unchanged: str | None = None,
     ) -> Counts:
-        """Apply all rows or raise RowError and change nothing."""
+        """Apply all rows or raise RowError and change nothing.
+
+        `unchanged` makes no difference: it only says what a table stores.
+        """
         rows = {} if overwrite else {key: dict(row) for key, row in self.rows.items()}
         counts = Counts()
         for operation, row in operations:
@@ -67,12 +71,20 @@ class ModelTable:
         self.rows = rows
         return counts
 
-    def write_ordered(self, operations: Sequence[tuple[str, Row]], ordering: str) -> Counts:
+    def write_ordered(
+        self,
+        operations: Sequence[tuple[str, Row]],
+        ordering: str,
+        *,
+        overwrite: bool = False,
+    ) -> Counts:
         """Apply a mixed write with an ordering column: the newest change of each key wins.
 
         The highest value is; of equal ones a delete; of equal upserts that with the greater cells.
         """
-        rows = {key: dict(row) for key, row in self.rows.items()}
+        rows = {} if overwrite else {key: dict(row) for key, row in self.rows.items()}
+        if overwrite:
+            self.tombstones = {}
         newest: dict[Key, tuple[str, Row]] = {}
         counts = Counts()
 

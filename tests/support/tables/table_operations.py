@@ -54,6 +54,9 @@ OPERATIONS: dict[str, Callable[[Table], object]] = {
     ),
     "update where": lambda table: table.update(where="k >= 50", set={"v": 3}),
     "overwrite": lambda table: table.overwrite(rows(range(50, 70), 3)),
+    "overwrite of what differs": lambda table: table.overwrite(
+        rows(range(50, 70), 3), unchanged="skip"
+    ),
     "session": lambda table: put(table, range(50, 70), 3),
     "compact": lambda table: table.compact(),
     "maintain": lambda table: table.maintain(grace_seconds=0),

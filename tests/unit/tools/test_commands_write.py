@@ -122,6 +122,29 @@ def test_upsert_and_delete_take_the_columns_that_a_file_has(tmp_path):
     assert not list((table.path / "staging").iterdir())
 
 
+def test_a_snapshot_replaces_what_differs(tmp_path):
+    """Of several files; equal rows stay, and absent ones are deleted."""
+    client = kudulite.connect(tmp_path / "db", background_maintenance=False)
+    schema = pa.schema([("k", pa.int64()), ("a", pa.string()), ("b", pa.int8())])
+    table = client.create_table("t", schema, primary_key="k")
+    table.insert({"k": [1, 2, 3], "a": ["x", "y", None], "b": [1, 2, 3]})
+    one, two = tmp_path / "1.csv", tmp_path / "2.csv"
+    one.write_text("k,a,b\n1,x,1\n2,y,20\n")
+    two.write_text("k,a,b\n4,z,4\n")
+    moment, skip = table.current_timestamp(), ["--unchanged", "skip"]
+    text = output("load", table.path, one, two, "--overwrite", *skip)
+    assert text.startswith("1 inserted, 1 updated, 1 deleted, 1 unchanged; version ")
+    assert sorted(row["k"] for row in table.changes(moment).to_pylist()) == [2, 3, 4]
+    assert stored(table) == [(1, "x", 1), (2, "y", 20), (4, "z", 4)]
+    assert output("load", table.path, two, "--overwrite").startswith("1 inserted; version ")
+    assert stored(table) == [(4, "z", 4)]
+    assert "is for --overwrite" in error("load", table.path, one, *skip)
+    new = tmp_path / "db" / "new"
+    assert "is for a table that exists" in error(
+        "load", new, one, "--overwrite", "--primary-key", "k"
+    )
+
+
 def test_what_cannot_be_read_is_named(tmp_path):
     """A file of another kind, of no kind, and options that do not fit."""
     client = kudulite.connect(tmp_path / "db", background_maintenance=False)
