@@ -9,8 +9,8 @@
                      which a reader has advanced it. If `crc` differs (torn by a power failure), it
                      reads as 0. That costs one acquisition and loses nothing, because the
                      timestamps of commits are in the manifest.
-    holder           which process holds the lock and for what, for the error of a process that
-                     waits; never used for anything else.
+    holder           which process holds the lock, for what and since when, for the error of a
+                     process that waits; never used for anything else.
     wal_…            where the durable part of the tablet's write-ahead log ends, (0, 0) without a
                      log. The cell is not fsynced: after a power failure it may be behind the log,
                      or torn, which reads as not known. Files written before kudulite had a log end
@@ -183,8 +183,11 @@ class TabletLock(DescriptorOwner):
         *,
         is_shared: bool = False,
         stays_open: bool = False,
+        owner: str = "",
     ) -> None:
+        """`owner` is what the lock is of, for the error of a process that waits."""
         self.timeout_seconds = timeout_seconds
+        self._owner = owner
         self._path = path
         self._is_shared = is_shared
         self._stays_open = stays_open
@@ -228,8 +231,10 @@ class TabletLock(DescriptorOwner):
         while not self._try_acquire():
             if time.monotonic() > deadline:
                 raise LockTimeoutError(
-                    f"waited {self.timeout_seconds:g} s for {self._path}, held by"
-                    f" {self.holder()}; try again later, or wait longer (lock_timeout_seconds)"
+                    f"{self._owner}waited {self.timeout_seconds:g} s for {self._path}, held by"
+                    f" {self.holder()}; try again later, or wait longer (lock_timeout_seconds); if"
+                    " that process stands still, let it go on (kill -CONT) or end it: its lock is"
+                    " free when it ends, and a write that it has not published is not there"
                 )
             # At random times, because waiters in step could keep one of them out for long.
             time.sleep(wait_seconds * random.uniform(0.5, 1.0))
@@ -246,8 +251,8 @@ class TabletLock(DescriptorOwner):
         return True
 
     def announce(self, work: str) -> None:
-        """Write which process holds the lock and for what, for the errors of those that wait."""
-        text = _announcement(work, os.getpid())
+        """Write which process holds the lock, for what and since when, for those that wait."""
+        text = _announcement(work, os.getpid(), int(time.time()))
         cells = self._cells
         if text != cells.holder:
             self._write(text, _HEADER.size)
@@ -339,6 +344,7 @@ os.register_at_fork(after_in_child=_close_kept)
 
 
 @functools.lru_cache
-def _announcement(work: str, process_id: int) -> bytes:
-    text = f"{work} of process {process_id} on {socket.gethostname()}".encode()
+def _announcement(work: str, process_id: int, second: int) -> bytes:
+    since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(second))
+    text = f"{work} of process {process_id} on {socket.gethostname()} since {since}".encode()
     return text[:_HOLDER_BYTES].ljust(_HOLDER_BYTES)

@@ -356,7 +356,10 @@ class TableStore:
     ) -> TabletLock:
         """Return a tablet's lock, for a `with`; it waits up to the client's lock timeout."""
         path, timeout_seconds = self.lock_path(tablet_id), self.environment.lock_timeout_seconds
-        return TabletLock(path, timeout_seconds, is_shared=is_shared, stays_open=stays_open)
+        owner = f"table {self.name!r}, tablet {tablet_id}: "
+        return TabletLock(
+            path, timeout_seconds, is_shared=is_shared, stays_open=stays_open, owner=owner
+        )
 
     @contextmanager
     def locked(self, tablet_id: str, work: str) -> Iterator[TabletLock]:

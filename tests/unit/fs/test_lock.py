@@ -42,7 +42,7 @@ with kept:
     print(child, flush=True)
     sys.stdin.readline()
 """
-HERE = f" of process {os.getpid()} on {socket.gethostname()}"
+HERE = f" of process {os.getpid()} on {socket.gethostname()} since 20"
 
 
 @pytest.fixture
@@ -101,10 +101,11 @@ def test_a_lock_that_stays_open_sees_what_others_wrote(path: Path):
         other.set_wal_end(1, 80)
         other.advance_safe_timestamp(7)
     with kept as lock:
-        assert (lock.safe_timestamp, lock.wal_end, lock.holder()) == (7, (1, 80), "second" + HERE)
+        assert (lock.safe_timestamp, lock.wal_end) == (7, (1, 80))
+        assert lock.holder().startswith("second" + HERE)
         lock.announce("first")
         lock.advance_safe_timestamp(6)
-        assert (lock.safe_timestamp, lock.holder()) == (7, "first" + HERE)
+        assert lock.safe_timestamp == 7 and lock.holder().startswith("first" + HERE)
     assert read_lock_file(path) == (7, (1, 80))
 
 
