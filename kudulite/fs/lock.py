@@ -253,10 +253,8 @@ class TabletLock(DescriptorOwner):
     def announce(self, work: str) -> None:
         """Write which process holds the lock, for what and since when, for those that wait."""
         text = _announcement(work, os.getpid(), int(time.time()))
-        cells = self._cells
-        if text != cells.holder:
-            self._write(text, _HEADER.size)
-            cells.holder = text
+        self._write(text, _HEADER.size)
+        self._cells.holder = text
 
     def holder(self) -> str:
         """Return the last announcement of a holder."""

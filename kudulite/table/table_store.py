@@ -157,7 +157,7 @@ class TableStore:
         self.check_previous(known)
         if before is not None and known.table_id == before.manifest.table_id:
             if known.version < before.manifest.version:
-                raise self._missing_version(known.version, before.manifest.version)
+                raise _missing_version(self.folder, known.version, before.manifest.version)
         found = self._seen_as(known, identity)
         seen = self._seen
         # A newer version that another thread found is never replaced by an older one. No function
@@ -212,13 +212,6 @@ class TableStore:
                     f" {expected:#010x}, but {manifest_name(version - 1)} has CRC {found:#010x};"
                     " files of two tables or of two copies were mixed: restore the manifest folder"
                 )
-
-    def _missing_version(self, newest: int, published: int) -> CorruptionError:
-        return CorruptionError(
-            f"{self.folder}: the newest version is {newest}, but version {published} was published:"
-            f" {self._version_path(published)} or a later version is missing; restore it from a"
-            " copy of the table"
-        )
 
     def _crc32_of(self, version: int) -> int | None:
         """Return the CRC that a version's file ends with, None where there is no such file."""
@@ -293,7 +286,7 @@ class TableStore:
                 f"{self.folder} is not a kudulite table: {contents(self.folder)}{advice}"
             )
         if versions[-1] < published:
-            raise self._missing_version(versions[-1], published)
+            raise _missing_version(self.folder, versions[-1], published)
         return versions[-1]
 
     # -- tablets
@@ -614,3 +607,11 @@ def newest_of(store: TableStore, table_id: str) -> Manifest:
             f"table {store.name!r} was deleted and created again during a write; open it again"
         )
     return newest
+
+
+def _missing_version(folder: Path, newest: int, published: int) -> CorruptionError:
+    path = folder / MANIFEST_FOLDER / manifest_name(published)
+    return CorruptionError(
+        f"{folder}: the newest version is {newest}, but version {published} was published: {path}"
+        " or a later version is missing; restore it from a copy of the table"
+    )
