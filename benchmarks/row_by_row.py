@@ -28,7 +28,7 @@ import numpy as np
 from main_job import make_rows
 
 import kudulite as kudu
-from kudulite.fs.lock import read_lock_file
+from kudulite.storage.tablet_lock import read_lock_file
 
 LOAD_ROWS = 1_000_000  # of one write, when the table is loaded
 MANY = 1_000  # rows of a large flush

@@ -33,8 +33,8 @@ from stores.steps import Times, high_water_bytes, reset_peak
 from stores.workload import KEY, KEY_STEP, RANGE_KEYS, SCHEMA, UPDATED, make_rows
 
 import kudulite as kudu
+from kudulite.chain.manifest import Origin
 from kudulite.table.environment import default_environment
-from kudulite.table.manifest import Origin
 from kudulite.table.table_store import TableStore
 
 PARTS = ("operations", "memory", "planning")

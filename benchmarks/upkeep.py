@@ -24,8 +24,7 @@ import pyarrow as pa
 from main_job import make_rows, seconds_in_turn
 
 import kudulite as kudu
-from kudulite.rowset.rowset import RowSetMeta
-from kudulite.table.compaction import run_operation
+from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.maintenance_policy import (
     CompactColumns,
@@ -33,6 +32,7 @@ from kudulite.tablet.maintenance_policy import (
     CompactRowSets,
     MaintenanceOperation,
 )
+from kudulite.upkeep.compaction import run_operation
 
 SCANNED = ["amount", "quantity", "name"]
 PARTS = ("small", "past")

@@ -10,6 +10,8 @@ from kudulite import errors
 from kudulite.backups.backup_job import BackupJob, BackupPiece, backup, begin_backup
 from kudulite.backups.backup_set import Backup, list_backups, verify_backups
 from kudulite.backups.restore_job import RestoreJob, RestoreStep, begin_restore, restore
+from kudulite.chain.folder import SoftDeletedTable
+from kudulite.chain.manifest import TableVersion
 from kudulite.client.bulk_write import BulkWrite, WriteResult
 from kudulite.client.client import Client, connect, open_table
 from kudulite.client.mutation_buffer import PendingError
@@ -103,16 +105,15 @@ from kudulite.model.types import (
     unixtime_micros,
     varchar,
 )
-from kudulite.table.check import CheckReport
-from kudulite.table.folder import SoftDeletedTable
-from kudulite.table.garbage_collection import GarbageResult
-from kudulite.table.maintenance import MaintenanceResult, TableStatistics
-from kudulite.table.manifest import TableVersion
 from kudulite.table.metrics import TableMetrics
 from kudulite.table.read_request import ReadRequest
-from kudulite.table.stage import StagedTask
-from kudulite.tablet.layout import TableLayout
+from kudulite.table.write_state import StagedTask
 from kudulite.tablet.operation import Operation, parse_operation
+from kudulite.upkeep.check import CheckReport
+from kudulite.upkeep.garbage_collection import GarbageResult
+from kudulite.upkeep.layout import TableLayout
+from kudulite.upkeep.maintenance import MaintenanceResult
+from kudulite.upkeep.statistics import TableStatistics
 
 __version__ = "0.1.0"
 

@@ -51,17 +51,17 @@ from kudulite.backups.format import (
     content_sum,
 )
 from kudulite.basefile.column_storage import has_repeats
+from kudulite.chain.folder import path_of
 from kudulite.client.client import open_table
 from kudulite.client.table import Table, store_of
 from kudulite.client.tokens import ChangeToken, ScanToken
 from kudulite.errors import ConflictError, CorruptionError, StorageError
-from kudulite.fs.file_system import FileSystem, check_length, entries_of, exists, read_file
-from kudulite.fs.progress import Progress
 from kudulite.model.hybrid_time import Timestamp
-from kudulite.table.folder import path_of
+from kudulite.shown.progress import Progress
+from kudulite.storage.file_system import FileSystem, check_length, entries_of, exists, read_file
+from kudulite.table.background_work import in_threads
 from kudulite.table.read_request import ChangePlan, ReadRequest, RowPlan
 from kudulite.table.scan_plan import planned_columns
-from kudulite.table.stage import in_threads
 
 CHANGE_TYPE = "_change_type"
 # With groups of 128 Ki rows, each with its dictionaries, a backup takes twice the time and has a

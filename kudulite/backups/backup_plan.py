@@ -18,6 +18,7 @@ from kudulite.backups.format import (
     PlannedPiece,
     backup_id,
 )
+from kudulite.chain.manifest import Manifest
 from kudulite.client.table import Table, store_of
 from kudulite.client.tokens import ChangeToken, ScanToken
 from kudulite.errors import (
@@ -28,12 +29,12 @@ from kudulite.errors import (
     TimestampError,
     UsageError,
 )
-from kudulite.fs.file_system import exists, read_file
 from kudulite.model.hybrid_time import Timestamp
-from kudulite.table.history import check_not_ancient
-from kudulite.table.manifest import Manifest
+from kudulite.storage.file_system import exists, read_file
+from kudulite.table.row_ids import last_id_of
 from kudulite.table.scan_plan import planned_columns, readable_columns
-from kudulite.table.tablet_memory import caught_up_memory, last_id_of
+from kudulite.table.snapshot import check_not_ancient
+from kudulite.table.tablet_memory import caught_up_memory
 from kudulite.tablet.tablet_scan import CHANGE_COLUMNS
 
 _PLAN_ATTEMPTS_MAX = 20

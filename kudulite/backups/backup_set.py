@@ -29,23 +29,17 @@ from kudulite.backups.format import (
     moment_of_id,
     readable_body,
 )
+from kudulite.chain.folder import path_of
+from kudulite.chain.partition import placed_schema
 from kudulite.errors import CorruptionError, FormatVersionError, NotFoundError, StorageError
-from kudulite.fs.file_system import (
-    FileSystem,
-    arrow_errors,
-    entries_of,
-    exists,
-    read_file,
-    verify_file,
-)
-from kudulite.fs.json_form import Stored
-from kudulite.fs.lock import TabletLock, create_lock_file
-from kudulite.fs.progress import Progress
 from kudulite.model.aliases import Moment
 from kudulite.model.hybrid_time import format_timestamp, parse_timestamp
+from kudulite.shown.progress import Progress
+from kudulite.storage.file_system import FileSystem, entries_of, exists, read_file, verify_file
+from kudulite.storage.json_form import Stored
+from kudulite.storage.storage_error import arrow_errors
+from kudulite.storage.tablet_lock import TabletLock, create_lock_file
 from kudulite.table.environment import default_environment
-from kudulite.table.folder import path_of
-from kudulite.table.partition import placed_schema
 
 _DAMAGE = (CorruptionError, FormatVersionError, StorageError)
 

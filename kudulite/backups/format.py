@@ -49,9 +49,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kudulite.chain.partition import PartitionSchema, placed_schema
 from kudulite.errors import FormatVersionError
-from kudulite.fs.file_system import FileRef, decode_checked_json, encode_checked_json
-from kudulite.fs.json_form import JsonForm, Stored, readable
 from kudulite.model.hybrid_time import (
     LOGICAL_BITS,
     LOGICAL_MASK,
@@ -60,7 +59,9 @@ from kudulite.model.hybrid_time import (
 )
 from kudulite.model.key_hash import RaggedBytes
 from kudulite.model.schema import Schema
-from kudulite.table.partition import PartitionSchema, placed_schema
+from kudulite.storage.checked_json import decode_checked_json, encode_checked_json
+from kudulite.storage.file_system import FileRef
+from kudulite.storage.json_form import JsonForm, Stored, readable
 
 FORMAT_VERSION, FORMAT_VERSION_WITHOUT_OPTIONS = 2, 1
 MANIFEST_NAME, PLAN_NAME, LOCK_NAME = "manifest.json", "plan.json", "lock"

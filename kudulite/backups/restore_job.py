@@ -50,6 +50,8 @@ from kudulite.backups.format import (
     content_sum,
     readable_body,
 )
+from kudulite.chain.folder import TRASH_PREFIX, path_of
+from kudulite.chain.partition import RangeBounds
 from kudulite.client.bulk_write import BulkWrite
 from kudulite.client.client import open_table
 from kudulite.client.table import Table
@@ -67,17 +69,19 @@ from kudulite.errors import (
     StorageError,
     TableExistsError,
 )
-from kudulite.fs.file_system import arrow_errors, encode_checked_json, exists, read_file
-from kudulite.fs.progress import Progress
 from kudulite.model.aliases import Moment
-from kudulite.table.alter import TableDraft, alter_table
+from kudulite.shown.progress import Progress
+from kudulite.storage.checked_json import encode_checked_json
+from kudulite.storage.file_system import exists, read_file
+from kudulite.storage.storage_error import arrow_errors
+from kudulite.table.background_work import in_threads
 from kudulite.table.environment import Environment, default_environment
-from kudulite.table.folder import TRASH_PREFIX, path_of
-from kudulite.table.garbage_collection import collect_garbage
-from kudulite.table.partition import RangeBounds
-from kudulite.table.stage import StagedTask, collect_staging_garbage, in_threads
+from kudulite.table.open_writes import collect_staging_garbage
+from kudulite.table.row_ids import reserve_ids
 from kudulite.table.table_store import TableStore
-from kudulite.table.tablet_memory import reserve_ids
+from kudulite.table.write_state import StagedTask
+from kudulite.upkeep.alter import TableDraft, alter_table
+from kudulite.upkeep.garbage_collection import collect_garbage
 
 # Each thread stages up to 256 MiB.
 THREAD_COUNT = min(2, os.cpu_count() or 1)

@@ -71,9 +71,11 @@ from kudulite.basefile.page_range import (
     PageRange,
 )
 from kudulite.errors import CorruptionError, StorageError
-from kudulite.fs.file_system import FileRef, Sink, arrow_errors, check_format_version
 from kudulite.model.schema import FIELD_ID_KEY, Column
 from kudulite.model.types import check_values, joined
+from kudulite.storage.checked_json import check_format_version
+from kudulite.storage.file_system import FileRef, Sink
+from kudulite.storage.storage_error import arrow_errors
 
 FORMAT_VERSION = 2  # on disk: a change of meaning raises it
 ROW_GROUP_ROWS = 131072  # on disk: the rows of a row group in version 1, the most in version 2

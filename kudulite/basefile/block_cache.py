@@ -52,7 +52,8 @@ import pyarrow.compute as pc
 
 from kudulite.basefile.page_range import PAGE_ROWS
 from kudulite.errors import CorruptionError
-from kudulite.fs.file_system import FileRef, arrow_errors, own_size, storage_error
+from kudulite.storage.file_system import FileRef, own_size
+from kudulite.storage.storage_error import arrow_errors, storage_error
 
 VALUE_CAPACITY_FRACTION = 4  # a value may take at most this part (1/4) of the capacity
 # Says whether so many bytes may stay in the cache.

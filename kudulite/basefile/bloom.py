@@ -36,16 +36,10 @@ from pathlib import Path
 import numpy as np
 
 from kudulite.errors import CorruptionError
-from kudulite.fs.file_system import (
-    FileRef,
-    Sink,
-    check_content,
-    check_crc32,
-    check_format_version,
-    read_file,
-)
 from kudulite.model.key_array import KeyArray
 from kudulite.model.key_hash import hash64_one
+from kudulite.storage.checked_json import check_crc32, check_format_version
+from kudulite.storage.file_system import FileRef, Sink, check_content, read_file
 
 _CHUNK_ROWS = 32768  # the arrays of one chunk stay in the processor's cache
 _WORD_BITS = 32

@@ -45,8 +45,10 @@ import pyarrow as pa
 
 from kudulite.basefile.block_cache import open_mapped
 from kudulite.errors import CorruptionError
-from kudulite.fs.file_system import FileRef, Sink, arrow_errors, check_crc32, check_format_version
 from kudulite.model.key_array import KeyArray, Side, searched_in_order
+from kudulite.storage.checked_json import check_crc32, check_format_version
+from kudulite.storage.file_system import FileRef, Sink
+from kudulite.storage.storage_error import arrow_errors
 
 WHOLE_BATCH_FRACTION = 2  # once 1/2 of the batches is wanted, the rest is loaded with them
 

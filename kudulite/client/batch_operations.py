@@ -24,6 +24,8 @@ from typing import Any, Never, TypeVar, Unpack, overload
 
 import pyarrow as pa
 
+from kudulite.chain.manifest import Manifest
+from kudulite.chain.schema_history import moved_names
 from kudulite.client.bulk_write import (
     Batches,
     BulkWrite,
@@ -41,18 +43,18 @@ from kudulite.client.lookup import arrow_batches
 from kudulite.client.row_operations import RowLayout
 from kudulite.client.scan import Changes, RowScan
 from kudulite.errors import ConflictError, OptionError
-from kudulite.fs.progress import Progress
 from kudulite.model.aliases import Moment, Rows, Where, WriteOptions
 from kudulite.model.hybrid_time import Timestamp, format_timestamp
 from kudulite.model.schema import Schema
 from kudulite.model.types import is_unicode
-from kudulite.table.history import choose_snapshot, moment_or_version
-from kudulite.table.manifest import Manifest
+from kudulite.shown.progress import Progress
+from kudulite.table.memory_flush import flush_table
+from kudulite.table.open_writes import begin_write, collect_staging_garbage
 from kudulite.table.read_request import ReadRequest
-from kudulite.table.schema_history import moved_names
-from kudulite.table.stage import WriteState, begin_write, collect_staging_garbage
+from kudulite.table.snapshot import choose_snapshot
 from kudulite.table.table_store import TableStore
-from kudulite.table.tablet_memory import flush_table
+from kudulite.table.tags import moment_or_version
+from kudulite.table.write_state import WriteState
 from kudulite.tablet.operation import WriteSpec, parse_operation
 from kudulite.tablet.tablet_scan import CHANGE_COLUMNS, CHANGE_TYPE
 

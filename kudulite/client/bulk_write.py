@@ -36,28 +36,20 @@ from kudulite.errors import KuduliteError, OptionError, RowError, StorageError
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.schema import Schema
 from kudulite.model.types import is_unicode
-from kudulite.table.alter import alter_table
-from kudulite.table.commit import Commit, CommitResult, Reread
 from kudulite.table.environment import default_environment
-from kudulite.table.garbage_collection import VERSIONS_PER_COLLECTION, collect_after_write
-from kudulite.table.maintenance import maintain_soon
 from kudulite.table.metrics import SLOW_COMMIT_SECONDS, warn_of_slow
-from kudulite.table.row_write import RowWriter, altered_error
-from kudulite.table.stage import (
-    StagedTask,
-    Stager,
-    WriteState,
-    base_of,
-    begin_write,
-    columns_of,
-    end_write,
-    is_committed,
-    of_open_write,
-)
+from kudulite.table.open_writes import base_of, begin_write, end_write, of_open_write
 from kudulite.table.table_store import TableStore
+from kudulite.table.write_state import StagedTask, WriteState, columns_of, is_committed
 from kudulite.tablet.operation import Operation, WriteSpec, raise_row_error
 from kudulite.tablet.resolve import cells_set
 from kudulite.tablet.row_effects import RowOperation, RowWriteResult, WriteCounts
+from kudulite.upkeep.alter import alter_table
+from kudulite.upkeep.garbage_collection import VERSIONS_PER_COLLECTION, collect_after_write
+from kudulite.upkeep.maintenance_schedule import maintain_soon
+from kudulite.writes.commit import Commit, CommitResult, Reread
+from kudulite.writes.row_write import RowWriter, altered_error
+from kudulite.writes.stager import Stager
 
 Batches = Iterable[pa.RecordBatch | pa.Table]
 _SMALL_WRITE_BYTES_MAX = 64 << 20

@@ -31,6 +31,15 @@ from typing import Any, Never
 
 import pyarrow as pa
 
+from kudulite.chain.folder import (
+    SoftDeletedTable,
+    check_has_no_lost_table,
+    how_to_recall,
+    listed_versions,
+    path_of,
+    soft_deleted_tables,
+)
+from kudulite.chain.manifest import checked_comment, checked_owner
 from kudulite.client.batch_operations import unknown_option
 from kudulite.client.lookup import arrow_schema
 from kudulite.client.schema_builder import Partitioning, SchemaBuilder, partitioning_of
@@ -57,22 +66,13 @@ from kudulite.errors import (
     TableNotFoundError,
     UsageError,
 )
-from kudulite.fs.file_system import storage_error
 from kudulite.model.aliases import Rows
 from kudulite.model.hybrid_time import physical_microseconds
 from kudulite.model.schema import Schema, schema_from_arrow
+from kudulite.storage.storage_error import storage_error
 from kudulite.table.environment import Environment, default_environment
-from kudulite.table.folder import (
-    SoftDeletedTable,
-    check_has_no_lost_table,
-    how_to_recall,
-    listed_versions,
-    path_of,
-    soft_deleted_tables,
-)
-from kudulite.table.maintenance import flush_below
-from kudulite.table.manifest import checked_comment, checked_owner
 from kudulite.table.table_store import TableStore
+from kudulite.upkeep.maintenance_schedule import flush_below
 
 _CREATE_PARAMETERS = (
     "partitioning",

@@ -4,7 +4,7 @@
     restore            the inverse of what changed since a moment
 
 A write of many rows takes long, and other writers change some of them meanwhile. `MatchingRows` and
-`RestoredRows` compute the rows of such keys alone, for the commit (a `Reread`, table/commit.py).
+`RestoredRows` compute the rows of such keys alone, for the commit (a `Reread`, writes/commit.py).
 
 **Threads**: any; all objects are immutable.
 """

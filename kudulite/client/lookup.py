@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from kudulite.chain.manifest import Manifest, PartitionedTablets, TabletEntry
 from kudulite.errors import RowError, SchemaError
 from kudulite.model.aliases import Key, Keys, Moment, Row
 from kudulite.model.column_cast import cast_to_column
@@ -30,20 +31,19 @@ from kudulite.model.schema import Column, Schema
 from kudulite.model.types import ColumnType, value_text
 from kudulite.model.values import canonical_value
 from kudulite.rowset.rowset import RowSet
-from kudulite.table.batch_pieces import cuts, table_row_sizes
-from kudulite.table.history import (
+from kudulite.table.scan_plan import entries_of_key, planned_columns, readable_columns
+from kudulite.table.snapshot import (
     ancient_history_mark,
     choose_snapshot,
     partitions_to_read,
     tablet_at,
 )
-from kudulite.table.manifest import Manifest, PartitionedTablets, TabletEntry
-from kudulite.table.scan_plan import entries_of_key, planned_columns, readable_columns
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.operation import mask_of
 from kudulite.tablet.row_gather import RowGather
 from kudulite.tablet.tablet import Tablet
 from kudulite.tablet.tablet_scan import CHANGE_TYPE, COMMIT_TIMESTAMP, KeyVersion, key_history
+from kudulite.writes.batch_pieces import cuts, table_row_sizes
 
 ACCEPTED = (
     "a pyarrow Table, RecordBatch or RecordBatchReader, a pandas or Polars DataFrame, anything else"

@@ -33,6 +33,7 @@ import pyarrow as pa
 
 from kudulite.basefile.base_data import BaseDataFile
 from kudulite.basefile.block_cache import BlockCache
+from kudulite.chain.manifest import TabletEntry
 from kudulite.client.scan import read_ahead
 from kudulite.client.tokens import RowSetToken
 from kudulite.delta.delta_applier import (
@@ -44,19 +45,19 @@ from kudulite.delta.delta_applier import (
 )
 from kudulite.delta.scatter import select
 from kudulite.errors import StorageError
-from kudulite.fs.file_system import own_size, storage_errors
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.predicate import BoundPredicates
 from kudulite.model.predicate_constraint import ColumnConstraint, DomainKey, domain_value
 from kudulite.model.schema import Column, Schema
 from kudulite.rowset.disk_rowset import DiskRowSet
-from kudulite.rowset.rowset import ScanSpec
-from kudulite.table.history import tablet_at
-from kudulite.table.manifest import TabletEntry
+from kudulite.rowset.scan_spec import ScanSpec
+from kudulite.storage.file_system import own_size
+from kudulite.storage.storage_error import storage_errors
+from kudulite.table.memory_flush import flush_table
 from kudulite.table.read_request import Read
 from kudulite.table.scan_plan import entries_to_scan
+from kudulite.table.snapshot import tablet_at
 from kudulite.table.table_store import TableStore
-from kudulite.table.tablet_memory import flush_table
 from kudulite.tablet.tablet import Tablet
 from kudulite.tablet.tablet_scan import BlockRead, ChosenRows, DeltaRead, chosen_reads
 

@@ -29,15 +29,15 @@ from functools import cached_property
 from typing import Any, ClassVar
 from weakref import WeakValueDictionary
 
+from kudulite.chain.schema_history import moved_names
 from kudulite.errors import ColumnNotFoundError, SchemaError, UsageError
 from kudulite.model.schema import Column, Schema
 from kudulite.model.types import ColumnType, value_text
 from kudulite.model.values import INT_RANGES, canonical_value
-from kudulite.table.row_write import RowWriter
-from kudulite.table.schema_history import moved_names
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.operation import Operation
 from kudulite.tablet.row_effects import RowOperation
+from kudulite.writes.row_write import RowWriter
 
 Converter = Callable[[Any], Any]
 

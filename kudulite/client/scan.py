@@ -35,22 +35,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kudulite.basefile.base_data import CUT_ROWS_MAX
+from kudulite.chain.folder import MANIFEST_FOLDER, TABLET_FOLDER, path_of
+from kudulite.chain.manifest import TabletEntry
 from kudulite.client.pandas_frames import frame_of
 from kudulite.errors import OptionError, OutOfMemoryError
-from kudulite.fs.file_system import is_out_of_memory
-from kudulite.fs.progress import Progress
-from kudulite.model.html import ROWS_SHOWN, html_rows
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.predicate import BoundPredicates
 from kudulite.model.schema import Column
 from kudulite.model.values import python_rows
 from kudulite.rowset.merge import RowsRead, in_turn
-from kudulite.rowset.rowset import DiffSpec, ScannedRows, ScanSpec
-from kudulite.table.folder import MANIFEST_FOLDER, TABLET_FOLDER, path_of
-from kudulite.table.history import tablet_at
-from kudulite.table.manifest import TabletEntry
+from kudulite.rowset.rowset import ScannedRows
+from kudulite.rowset.scan_spec import DiffSpec, ScanSpec
+from kudulite.shown.html import ROWS_SHOWN, html_rows
+from kudulite.shown.progress import Progress
+from kudulite.storage.storage_error import is_out_of_memory
 from kudulite.table.read_request import Read, ReadRequest, plan_changes, plan_rows
 from kudulite.table.scan_plan import Spec, entries_to_diff, entries_to_scan, in_schema, open_tablets
+from kudulite.table.snapshot import tablet_at
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.tablet_scan import (
     COMMIT_TIMESTAMP,

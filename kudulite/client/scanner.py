@@ -34,9 +34,9 @@ from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.predicate import bind_predicates, parse_where
 from kudulite.model.schema import Column, PartialRow, Schema, column_at
 from kudulite.model.values import timestamp_from_micros
-from kudulite.table.history import moment_of
 from kudulite.table.read_request import ReadRequest
 from kudulite.table.scan_plan import tightest
+from kudulite.table.snapshot import moment_of
 from kudulite.table.table_store import TableStore
 
 # A row whose first key columns are set, a dict of them, or their values.

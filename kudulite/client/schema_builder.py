@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Unpack
 
+from kudulite.chain.partition import HashDimension, PartitionSchema, RangeWithHashSchema
 from kudulite.client.scanner import BOUND_TYPES, EXCLUSIVE_BOUND, INCLUSIVE_BOUND, checked_choice
 from kudulite.errors import NotSupportedError, SchemaError
 from kudulite.model.aliases import TypeParameters
@@ -30,7 +31,6 @@ from kudulite.model.types import ColumnType, parse_type
 from kudulite.model.types import decimal as decimal_type
 from kudulite.model.types import varchar as varchar_type
 from kudulite.model.values import canonical_value
-from kudulite.table.partition import HashDimension, PartitionSchema, RangeWithHashSchema
 
 
 class ColumnSpec:

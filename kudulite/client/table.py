@@ -17,6 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from kudulite.chain.folder import path_of
+from kudulite.chain.manifest import TableVersion
+from kudulite.chain.partition import PartitionSchema
 from kudulite.client.batch_operations import BatchOperations
 from kudulite.client.lookup import KeyLookup, row_history
 from kudulite.client.native_plan import (
@@ -40,46 +43,32 @@ from kudulite.client.tokens import (
     make_scan_tokens,
 )
 from kudulite.errors import ColumnNotFoundError, UsageError
-from kudulite.fs.progress import Progress
 from kudulite.model.aliases import Columns, Key, Keys, Moment, Row, Where
 from kudulite.model.condition import ColumnExpression
-from kudulite.model.html import ROWS_SHOWN, html_fields, html_rows, html_title
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.schema import Schema
-from kudulite.table.check import CheckReport, check_table
+from kudulite.shown.html import ROWS_SHOWN, html_fields, html_rows, html_title
+from kudulite.shown.progress import Progress
 from kudulite.table.environment import default_environment
-from kudulite.table.folder import path_of
-from kudulite.table.garbage_collection import (
-    GRACE_SECONDS,
-)
-from kudulite.table.history import (
-    check_readable,
-    choose_snapshot,
-    delete_tag,
-    make_tag,
-    moment_of,
-    moment_or_version,
-    newest_change,
-    newest_versions,
-)
-from kudulite.table.maintenance import (
+from kudulite.table.memory_flush import flush_table
+from kudulite.table.metrics import TableMetrics
+from kudulite.table.open_writes import STAGING_GRACE_SECONDS
+from kudulite.table.read_request import ReadRequest, plan_rows
+from kudulite.table.snapshot import check_readable, choose_snapshot, moment_of, newest_change
+from kudulite.table.table_store import TableStore
+from kudulite.table.tablet_memory import read_tablet
+from kudulite.table.tags import delete_tag, make_tag, moment_or_version, newest_versions
+from kudulite.upkeep.check import CheckReport, check_table
+from kudulite.upkeep.garbage_collection import GRACE_SECONDS
+from kudulite.upkeep.layout import TableLayout, tablet_layout
+from kudulite.upkeep.maintenance import (
     MaintenanceResult,
-    TableStatistics,
     compact_table,
-    live_row_count,
     maintain_table,
     maintain_tablets,
-    table_statistics,
 )
-from kudulite.table.manifest import TableVersion
-from kudulite.table.metrics import TableMetrics
-from kudulite.table.partition import PartitionSchema
-from kudulite.table.purge import PurgeReport, purge_keys
-from kudulite.table.read_request import ReadRequest, plan_rows
-from kudulite.table.stage import STAGING_GRACE_SECONDS
-from kudulite.table.table_store import TableStore
-from kudulite.table.tablet_memory import flush_table, read_tablet
-from kudulite.tablet.layout import TableLayout, tablet_layout
+from kudulite.upkeep.purge import PurgeReport, purge_keys
+from kudulite.upkeep.statistics import TableStatistics, live_row_count, table_statistics
 
 if TYPE_CHECKING:
     import duckdb

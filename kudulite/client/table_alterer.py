@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kudulite.chain.partition import RangeWithHashSchema
 from kudulite.client.scanner import EXCLUSIVE_BOUND, INCLUSIVE_BOUND
 from kudulite.client.schema_builder import (
     ColumnSpec,
@@ -28,8 +29,7 @@ from kudulite.client.table_names import rename_table, table_folder
 from kudulite.errors import NotSupportedError, UsageError
 from kudulite.model.schema import Column
 from kudulite.model.types import ColumnType
-from kudulite.table.alter import Step, TableDraft, alter_table
-from kudulite.table.partition import RangeWithHashSchema
+from kudulite.upkeep.alter import Step, TableDraft, alter_table
 
 
 class TableAlterer:

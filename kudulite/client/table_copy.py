@@ -19,21 +19,23 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from kudulite.chain.folder import TABLET_FOLDER, make_table_folders
+from kudulite.chain.manifest import Manifest, Origin, TabletEntry, VersionList
 from kudulite.client.table_names import move_table, table_folder
 from kudulite.errors import CorruptionError, TableExistsError
-from kudulite.fs.file_system import FileRef, exists, storage_errors
-from kudulite.fs.lock import create_lock_file
-from kudulite.fs.progress import Progress
-from kudulite.table.alter import alter_table
-from kudulite.table.folder import TABLET_FOLDER, make_table_folders
-from kudulite.table.history import choose_snapshot
-from kudulite.table.manifest import Manifest, Origin, TabletEntry, VersionList
-from kudulite.table.stage import WriteState, begin_write, end_write, of_same_table
+from kudulite.shown.progress import Progress
+from kudulite.storage.file_system import FileRef, exists
+from kudulite.storage.storage_error import storage_errors
+from kudulite.storage.tablet_lock import create_lock_file
+from kudulite.table.memory_flush import flush_table
+from kudulite.table.open_writes import begin_write, end_write, of_same_table
+from kudulite.table.snapshot import choose_snapshot
 from kudulite.table.table_store import TableStore
-from kudulite.table.tablet_memory import flush_table
+from kudulite.table.write_state import WriteState
 from kudulite.tablet.operation import Operation, WriteSpec
-from kudulite.tablet.tablet import LOCK_NAME, ROWSET_FOLDER
-from kudulite.wal.log import WAL_BEGIN
+from kudulite.tablet.superblock import LOCK_NAME, ROWSET_FOLDER
+from kudulite.upkeep.alter import alter_table
+from kudulite.wal.segment import WAL_BEGIN
 
 _READ_BYTES = 1 << 20
 

@@ -39,19 +39,7 @@ import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from kudulite.errors import (
-    ConflictError,
-    SchemaError,
-    StorageError,
-    TableExistsError,
-    TableNotFoundError,
-    UsageError,
-)
-from kudulite.fs.file_system import entries_of, exists
-from kudulite.model.hybrid_time import physical_microseconds
-from kudulite.model.types import is_unicode
-from kudulite.table.environment import Environment
-from kudulite.table.folder import (
+from kudulite.chain.folder import (
     TRASH_PREFIX,
     SoftDeletedTable,
     remove_expired_tables,
@@ -61,6 +49,18 @@ from kudulite.table.folder import (
     staging_folder,
     trash_folder,
 )
+from kudulite.errors import (
+    ConflictError,
+    SchemaError,
+    StorageError,
+    TableExistsError,
+    TableNotFoundError,
+    UsageError,
+)
+from kudulite.model.hybrid_time import physical_microseconds
+from kudulite.model.types import is_unicode
+from kudulite.storage.file_system import entries_of, exists
+from kudulite.table.environment import Environment
 from kudulite.table.table_store import TableStore
 
 NAME_BYTES_MAX = 200

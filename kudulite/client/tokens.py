@@ -29,20 +29,19 @@ from typing import Annotated, Any, Generic, Protocol, Self, TypeVar
 
 import pyarrow as pa
 
+from kudulite.chain.manifest import Manifest, TabletEntry
+from kudulite.chain.partition import KeyBounds
 from kudulite.client.scan import change_batches, read_ahead, row_batches
 from kudulite.client.scanner import RowReader, ScanSettings
 from kudulite.client.table_names import replaced_table
 from kudulite.errors import ConflictError, OptionError, StorageError, UsageError
-from kudulite.fs.json_form import JsonForm, Stored
 from kudulite.model.condition import Condition
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.schema import Column
 from kudulite.model.types import parse_type
-from kudulite.rowset.rowset import DiffSpec, ScanSpec
+from kudulite.rowset.scan_spec import DiffSpec, ScanSpec
+from kudulite.storage.json_form import JsonForm, Stored
 from kudulite.table.environment import default_environment
-from kudulite.table.history import check_not_ancient, tablet_at
-from kudulite.table.manifest import Manifest, TabletEntry
-from kudulite.table.partition import KeyBounds
 from kudulite.table.read_request import (
     Read,
     ReadPlan,
@@ -61,6 +60,7 @@ from kudulite.table.scan_plan import (
     plan_diff_pieces,
     plan_pieces,
 )
+from kudulite.table.snapshot import check_not_ancient, tablet_at
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.tablet_scan import (
     BlockRead,

@@ -49,10 +49,11 @@ import pyarrow.ipc
 
 from kudulite.basefile.block_cache import is_mapped, open_mapped
 from kudulite.errors import CorruptionError, FormatVersionError
-from kudulite.fs.file_system import FileRef, FileSystem, Sink, arrow_errors, check_content
-from kudulite.fs.json_form import JsonForm, Stored
 from kudulite.model.schema import Column
 from kudulite.model.types import is_widened
+from kudulite.storage.file_system import FileRef, FileSystem, Sink, check_content
+from kudulite.storage.json_form import JsonForm, Stored
+from kudulite.storage.storage_error import arrow_errors
 
 FORMAT_VERSION = 1
 OP_UPDATE, OP_DELETE, OP_REINSERT = 0, 1, 2  # on disk: do not renumber

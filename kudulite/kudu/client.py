@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import kudulite.client.client as engine_client
+from kudulite.chain.partition import PartitionSchema
 from kudulite.client import schema_builder, tokens
 from kudulite.client import table as engine_table
 from kudulite.client import table_alterer as engine_alterer
@@ -72,8 +73,7 @@ from kudulite.kudu.sessions import (
 from kudulite.model.condition import Predicate
 from kudulite.model.schema import Column as EngineColumn
 from kudulite.model.schema import Schema as EngineSchema
-from kudulite.table.alter import TableDraft
-from kudulite.table.partition import PartitionSchema
+from kudulite.upkeep.alter import TableDraft
 
 CLIENT_SUPPORTS_DECIMAL = True
 CLIENT_SUPPORTS_PANDAS = importlib.util.find_spec("pandas") is not None

@@ -26,9 +26,9 @@ import pyarrow as pa
 
 from kudulite.errors import ColumnNotFoundError, CorruptionError, NotSupportedError, SchemaError
 from kudulite.model.encoded_key import KeyEncoder, key_width
-from kudulite.model.html import html_table
 from kudulite.model.types import ColumnType, is_unicode, parse_type, type_from_arrow
 from kudulite.model.values import canonical_value, value_from_json, value_to_json
+from kudulite.shown.html import html_table
 
 FIELD_ID_KEY = b"PARQUET:field_id"
 NEW_COLUMN_ID = -1  # a column that no schema has taken up yet

@@ -63,10 +63,11 @@ from kudulite.delta.delta_history import (
     split_columns,
     without_ancient,
 )
-from kudulite.fs.file_system import FileSystem
 from kudulite.model.schema import Schema
 from kudulite.rowset.disk_rowset import DiskRowSet
-from kudulite.rowset.rowset import BaseFileMeta, Block, RowSetMeta
+from kudulite.rowset.rowset import Block
+from kudulite.rowset.rowset_meta import BaseFileMeta, RowSetMeta
+from kudulite.storage.file_system import FileSystem
 
 
 def compact_columns(

@@ -52,16 +52,10 @@ from kudulite.model.key_array import KeyArray
 from kudulite.model.predicate import Statistics
 from kudulite.model.schema import Column
 from kudulite.model.types import widened
-from kudulite.rowset.rowset import (
-    ApplierMemo,
-    Block,
-    RowSet,
-    RowSetMeta,
-    ScanSpec,
-    View,
-    cell_value,
-    constant,
-)
+from kudulite.rowset.row_images import ApplierMemo
+from kudulite.rowset.rowset import Block, RowSet, cell_value, constant
+from kudulite.rowset.rowset_meta import RowSetMeta
+from kudulite.rowset.scan_spec import ScanSpec, View
 
 # Bytes that are counted in the block cache.
 _KEY_BYTES = 12  # a key of variable length, on average

@@ -48,7 +48,9 @@ from kudulite.delta.delta_mem_store import ChunkLog, DeltaMemSnapshot, DeltaMemS
 from kudulite.delta.delta_source import DeltaSource
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Column, Schema
-from kudulite.rowset.rowset import ApplierMemo, Block, RowSet, ScanSpec, View, cell_value, constant
+from kudulite.rowset.row_images import ApplierMemo
+from kudulite.rowset.rowset import Block, RowSet, cell_value, constant
+from kudulite.rowset.scan_spec import ScanSpec, View
 from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
 
 _OP_OF_CHANGE = np.empty(3, np.uint8)

@@ -48,15 +48,15 @@ import numpy as np
 
 from kudulite.basefile.base_data import ROW_GROUP_ROWS
 from kudulite.delta.delta_file import DeltaRows, sort_rows, take_rows
-from kudulite.fs.file_system import FileSystem
-from kudulite.fs.progress import Progress
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Schema
 from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.merge import OrderedStream, merge_windows
 from kudulite.rowset.row_versions import RowVersions, merge_row_versions, read_row_versions
-from kudulite.rowset.rowset import RowSetMeta
+from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.rowset.rowset_writer import RowSetWriter
+from kudulite.shown.progress import Progress
+from kudulite.storage.file_system import FileSystem
 
 # The rows of one window, of all inputs together.
 _WINDOW_ROWS = 2 * ROW_GROUP_ROWS

@@ -83,7 +83,8 @@ from kudulite.model.schema import Column, Schema
 from kudulite.model.types import widened
 from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.memrowset import MemRowSetSnapshot
-from kudulite.rowset.rowset import Block, RowImages, constant
+from kudulite.rowset.row_images import RowImages
+from kudulite.rowset.rowset import Block, constant
 
 # The delete timestamp of a live row: after every timestamp.
 NEVER = np.uint64(2**64 - 1)

@@ -38,7 +38,8 @@ from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Column
 from kudulite.rowset.merge import RowsRead
-from kudulite.rowset.rowset import Block, DiffSpec, RowSet, ScannedRows, ScanSpec, View
+from kudulite.rowset.rowset import Block, RowSet, ScannedRows
+from kudulite.rowset.scan_spec import DiffSpec, ScanSpec, View
 
 LIVE_START, LIVE_END, TIMESTAMP = range(3)  # columns of a batch
 IMAGE_START = 3  # the first column of the images

@@ -39,9 +39,10 @@ from kudulite.basefile.base_data import (
 from kudulite.basefile.bloom import write_bloom
 from kudulite.basefile.key_index import write_key_index
 from kudulite.delta.delta_file import OP_DELETE, DeltaRows, write_deltas
-from kudulite.fs.file_system import FileSystem
 from kudulite.model.schema import Schema
-from kudulite.rowset.rowset import BaseFileMeta, RowImages, RowSetMeta
+from kudulite.rowset.row_images import RowImages
+from kudulite.rowset.rowset_meta import BaseFileMeta, RowSetMeta
+from kudulite.storage.file_system import FileSystem
 
 ROWSET_ROWS_MAX = 1 << 20
 ROWSET_BYTES_MAX = 256 << 20

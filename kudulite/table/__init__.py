@@ -1,1 +1,1 @@
-"""One table: its versions, reads and writes over all tablets, partitions, and maintenance."""
+"""One table: its open tablets, what is in memory, and how rows are read at a moment."""

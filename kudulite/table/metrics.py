@@ -1,4 +1,4 @@
-"""Metrics of a table: what this process has done with it, and the OpenMetrics text of figures.
+"""Metrics of a table: what this process has done with it.
 
     table.metrics.rows_inserted          counters since the process began, times in seconds
     table.metrics.to_openmetrics()       the same as text for Prometheus, for an endpoint of yours
@@ -11,19 +11,15 @@ may lose one of the two. A forked child continues with the numbers of its parent
 A commit or an fsync of the log that takes long is one line in the log of the process.
 
 **Threads**: any.
-
-**Source**: the OpenMetrics text format, version 1.0.0; names as in Kudu's metrics where it has one.
 """
 
-from __future__ import annotations
-
 import logging
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from kudulite.basefile.block_cache import CacheStatistics
-from kudulite.model.html import html_fields
+from kudulite.shown.html import html_fields
+from kudulite.shown.openmetrics import Family, openmetrics
 
 SLOW_COMMIT_SECONDS = 5.0
 SLOW_LOG_SECONDS = 1.0
@@ -95,36 +91,6 @@ class TableMetrics:
             about, size = "size of the block cache", cache.size_bytes
             found.append(Family("block_cache_bytes", "gauge", about, (({}, size),)))
         return openmetrics(found)
-
-
-@dataclass(frozen=True)
-class Family:
-    """One metric: its name, `counter` or `gauge`, what it means, and its values by their labels."""
-
-    name: str
-    kind: str
-    about: str
-    samples: Iterable[tuple[Mapping[str, str], float]]
-
-
-def openmetrics(families: Iterable[Family]) -> str:
-    """Return metrics in the OpenMetrics text format; names begin with `kudulite_`."""
-    lines = []
-    for family in families:
-        name = f"kudulite_{family.name}"
-        suffix = "_total" if family.kind == "counter" else ""
-        lines.append(f"# TYPE {name} {family.kind}")
-        if name.endswith(("_seconds", "_bytes")):
-            lines.append(f"# UNIT {name} {name.rpartition('_')[2]}")
-        lines.append(f"# HELP {name} {family.about}")
-        for labels, value in family.samples:
-            named = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
-            lines.append(f"{name}{suffix}{f'{{{named}}}' if named else ''} {value}")
-    return "\n".join([*lines, "# EOF", ""])
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def warn_of_slow(table: str, work: str, seconds: float) -> None:

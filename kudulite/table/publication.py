@@ -15,10 +15,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from kudulite.chain.folder import MANIFEST_FOLDER
+from kudulite.chain.manifest import Manifest, manifest_name
 from kudulite.errors import ConflictError, CorruptionError
-from kudulite.fs.lock import highest_safe_timestamp
-from kudulite.table.folder import MANIFEST_FOLDER
-from kudulite.table.manifest import Manifest, manifest_name
+from kudulite.storage.tablet_lock import highest_safe_timestamp
 from kudulite.table.table_store import TableStore, newest_of
 
 # Each lost race is another writer's success; so many in a row mean that something is wrong.

@@ -26,16 +26,15 @@ from typing import Generic, Self
 
 import pyarrow as pa
 
+from kudulite.chain.manifest import Manifest
+from kudulite.chain.partition import KeyBounds
 from kudulite.errors import ConflictError, OptionError, SchemaError, UsageError
 from kudulite.model.aliases import Columns, Moment, Where
 from kudulite.model.condition import Condition, conditions_of
 from kudulite.model.hybrid_time import format_timestamp
 from kudulite.model.predicate import bind_predicates, parsed
 from kudulite.model.schema import Column, Schema
-from kudulite.rowset.rowset import DiffSpec, ScanSpec
-from kudulite.table.history import choose_snapshot
-from kudulite.table.manifest import Manifest
-from kudulite.table.partition import KeyBounds
+from kudulite.rowset.scan_spec import DiffSpec, ScanSpec
 from kudulite.table.scan_plan import (
     ColumnIds,
     Spec,
@@ -45,6 +44,7 @@ from kudulite.table.scan_plan import (
     schema_as_planned,
     with_planned_types,
 )
+from kudulite.table.snapshot import choose_snapshot
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.tablet_scan import CHANGE_COLUMNS, diff_schema
 

@@ -24,6 +24,14 @@ from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 
+from kudulite.chain.manifest import Manifest, TabletEntry
+from kudulite.chain.partition import (
+    HashSchema,
+    KeyBounds,
+    PartitionSchema,
+    overlap,
+    tablets_to_scan,
+)
 from kudulite.errors import ConflictError, TimestampError
 from kudulite.model.condition import Condition
 from kudulite.model.hybrid_time import format_timestamp, misread_number, physical_microseconds
@@ -31,23 +39,16 @@ from kudulite.model.predicate import BoundPredicates
 from kudulite.model.schema import Column, Schema
 from kudulite.model.types import ColumnType
 from kudulite.rowset.disk_rowset import DiskRowSet
-from kudulite.rowset.rowset import DiffSpec, RowSet, ScanSpec
+from kudulite.rowset.rowset import RowSet
 from kudulite.rowset.rowset_diff import may_have_changed
-from kudulite.table.history import (
+from kudulite.rowset.scan_spec import DiffSpec, ScanSpec
+from kudulite.table.snapshot import (
     check_not_ancient,
     check_readable,
     choose_snapshot,
     moment_of,
     partitions_to_read,
     tablet_at,
-)
-from kudulite.table.manifest import Manifest, TabletEntry
-from kudulite.table.partition import (
-    HashSchema,
-    KeyBounds,
-    PartitionSchema,
-    overlap,
-    tablets_to_scan,
 )
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.tablet import Tablet

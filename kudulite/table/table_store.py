@@ -36,26 +36,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kudulite.basefile.block_cache import BlockCache
-from kudulite.errors import (
-    ConflictError,
-    CorruptionError,
-    StorageError,
-    TableExistsError,
-    TableNotFoundError,
-    TimestampError,
-)
-from kudulite.fs.file_system import (
-    FileRef,
-    FileSystem,
-    read_file,
-    storage_error,
-    stored_crc32,
-)
-from kudulite.fs.lock import TabletLock, create_lock_file, read_safe_timestamp
-from kudulite.model.hybrid_time import TIMESTAMP_MAX, format_timestamp
-from kudulite.model.schema import Schema
-from kudulite.table.environment import Environment, TabletKey
-from kudulite.table.folder import (
+from kudulite.chain.folder import (
     HINT_NAME,
     MANIFEST_FOLDER,
     TABLET_FOLDER,
@@ -67,7 +48,7 @@ from kudulite.table.folder import (
     listed_versions,
     make_table_folders,
 )
-from kudulite.table.manifest import (
+from kudulite.chain.manifest import (
     Manifest,
     Origin,
     TabletEntry,
@@ -76,10 +57,27 @@ from kudulite.table.manifest import (
     crc32_at_end,
     manifest_name,
 )
+from kudulite.chain.new_files import building, check_new_files
+from kudulite.chain.partition import PartitionSchema, TabletPartition
+from kudulite.errors import (
+    ConflictError,
+    CorruptionError,
+    StorageError,
+    TableExistsError,
+    TableNotFoundError,
+    TimestampError,
+)
+from kudulite.model.hybrid_time import TIMESTAMP_MAX, format_timestamp
+from kudulite.model.schema import Schema
+from kudulite.storage.checked_json import stored_crc32
+from kudulite.storage.file_system import FileRef, FileSystem, read_file
+from kudulite.storage.storage_error import storage_error
+from kudulite.storage.tablet_lock import TabletLock, create_lock_file, read_safe_timestamp
+from kudulite.table.background_work import TabletKey
+from kudulite.table.environment import Environment
 from kudulite.table.metrics import TableMetrics
-from kudulite.table.new_files import building, check_new_files
-from kudulite.table.partition import PartitionSchema, TabletPartition
-from kudulite.tablet.tablet import LOCK_NAME, ROWSET_FOLDER, Superblock, Tablet, read_superblock
+from kudulite.tablet.superblock import LOCK_NAME, ROWSET_FOLDER, Superblock, read_superblock
+from kudulite.tablet.tablet import Tablet
 
 # Versions share the entries of tablets that did not change; each has its own tuple and index.
 _ENTRY_BYTES = 100

@@ -55,7 +55,7 @@ from kudulite.model.encoded_key import decode_keys
 from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.model.key_array import KeyArray
 from kudulite.rowset.disk_rowset import DiskRowSet
-from kudulite.rowset.rowset import RowSetMeta
+from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.tablet.operation import Operation
 from kudulite.tablet.resolve import (
     OperationBatch,

@@ -39,10 +39,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from kudulite.delta.delta_file import DeltaFileMeta
-from kudulite.rowset.rowset import RowSetMeta, is_fully_ancient, without_ancient_undo
+from kudulite.rowset.rowset_meta import RowSetMeta, is_fully_ancient, without_ancient_undo
 from kudulite.rowset.rowset_writer import ROWSET_ROWS_MAX
 from kudulite.tablet.compaction_policy import BUDGET_BYTES, RowSetExtent, choose_rowsets
-from kudulite.tablet.tablet import Superblock
+from kudulite.tablet.superblock import Superblock
 from kudulite.tablet.tombstones import is_ancient
 
 # Smaller files or rowsets count as this many bytes: most of their cost is per file.

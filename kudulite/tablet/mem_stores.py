@@ -37,9 +37,10 @@ from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.memrowset import MemRowSet
 from kudulite.tablet.row_effects import RowApplier
 from kudulite.tablet.tablet import Tablet
-from kudulite.wal.log import WalPosition, WalWriter
 from kudulite.wal.record_format import Record, RecordDecoder
 from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_INSERT, RowList
+from kudulite.wal.segment import WalPosition
+from kudulite.wal.wal_writer import WalWriter
 
 # A key that is live in the MemRowSet; any other location is (rowset id, row id).
 IN_MEMROWSET = ("", -1)

@@ -46,14 +46,15 @@ from kudulite.delta.delta_file import (
     without_unset,
 )
 from kudulite.errors import RowError
-from kudulite.fs.file_system import FileSystem
 from kudulite.model.encoded_key import encode_keys
 from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Column, Schema
 from kudulite.model.types import joined
-from kudulite.rowset.rowset import RowImages, RowSetMeta
+from kudulite.rowset.row_images import RowImages
+from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.rowset.rowset_writer import RowSetWriter
+from kudulite.storage.file_system import FileSystem
 from kudulite.tablet.operation import (
     Operation,
     WriteSpec,

@@ -47,7 +47,6 @@ from kudulite.basefile.page_range import PAGE_ROWS
 from kudulite.delta.delta_applier import difference
 from kudulite.delta.scatter import select
 from kudulite.errors import UsageError
-from kudulite.fs.json_form import JsonForm
 from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.model.predicate import bind_predicates
 from kudulite.model.schema import Schema
@@ -60,7 +59,7 @@ from kudulite.rowset.merge import (
     in_turn,
     merge_windows,
 )
-from kudulite.rowset.rowset import Block, DiffSpec, RowSet, ScannedRows, ScanSpec
+from kudulite.rowset.rowset import Block, RowSet, ScannedRows
 from kudulite.rowset.rowset_diff import (
     IMAGE_START,
     LIVE_END,
@@ -71,6 +70,8 @@ from kudulite.rowset.rowset_diff import (
     find_row,
     may_have_changed,
 )
+from kudulite.rowset.scan_spec import DiffSpec, ScanSpec
+from kudulite.storage.json_form import JsonForm
 from kudulite.tablet.tablet import Tablet
 
 CHANGE_TYPE, COMMIT_TIMESTAMP, BEFORE = "_change_type", "_commit_timestamp", "_before"

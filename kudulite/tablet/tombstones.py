@@ -49,12 +49,13 @@ import pyarrow.compute as pc
 from kudulite.basefile.block_cache import BlockCache
 from kudulite.basefile.key_index import is_key_type
 from kudulite.errors import CorruptionError, FormatVersionError
-from kudulite.fs.file_system import FileRef, FileSystem, arrow_errors, check_content, read_file
-from kudulite.fs.json_form import readable
 from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.model.key_array import KeyArray
 from kudulite.model.schema import Column, Schema
 from kudulite.model.types import widened
+from kudulite.storage.file_system import FileRef, FileSystem, check_content, read_file
+from kudulite.storage.json_form import readable
+from kudulite.storage.storage_error import arrow_errors
 
 _STEP = 2
 

@@ -23,10 +23,9 @@ from rich.text import Text
 
 import kudulite
 from kudulite.errors import NotFoundError
-from kudulite.fs.progress import Progress, byte_text
 from kudulite.model.hybrid_time import Timestamp
-from kudulite.table.metrics import Family, openmetrics
-from kudulite.tablet.layout import layout_text
+from kudulite.shown.openmetrics import Family, openmetrics
+from kudulite.shown.progress import Progress, byte_text
 from kudulite.tools.dump import dump as dump_file
 from kudulite.tools.dump import table_folder_of
 from kudulite.tools.output import (
@@ -47,6 +46,7 @@ from kudulite.tools.output import (
     print_rows,
     write_rows,
 )
+from kudulite.upkeep.layout import layout_text
 
 KeyTexts = Annotated[list[str], typer.Argument(help="The primary key, column by column.")]
 AtMoment = Annotated[str | None, typer.Option(help="A moment: ISO 8601 or a HybridTime.")]

@@ -24,14 +24,14 @@ import typer
 
 import kudulite
 from kudulite.basefile.base_data import BaseDataFile
+from kudulite.chain.manifest import HISTORY_SECONDS_DEFAULT
+from kudulite.chain.partition import Bound, HashDimension, RangeWithHashSchema
 from kudulite.errors import OptionError, UsageError
-from kudulite.fs.progress import Progress, byte_text
 from kudulite.model.schema import AUTO_INCREMENTING_ID, Column, Schema
 from kudulite.model.types import ColumnType, parse_type
 from kudulite.model.values import date_from_days, to_days, value_from_json, value_to_json
-from kudulite.rowset.rowset import RowSetMeta
-from kudulite.table.manifest import HISTORY_SECONDS_DEFAULT
-from kudulite.table.partition import Bound, HashDimension, RangeWithHashSchema
+from kudulite.rowset.rowset_meta import RowSetMeta
+from kudulite.shown.progress import Progress, byte_text
 from kudulite.table.table_store import TableStore
 from kudulite.tools.output import (
     AsJson,

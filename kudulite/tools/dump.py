@@ -26,25 +26,22 @@ import pyarrow.parquet as pq
 
 from kudulite.basefile.base_data import check_chunks
 from kudulite.basefile.bloom import BloomFilter
+from kudulite.chain.folder import MANIFEST_FOLDER
 from kudulite.delta.delta_file import OP_DELETE, OP_REINSERT, OP_UPDATE
 from kudulite.errors import KuduliteError, OptionError
-from kudulite.fs.file_system import (
-    FileRef,
-    arrow_errors,
-    decode_checked_json,
-    read_file,
-    verify_file,
-)
-from kudulite.fs.lock import read_lock_file
 from kudulite.model.hybrid_time import format_timestamp
 from kudulite.model.values import python_rows, python_values
-from kudulite.rowset.rowset import RowSetMeta
-from kudulite.table.folder import MANIFEST_FOLDER
+from kudulite.rowset.rowset_meta import RowSetMeta
+from kudulite.storage.checked_json import decode_checked_json
+from kudulite.storage.file_system import FileRef, read_file, verify_file
+from kudulite.storage.storage_error import arrow_errors
+from kudulite.storage.tablet_lock import read_lock_file
 from kudulite.table.table_store import TableStore
-from kudulite.tablet.tablet import LOCK_NAME
-from kudulite.wal.log import SEGMENT_HEADER_BYTES, WalPosition, read_wal
+from kudulite.tablet.superblock import LOCK_NAME
 from kudulite.wal.record_format import Record
 from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
+from kudulite.wal.segment import SEGMENT_HEADER_BYTES, WalPosition
+from kudulite.wal.wal_reader import read_wal
 
 _DELTA_OPS = {OP_UPDATE: "UPDATE", OP_DELETE: "DELETE", OP_REINSERT: "REINSERT"}
 

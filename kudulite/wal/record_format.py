@@ -1,4 +1,4 @@
-"""Format of the write-ahead log inside of a segment (log.py): frames of records.
+"""Format of the write-ahead log inside of a segment (segment.py): frames of records.
 
 A frame is what one append writes to a segment of the log, at byte `offset` of it:
 
@@ -47,8 +47,9 @@ import pyarrow as pa
 import pyarrow.ipc
 
 from kudulite.errors import CorruptionError, KuduliteError, OutOfMemoryError
-from kudulite.fs.file_system import check_crc32, is_out_of_memory
 from kudulite.model.schema import Schema
+from kudulite.storage.checked_json import check_crc32
+from kudulite.storage.storage_error import is_out_of_memory
 from kudulite.wal.row_codec import CHANGE_DELETE, RecordSizeError, RowChanges, RowCodec, RowList
 
 Record = RowChanges | RowList

@@ -13,7 +13,7 @@ import kudulite
 from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.errors import StorageError
-from kudulite.table.garbage_collection import collect_garbage
+from kudulite.upkeep.garbage_collection import collect_garbage
 from tests.support.doubles.killing_file_system import FailingFileSystem, KillingFileSystem
 from tests.support.tables.core_tables import CoreTables, environment, stored
 from tests.support.tiers import tiered

@@ -17,9 +17,7 @@ import pytest
 import kudulite
 from kudulite.client.client import Client
 from kudulite.client.table import Table
-from kudulite.rowset.rowset import RowSetMeta
-from kudulite.table.compaction import run_operation
-from kudulite.table.garbage_collection import collect_garbage
+from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.tablet.maintenance_policy import (
     CollectHistory,
     CompactColumns,
@@ -27,6 +25,8 @@ from kudulite.tablet.maintenance_policy import (
     CompactRowSets,
     MaintenanceOperation,
 )
+from kudulite.upkeep.compaction import run_operation
+from kudulite.upkeep.garbage_collection import collect_garbage
 from tests.support.doubles.forgetful_disk import ForgetfulDisk, recording
 from tests.support.tables.core_tables import CoreTables, ManualClock, altered, environment
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kudulite.client.client import Client
-from kudulite.table.garbage_collection import collect_garbage
+from kudulite.upkeep.garbage_collection import collect_garbage
 from tests.crash.test_power_loss import Expectation, PowerCase, lose_power
 from tests.support.doubles.forgetful_disk import DiskState
 from tests.support.doubles.killing_file_system import KillingFileSystem, ran_to_its_end

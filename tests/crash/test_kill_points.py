@@ -15,8 +15,8 @@ import pytest
 import kudulite
 from kudulite.client.client import Client
 from kudulite.client.table import Table
-from kudulite.table.garbage_collection import collect_garbage
-from kudulite.tablet import tablet
+from kudulite.tablet import superblock
+from kudulite.upkeep.garbage_collection import collect_garbage
 from tests.support.doubles.killing_file_system import KillingFileSystem, ran_to_its_end
 from tests.support.tables.core_tables import CoreTables, environment, expect_clean, stored
 from tests.support.tiers import tiered
@@ -149,7 +149,7 @@ def test_a_process_killed_at_any_step_leaves_old_or_new(
     core: CoreTables, case: str, every: int, how: str, monkeypatch
 ):
     """Never anything between; the table passes its check and takes the next write."""
-    monkeypatch.setattr(tablet, "BASE_BYTES_MIN", 0)
+    monkeypatch.setattr(superblock, "BASE_BYTES_MIN", 0)
     prepare, write = CASES[case]
     base, new = core.root / "base", core.root / "new"
     prepare(Client(base, environment()))

@@ -21,9 +21,9 @@ import pyarrow.parquet as pq
 import kudulite
 from kudulite.client.client import Client
 from kudulite.errors import TableExistsError
-from kudulite.rowset.rowset import RowSetMeta
-from kudulite.table.compaction import run_operation
+from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.tablet.maintenance_policy import CompactDeltas, CompactRowSets, MaintenanceOperation
+from kudulite.upkeep.compaction import run_operation
 from tests.crash import test_kill_points as bulk_cases
 from tests.crash import test_upkeep_kills as upkeep_cases
 from tests.crash import test_wal_kills as row_cases

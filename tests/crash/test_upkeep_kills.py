@@ -19,10 +19,8 @@ import kudulite
 from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.errors import TimestampError
-from kudulite.fs.file_system import FileSystem
-from kudulite.rowset.rowset import RowSetMeta
-from kudulite.table.alter import forget_alterations
-from kudulite.table.compaction import run_operation
+from kudulite.rowset.rowset_meta import RowSetMeta
+from kudulite.storage.file_system import FileSystem
 from kudulite.tablet.maintenance_policy import (
     CollectHistory,
     CompactColumns,
@@ -30,6 +28,8 @@ from kudulite.tablet.maintenance_policy import (
     CompactRowSets,
     MaintenanceOperation,
 )
+from kudulite.upkeep.alter import forget_alterations
+from kudulite.upkeep.compaction import run_operation
 from tests.support.doubles.killing_file_system import KillingFileSystem, ran_to_its_end
 from tests.support.tables.core_tables import (
     CoreTables,

@@ -17,9 +17,9 @@ import pytest
 import kudulite
 from kudulite.client.client import Client
 from kudulite.client.table import Table
-from kudulite.fs.file_system import FileSystem
-from kudulite.fs.lock import TabletLock
-from kudulite.table.garbage_collection import collect_garbage
+from kudulite.storage.file_system import FileSystem
+from kudulite.storage.tablet_lock import TabletLock
+from kudulite.upkeep.garbage_collection import collect_garbage
 from tests.support.doubles.killing_file_system import (
     KilledError,
     KillingFileSystem,

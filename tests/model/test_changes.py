@@ -14,9 +14,8 @@ import pytest
 
 import kudulite
 from kudulite.errors import TimestampError
-from kudulite.rowset.rowset import RowSetMeta
-from kudulite.table.compaction import run_operation
-from kudulite.table.history import ancient_history_mark
+from kudulite.rowset.rowset_meta import RowSetMeta
+from kudulite.table.snapshot import ancient_history_mark
 from kudulite.tablet.maintenance_policy import (
     CollectHistory,
     CompactColumns,
@@ -24,6 +23,7 @@ from kudulite.tablet.maintenance_policy import (
     CompactRowSets,
     MaintenanceOperation,
 )
+from kudulite.upkeep.compaction import run_operation
 from tests.support.oracle.change_model import ChangeModel, Row, difference, version_difference
 from tests.support.tables.core_tables import CoreTables, ManualClock, in_order, stored, tuples
 from tests.support.tiers import tiered

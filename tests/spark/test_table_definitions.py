@@ -13,7 +13,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 import kudulite
 from kudulite.errors import StorageError
-from kudulite.fs.file_system import FileSystem
+from kudulite.storage.file_system import FileSystem
 from kudulite.table.table_store import TableStore
 from kudulite_spark.catalog import answered
 from tests.spark.test_catalog import made, rows, stored, warehouse

@@ -135,6 +135,20 @@ def test_anchors_are_those_of_the_web():
     assert anchors("# The `a` b\n\n## Reading big: c_d\n") == {"the-a-b", "reading-big-c_d"}
 
 
+def test_a_unit_test_is_named_after_its_file():
+    """tests/unit/<folder>/test_<file>.py; a test of several files lies in tests/features."""
+    packages = {"spark": ROOT / "kudulite_spark"}
+    strangers = [
+        str(path.relative_to(ROOT))
+        for path in sorted((ROOT / "tests" / "unit").rglob("test_*.py"))
+        if not (
+            packages.get(path.parent.name, ROOT / "kudulite" / path.parent.name)
+            / f"{path.stem.removeprefix('test_')}.py"
+        ).is_file()
+    ]
+    assert strangers == []
+
+
 def test_the_architecture_names_every_file():
     """Each module of the packages is linked from docs/architecture.md, under its own path."""
     page = ROOT / "docs" / "architecture.md"

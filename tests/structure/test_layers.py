@@ -1,7 +1,7 @@
 """Imports point down the layers, never in a circle, and outside the package only at public names.
 
-    backups, kudu → client, tools → table → tablet → rowset → delta → basefile, wal → model, fs
-            → errors
+    backups, kudu → client, tools → writes → upkeep → table → chain → tablet → rowset → delta
+            → basefile, wal → model → shown → storage → errors
 
 An import in a function or under TYPE_CHECKING counts as any other.
 """
@@ -21,12 +21,17 @@ ROOT = Path(__file__).parents[2]
 
 LAYERS = (
     ("errors",),
-    ("model", "fs"),
+    ("storage",),
+    ("shown",),
+    ("model",),
     ("basefile", "wal"),
     ("delta",),
     ("rowset",),
     ("tablet",),
+    ("chain",),
     ("table",),
+    ("upkeep",),
+    ("writes",),
     ("client", "tools"),
     ("backups", "kudu"),
 )
@@ -232,8 +237,8 @@ BAD = [
      "kudulite/model/a.py:2: model imports kudulite.delta.store, upwards"),
     (layer_problems, "kudulite/delta/a.py", "from kudulite import Table",
      "kudulite/delta/a.py:1: delta imports kudulite, upwards"),
-    (layer_problems, "kudulite/fs/a.py", "from kudulite.model.types import X",
-     "kudulite/fs/a.py:1: fs imports kudulite.model.types, its sibling"),
+    (layer_problems, "kudulite/wal/a.py", "from kudulite.basefile.bloom import X",
+     "kudulite/wal/a.py:1: wal imports kudulite.basefile.bloom, its sibling"),
     (layer_problems, "kudulite/delta/a.py", "from . import store",
      "kudulite/delta/a.py:1: relative import"),
     (layer_problems, "kudulite/utils.py", "",

@@ -28,23 +28,24 @@ from kudulite.basefile.base_data import BaseDataFile, footer_bounds
 from kudulite.basefile.bloom import BloomFilter
 from kudulite.basefile.key_index import KeyIndex
 from kudulite.basefile.page_range import PARQUET_MAGIC, PageDirectory
+from kudulite.chain.folder import hinted_version
+from kudulite.chain.manifest import Manifest
 from kudulite.client.table import Table
 from kudulite.delta.delta_file import DeltaFile
 from kudulite.errors import KuduliteError
-from kudulite.fs.file_system import FileRef, arrow_errors
-from kudulite.fs.lock import read_lock_file
 from kudulite.model.condition_text import parse_condition
 from kudulite.model.encoded_key import encode_keys
 from kudulite.model.hybrid_time import parse_timestamp
 from kudulite.model.types import int64
-from kudulite.rowset.rowset import RowSetMeta
-from kudulite.table.folder import hinted_version
-from kudulite.table.manifest import Manifest
+from kudulite.rowset.rowset_meta import RowSetMeta
+from kudulite.storage.file_system import FileRef
+from kudulite.storage.storage_error import arrow_errors
+from kudulite.storage.tablet_lock import read_lock_file
 from kudulite.table.table_store import TableStore
-from kudulite.tablet.tablet import Superblock
+from kudulite.tablet.superblock import Superblock
 from kudulite.tablet.tombstones import read_tombstones
-from kudulite.wal.log import SEGMENT_HEADER_BYTES, decode_segment_header
 from kudulite.wal.record_format import FRAME_HEADER_BYTES, RecordDecoder, decode_frame
+from kudulite.wal.segment import SEGMENT_HEADER_BYTES, decode_segment_header
 from tests.support.machines.file_mutations import FileMutations, checked_bloom, checked_footer
 from tests.support.tables.core_tables import environment
 

@@ -33,7 +33,7 @@ from typing import Any
 
 import pytest
 
-from kudulite.fs import file_system
+from kudulite.storage import file_system
 
 SECTOR_BYTES = 512
 # The ways in which a power failure treats changes that are not durable.

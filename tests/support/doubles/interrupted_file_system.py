@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from kudulite.fs.file_system import FileSystem
+from kudulite.storage.file_system import FileSystem
 
 
 class Interrupted(FileSystem):

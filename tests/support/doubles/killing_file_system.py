@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kudulite.errors import StorageError
-from kudulite.fs.file_system import AppendFile, FileSystem
+from kudulite.storage.file_system import AppendFile, FileSystem
 
 
 class KilledError(BaseException):

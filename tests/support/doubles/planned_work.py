@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 
-from kudulite.table.environment import BackgroundWork
+from kudulite.table.background_work import BackgroundWork
 
 
 class Planned(BackgroundWork):

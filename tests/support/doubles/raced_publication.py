@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kudulite.table.manifest import Manifest
+from kudulite.chain.manifest import Manifest
 from kudulite.table.table_store import TableStore
 
 

@@ -14,14 +14,18 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from kudulite.basefile.base_data import ROW_GROUP_ROWS
+from kudulite.chain.manifest import Manifest, TabletEntry
+from kudulite.chain.partition import PartitionSchema, TabletPartition
 from kudulite.delta.delta_file import DeltaFileMeta
-from kudulite.fs.file_system import FileRef
 from kudulite.model.schema import Column, Schema
 from kudulite.model.types import int64
-from kudulite.rowset.rowset import BaseFileMeta, RowSetMeta, is_fully_ancient, without_ancient_undo
-from kudulite.table.compaction import OperationResult
-from kudulite.table.manifest import Manifest, TabletEntry
-from kudulite.table.partition import PartitionSchema, TabletPartition
+from kudulite.rowset.rowset_meta import (
+    BaseFileMeta,
+    RowSetMeta,
+    is_fully_ancient,
+    without_ancient_undo,
+)
+from kudulite.storage.file_system import FileRef
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.maintenance_policy import (
     CollectHistory,
@@ -30,7 +34,8 @@ from kudulite.tablet.maintenance_policy import (
     CompactRowSets,
     MaintenanceOperation,
 )
-from kudulite.tablet.tablet import Superblock
+from kudulite.tablet.superblock import Superblock
+from kudulite.upkeep.compaction import OperationResult
 from tests.support.tables.core_tables import ManualClock, environment
 
 COLUMN_IDS = (2, 3, 4)  # beside the key, column 1

@@ -11,8 +11,8 @@ import pyarrow as pa
 import kudulite
 from kudulite import Backup, Client, Table
 from kudulite.backups.format import content_sum
+from kudulite.chain.partition import PartitionSchema
 from kudulite.model.schema import Schema
-from kudulite.table.partition import PartitionSchema
 from tests.support.tables.core_tables import altered, stored
 from tests.support.tables.typed_tables import TypedTable
 

@@ -23,12 +23,12 @@ from kudulite.basefile import base_data, key_index
 from kudulite.basefile.block_cache import open_mapped
 from kudulite.client.table import Table
 from kudulite.delta.delta_file import DeltaFile
-from kudulite.fs.file_system import FileRef
-from kudulite.rowset.rowset import RowSetMeta
-from kudulite.table.compaction import run_operation
+from kudulite.rowset.rowset_meta import RowSetMeta
+from kudulite.storage.file_system import FileRef
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.maintenance_policy import CompactColumns
-from kudulite.tablet.tablet import ROWSET_FOLDER
+from kudulite.tablet.superblock import ROWSET_FOLDER
+from kudulite.upkeep.compaction import run_operation
 
 
 @contextmanager

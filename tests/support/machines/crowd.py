@@ -37,8 +37,8 @@ import kudulite
 from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.errors import ConflictError, KuduliteError, RowError, StorageError
-from kudulite.table.garbage_collection import _collect_versions, collect_garbage
-from kudulite.table.tablet_memory import flush_tablet
+from kudulite.table.memory_flush import flush_tablet
+from kudulite.upkeep.garbage_collection import _collect_versions, collect_garbage
 from tests.support.doubles.pausing_file_system import StallingFileSystem
 from tests.support.tables.core_tables import environment
 

@@ -33,7 +33,6 @@ from kudulite.delta.delta_file import (
     sort_rows,
     without_unset,
 )
-from kudulite.fs.file_system import FileSystem, verify_file
 from kudulite.model.condition import Predicate
 from kudulite.model.encoded_key import encode_key, key_width
 from kudulite.model.key_array import KeyArray
@@ -44,8 +43,10 @@ from kudulite.rowset.delta_compaction import compact_columns, merge_redo_files, 
 from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.memrowset import MemRowSet
 from kudulite.rowset.row_versions import flush_image
-from kudulite.rowset.rowset import RowSetMeta, ScanSpec, without_ancient_undo
+from kudulite.rowset.rowset_meta import RowSetMeta, without_ancient_undo
 from kudulite.rowset.rowset_writer import write_rowsets
+from kudulite.rowset.scan_spec import ScanSpec
+from kudulite.storage.file_system import FileSystem, verify_file
 from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
 from tests.support.oracle.version_model import VersionModel
 

@@ -31,10 +31,10 @@ from kudulite.basefile.base_data import FOOTER_CRC_BLANK, FOOTER_CRC_KEY, footer
 from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.errors import KuduliteError
-from kudulite.fs.file_system import encode_checked_json
+from kudulite.storage.checked_json import encode_checked_json
 from kudulite.table.table_store import TableStore
-from kudulite.wal.log import SEGMENT_HEADER_BYTES, decode_segment_header
 from kudulite.wal.record_format import FRAME_HEADER_BYTES, decode_frame, encode_frame
+from kudulite.wal.segment import SEGMENT_HEADER_BYTES, decode_segment_header
 from tests.support.tables.core_tables import environment, in_order, tuples
 
 ROW_COUNT = 200

@@ -12,7 +12,7 @@ from dataclasses import replace
 from kudulite.client.schema_builder import RangePartition
 from kudulite.client.table import Table
 from kudulite.client.table_alterer import TableAlterer
-from kudulite.table.alter import forget_alterations
+from kudulite.upkeep.alter import forget_alterations
 from tests.support.machines.history_setup import (
     ADDED_TYPES,
     RANGE_COUNT,

@@ -41,12 +41,10 @@ from typing import Any
 import pyarrow as pa
 
 import kudulite
+from kudulite.chain.manifest import TabletEntry
 from kudulite.errors import ConflictError, KuduliteError, RowError, TimestampError
 from kudulite.model.hybrid_time import LOGICAL_BITS
-from kudulite.rowset.rowset import RowSetMeta
-from kudulite.table.compaction import run_operation
-from kudulite.table.garbage_collection import collect_garbage
-from kudulite.table.manifest import TabletEntry
+from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.tablet.maintenance_policy import (
     CollectHistory,
     CompactColumns,
@@ -54,6 +52,8 @@ from kudulite.tablet.maintenance_policy import (
     CompactRowSets,
     MaintenanceOperation,
 )
+from kudulite.upkeep.compaction import run_operation
+from kudulite.upkeep.garbage_collection import collect_garbage
 from tests.support.machines.history_alterations import AlterationSteps
 from tests.support.machines.history_looks import LOOKS, ChangeSteps, LookSteps, PlannedScan
 from tests.support.machines.history_pauses import PauseSteps, Rows, StagedWrite

@@ -21,10 +21,10 @@ from kudulite.client.lookup import KeyLookup
 from kudulite.client.table import Table
 from kudulite.errors import KuduliteError, LockTimeoutError
 from kudulite.table.environment import Environment
-from kudulite.table.garbage_collection import collect_garbage
-from kudulite.table.purge import _purge_tablet
+from kudulite.table.memory_flush import flush_tablet
 from kudulite.table.table_store import TableStore
-from kudulite.table.tablet_memory import flush_tablet
+from kudulite.upkeep.garbage_collection import collect_garbage
+from kudulite.upkeep.purge import _purge_tablet
 from tests.support.doubles.pausing_file_system import PausingFileSystem
 from tests.support.machines.history_setup import COLUMN_NAMES, HistoryState
 from tests.support.oracle.table_model import Key, Row

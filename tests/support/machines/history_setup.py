@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import kudulite
+from kudulite.chain.manifest import Manifest
 from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.model.hybrid_time import LOGICAL_BITS
 from kudulite.model.types import ColumnType, parse_type
-from kudulite.table.history import ancient_history_mark
-from kudulite.table.manifest import Manifest
+from kudulite.table.snapshot import ancient_history_mark
 from kudulite.table.table_store import TableStore
 from tests.support.doubles.pausing_file_system import PausingFileSystem
 from tests.support.oracle.table_model import UPDATES, HistoryModel, Key, ModelColumn, Row

@@ -20,7 +20,7 @@ from kudulite.backups.backup_set import BackupSet
 from kudulite.backups.restore_job import RestoreJob
 from kudulite.client.client import Client
 from kudulite.errors import TableExistsError
-from kudulite.fs.file_system import FileSystem
+from kudulite.storage.file_system import FileSystem
 from tests.support.doubles.killing_file_system import KillingFileSystem, ran_to_its_end
 from tests.support.tables.core_tables import altered, environment, files_below, stored
 

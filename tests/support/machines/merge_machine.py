@@ -31,7 +31,6 @@ from kudulite.delta.delta_file import (
     without_unset,
 )
 from kudulite.delta.delta_history import merge_redo, stamped
-from kudulite.fs.file_system import FileSystem
 from kudulite.model.encoded_key import decode_key, encode_key, key_width
 from kudulite.model.key_array import KeyArray
 from kudulite.model.predicate import bind_predicates
@@ -41,15 +40,12 @@ from kudulite.rowset.delta_compaction import compact_columns, merge_redo_files, 
 from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.memrowset import MemRowSet
 from kudulite.rowset.merge_compaction import merge_rowsets
+from kudulite.rowset.row_images import RowImages
 from kudulite.rowset.row_versions import flush_image
-from kudulite.rowset.rowset import (
-    RowImages,
-    RowSetMeta,
-    ScanSpec,
-    is_fully_ancient,
-    without_ancient_undo,
-)
+from kudulite.rowset.rowset_meta import RowSetMeta, is_fully_ancient, without_ancient_undo
 from kudulite.rowset.rowset_writer import write_rowsets
+from kudulite.rowset.scan_spec import ScanSpec
+from kudulite.storage.file_system import FileSystem
 from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
 from tests.support.oracle.version_model import Row, Version, VersionModel
 

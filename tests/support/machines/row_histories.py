@@ -13,7 +13,6 @@ import pytest
 from hypothesis import strategies as st
 
 from kudulite.basefile.block_cache import BlockCache
-from kudulite.fs.file_system import FileSystem
 from kudulite.model.condition import Predicate
 from kudulite.model.encoded_key import encode_key, key_width
 from kudulite.model.key_array import KeyArray
@@ -24,8 +23,11 @@ from kudulite.rowset import rowset_writer
 from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.memrowset import MemRowSet
 from kudulite.rowset.row_versions import flush_image
-from kudulite.rowset.rowset import RowSet, RowSetMeta, ScanSpec
+from kudulite.rowset.rowset import RowSet
+from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.rowset.rowset_writer import write_rowsets
+from kudulite.rowset.scan_spec import ScanSpec
+from kudulite.storage.file_system import FileSystem
 from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
 from tests.support.oracle.version_model import Row, VersionModel
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 import kudulite
 from kudulite.client.client import Client
-from kudulite.fs.file_system import FileSystem
+from kudulite.storage.file_system import FileSystem
 from tests.support.doubles.pausing_file_system import gap_of
 from tests.support.tables.core_tables import environment
 

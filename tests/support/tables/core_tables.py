@@ -14,16 +14,17 @@ import pytest
 
 import kudulite
 from kudulite.basefile.block_cache import BlockCache
+from kudulite.chain.manifest import manifest_name
 from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.client.table_alterer import TableAlterer
-from kudulite.fs.file_system import FileSystem
 from kudulite.model.hybrid_time import Clock
-from kudulite.table.environment import BackgroundWork, Environment
-from kudulite.table.garbage_collection import collect_garbage
-from kudulite.table.manifest import manifest_name
+from kudulite.storage.file_system import FileSystem
+from kudulite.table.background_work import BackgroundWork
+from kudulite.table.environment import Environment
 from kudulite.table.table_store import TableStore
-from kudulite.tablet.tablet import MAINTENANCE_LOCK_NAME
+from kudulite.tablet.superblock import MAINTENANCE_LOCK_NAME
+from kudulite.upkeep.garbage_collection import collect_garbage
 from tests.support.oracle.table_model import sort_key
 
 CACHE_BYTES = 32 << 20

@@ -7,16 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import kudulite
+from kudulite.chain.manifest import TabletEntry
 from kudulite.client.client import Client
 from kudulite.client.table import Table
-from kudulite.fs.file_system import FileSystem
-from kudulite.table.manifest import TabletEntry
-from kudulite.table.row_write import RowWriter
+from kudulite.storage.file_system import FileSystem
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.operation import Operation
 from kudulite.tablet.row_effects import RowOperation, RowWriteResult
-from kudulite.wal.log import list_segments, read_wal, segment_path
 from kudulite.wal.row_codec import RowChanges
+from kudulite.wal.segment import list_segments, segment_path
+from kudulite.wal.wal_reader import read_wal
+from kudulite.writes.row_write import RowWriter
 
 MIDDLE = 100  # the first key of the second tablet, where there are two
 

@@ -21,14 +21,16 @@ from kudulite.delta.delta_file import (
     create_delta_file,
     without_unset,
 )
-from kudulite.fs.file_system import FileSystem
 from kudulite.model.encoded_key import encode_keys
 from kudulite.model.predicate import bind_predicates
 from kudulite.model.schema import Column, Schema
 from kudulite.model.types import parse_type
 from kudulite.rowset.disk_rowset import DiskRowSet
-from kudulite.rowset.rowset import RowImages, RowSetMeta, ScanSpec
+from kudulite.rowset.row_images import RowImages
+from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.rowset.rowset_writer import write_rowsets
+from kudulite.rowset.scan_spec import ScanSpec
+from kudulite.storage.file_system import FileSystem
 
 # (rowid, timestamp, cells by column name); None in place of the cells is a DELETE.
 Change = tuple[int, int, Mapping[str, Any] | None]

@@ -29,9 +29,9 @@ from kudulite.basefile.base_data import (
 )
 from kudulite.basefile.column_storage import parquet_encoding
 from kudulite.errors import CorruptionError, FormatVersionError, StorageError
-from kudulite.fs.file_system import FileRef, FileSystem
 from kudulite.model import types
 from kudulite.model.schema import COMPRESSIONS, Column, encodings_of
+from kudulite.storage.file_system import FileRef, FileSystem
 
 ALL_TYPES = [
     types.bool_,
@@ -544,7 +544,7 @@ def test_size_statistics_of_another_length_are_damage(tmp_path):
         import pathlib, sys
         from kudulite.basefile.base_data import BaseDataFile
         from kudulite.errors import CorruptionError
-        from kudulite.fs.file_system import FileRef
+        from kudulite.storage.file_system import FileRef
         path = pathlib.Path(sys.argv[1])
         file = BaseDataFile(path, FileRef(path.name, path.stat().st_size, 0))
         try:

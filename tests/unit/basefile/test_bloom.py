@@ -8,8 +8,8 @@ import pytest
 
 from kudulite.basefile.bloom import BloomFilter, build_bloom, write_bloom
 from kudulite.errors import CorruptionError, FormatVersionError, StorageError
-from kudulite.fs.file_system import FileRef, FileSystem
 from kudulite.model.key_array import KeyArray
+from kudulite.storage.file_system import FileRef, FileSystem
 
 WIDTHS = [1, 4, 8, 12, None]
 

@@ -6,9 +6,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from kudulite.basefile.base_data import BaseDataFile, BaseDataWriter
-from kudulite.fs.file_system import FileSystem
 from kudulite.model import types
 from kudulite.model.schema import Column
+from kudulite.storage.file_system import FileSystem
 
 COLUMNS = [
     Column(1, "noise", types.int64),

@@ -13,8 +13,8 @@ import pytest
 from kudulite.basefile import key_index
 from kudulite.basefile.key_index import KeyIndex, write_key_index
 from kudulite.errors import CorruptionError, FormatVersionError, StorageError
-from kudulite.fs.file_system import FileRef, FileSystem
 from kudulite.model.key_array import KeyArray
+from kudulite.storage.file_system import FileRef, FileSystem
 
 WIDTHS = [2, 8, 12, None]
 

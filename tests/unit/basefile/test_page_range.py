@@ -13,9 +13,9 @@ import pytest
 from kudulite.basefile.base_data import CUT_ROWS_MAX, ROW_GROUP_ROWS, BaseDataFile, footer_bounds
 from kudulite.basefile.page_range import PAGE_ROWS, PageDirectory, PageIndexError
 from kudulite.errors import CorruptionError
-from kudulite.fs.file_system import FileRef
 from kudulite.model import types
 from kudulite.model.schema import Column, encodings_of
+from kudulite.storage.file_system import FileRef
 from tests.support.machines.file_mutations import checked_footer
 from tests.support.tables.core_tables import group_rows_of
 from tests.unit.basefile.test_base_data import (

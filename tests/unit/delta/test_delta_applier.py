@@ -20,7 +20,7 @@ from kudulite.delta.delta_file import (
     DeltaRows,
     create_delta_file,
 )
-from kudulite.fs.file_system import FileSystem
+from kudulite.storage.file_system import FileSystem
 
 COLUMNS = {1: pa.int64(), 2: pa.string(), 3: pa.bool_(), 4: pa.decimal128(9, 2)}
 VALUES = {

@@ -22,7 +22,7 @@ from kudulite.delta.delta_file import (
     slice_rows,
 )
 from kudulite.errors import CorruptionError, FormatVersionError, StorageError
-from kudulite.fs.file_system import FileRef, FileSystem
+from kudulite.storage.file_system import FileRef, FileSystem
 from tests.support.doubles.killing_file_system import FailingFileSystem
 
 ROWS = DeltaRows(

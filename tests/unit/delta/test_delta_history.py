@@ -29,7 +29,7 @@ from kudulite.delta.delta_history import (
     stamped,
     without_ancient,
 )
-from kudulite.fs.file_system import FileSystem
+from kudulite.storage.file_system import FileSystem
 
 TYPES = {1: pa.int64(), 2: pa.string(), 3: pa.bool_()}
 VALUES = {

@@ -12,7 +12,7 @@ from kudulite.delta import delta_mem_store
 from kudulite.model.predicate import bind_predicates
 from kudulite.rowset import memrowset
 from kudulite.rowset.memrowset import MemRowSet
-from kudulite.rowset.rowset import ScanSpec
+from kudulite.rowset.scan_spec import ScanSpec
 from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
 from tests.support.machines.row_histories import (
     Change,

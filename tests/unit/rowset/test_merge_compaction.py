@@ -12,7 +12,7 @@ from kudulite.model.schema import Column
 from kudulite.rowset import merge_compaction, rowset_writer
 from kudulite.rowset.merge_compaction import MergedRowSets, merge_rowsets
 from kudulite.rowset.row_versions import RowVersions, read_row_versions
-from kudulite.rowset.rowset import RowSetMeta
+from kudulite.rowset.rowset_meta import RowSetMeta
 from tests.support.machines.merge_machine import MergeMachine, RandomRowSets
 from tests.support.tables.core_tables import patch_group_rows
 from tests.support.tiers import tiered

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from kudulite.model.encoded_key import encode_key
 from kudulite.model.predicate import bind_predicates
 from kudulite.rowset.merge import in_turn
-from kudulite.rowset.rowset import DiffSpec, RowSet
+from kudulite.rowset.rowset import RowSet
 from kudulite.rowset.rowset_diff import IMAGE_START, block_diffs, find_row, may_have_changed
+from kudulite.rowset.scan_spec import DiffSpec
 from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_INSERT
 from tests.support.machines.row_histories import (
     VALUES,

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from kudulite.delta.delta_file import DeltaFileMeta
-from kudulite.fs.file_system import FileRef
-from kudulite.rowset.rowset import BaseFileMeta, RowSetMeta
+from kudulite.rowset.rowset_meta import BaseFileMeta, RowSetMeta
+from kudulite.storage.file_system import FileRef
 
 
 def delta(name: str, oldest: int, newest: int, deletes: int = 0) -> DeltaFileMeta:

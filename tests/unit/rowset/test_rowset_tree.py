@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kudulite.model.key_array import KeyArray
-from kudulite.rowset.rowset import RowSetTree
+from kudulite.rowset.rowset_tree import RowSetTree
 
 KEYS = st.binary(max_size=3)
 

@@ -8,12 +8,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from kudulite.basefile import base_data
-from kudulite.fs.file_system import FileSystem
 from kudulite.model.encoded_key import encode_keys
 from kudulite.model.schema import Schema
 from kudulite.rowset import rowset_writer
-from kudulite.rowset.rowset import RowImages, RowSetMeta
+from kudulite.rowset.row_images import RowImages
+from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.rowset.rowset_writer import RowSetWriter
+from kudulite.storage.file_system import FileSystem
 from tests.support.tables.core_tables import patch_group_rows
 from tests.support.tables.small_rowsets import schema_of
 

@@ -6,7 +6,8 @@ import pytest
 
 import kudulite
 from kudulite.client import bulk_write
-from kudulite.table.metrics import Family, TableMetrics, openmetrics
+from kudulite.shown.openmetrics import Family, openmetrics
+from kudulite.table.metrics import TableMetrics
 from tests.support.tables.core_tables import CoreTables
 
 

@@ -2,7 +2,7 @@
 
 import threading
 
-from kudulite.table.environment import RowQueue
+from kudulite.table.row_queue import RowQueue
 
 
 def test_items_are_taken_in_order_and_once():

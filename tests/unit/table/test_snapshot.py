@@ -9,8 +9,8 @@ import pytest
 import kudulite
 from kudulite.client.table import Table
 from kudulite.errors import LockTimeoutError, StorageError, TimestampError
-from kudulite.fs import lock as lock_module
-from kudulite.fs.lock import TabletLock
+from kudulite.storage import tablet_lock as lock_module
+from kudulite.storage.tablet_lock import TabletLock
 from tests.support.doubles.pausing_file_system import PausingFileSystem
 from tests.support.tables.core_tables import CoreTables, ManualClock, stored
 

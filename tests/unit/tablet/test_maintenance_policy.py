@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from kudulite.basefile.base_data import ROW_GROUP_ROWS
-from kudulite.rowset.rowset import BaseFileMeta
+from kudulite.rowset.rowset_meta import BaseFileMeta
 from kudulite.tablet.compaction_policy import average_height
 from kudulite.tablet.maintenance_policy import (
     CollectHistory,

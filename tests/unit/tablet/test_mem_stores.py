@@ -18,8 +18,8 @@ from kudulite.table.table_store import TableStore
 from kudulite.tablet.mem_stores import IN_MEMROWSET, MemStores, TimedChanges
 from kudulite.tablet.row_effects import RowOperation
 from kudulite.tablet.tablet import Tablet
-from kudulite.wal.log import WalPosition
 from kudulite.wal.row_codec import RowChanges
+from kudulite.wal.segment import WalPosition
 from tests.support.tables.core_tables import environment
 from tests.support.tables.row_writes import new_table, op, wal_folder
 from tests.support.tiers import examples

@@ -6,11 +6,11 @@ import pytest
 
 import kudulite
 from kudulite.errors import RowError
-from kudulite.table import batch_pieces, stage
 from kudulite.table.environment import default_environment
 from kudulite.table.table_store import TableStore
 from kudulite.tablet import resolve
 from kudulite.tablet.row_gather import RowGather
+from kudulite.writes import batch_pieces, stager
 from tests.support.tables.core_tables import CoreTables, stored
 
 
@@ -133,7 +133,7 @@ def test_rows_gathered_from_chunks_are_those_of_the_joined_table(seed):
 @pytest.mark.parametrize("options", [{}, {"ignore_null": True}, {"ordering_column": "r"}])
 def test_a_write_of_a_table_in_chunks_is_that_of_one_chunk(core, table, monkeypatch, options):
     """Inserted and updated rows, defaults, nulls that leave cells alone, and mixed operations."""
-    monkeypatch.setattr(stage, "CHUNK_ROWS_MIN", 1)
+    monkeypatch.setattr(stager, "CHUNK_ROWS_MIN", 1)
     monkeypatch.setattr(batch_pieces, "STAGE_BYTES_MAX", 16)
     random = np.random.default_rng(3)
     keys = random.integers(0, 30, 50)

@@ -15,13 +15,13 @@ from kudulite.basefile.block_cache import BlockCache
 from kudulite.client.table import Table
 from kudulite.delta.delta_file import DeltaFileMeta
 from kudulite.errors import CorruptionError, StorageError
-from kudulite.fs.file_system import FileRef, FileSystem
-from kudulite.rowset.rowset import RowSetMeta
-from kudulite.table.garbage_collection import collect_garbage
-from kudulite.tablet import tablet
-from kudulite.tablet.tablet import Superblock, read_superblock
+from kudulite.rowset.rowset_meta import RowSetMeta
+from kudulite.storage.file_system import FileRef, FileSystem
+from kudulite.tablet import superblock
+from kudulite.tablet.superblock import Superblock, read_superblock
 from kudulite.tablet.tombstones import TombstoneFileMeta
-from kudulite.wal.log import WalPosition
+from kudulite.upkeep.garbage_collection import collect_garbage
+from kudulite.wal.segment import WalPosition
 from tests.support.tables.core_tables import CoreTables, expect_clean, files_below, stored
 from tests.support.tiers import tiered
 
@@ -107,7 +107,7 @@ def changed(rng: random.Random, block: Superblock, number: int) -> Superblock:
 @tiered("seed", range(20))
 def test_a_superblock_with_a_base_reads_as_a_whole_one(files, seed, monkeypatch):
     """Random histories; a base has nothing that the superblock has not, and is twice as long."""
-    monkeypatch.setattr(tablet, "BASE_BYTES_MIN", 0)
+    monkeypatch.setattr(superblock, "BASE_BYTES_MIN", 0)
     rng = random.Random(seed)
     newest = files.write(Superblock("t"))
     depths = set()
@@ -128,7 +128,7 @@ def test_a_superblock_with_a_base_reads_as_a_whole_one(files, seed, monkeypatch)
 @pytest.mark.parametrize("kind", ["rows", "updates", "ends"])
 def test_many_commits_take_little_more_than_their_own_entries(files, kind, monkeypatch):
     """n log n instead of n²: new rowsets, REDO of one rowset, and rowsets ended by overwrites."""
-    monkeypatch.setattr(tablet, "BASE_BYTES_MIN", 0)
+    monkeypatch.setattr(superblock, "BASE_BYTES_MIN", 0)
     newest = files.write(Superblock("t", (rowset(0),)))
     count = 200
     for number in range(1, count):
@@ -151,7 +151,7 @@ def test_a_small_superblock_is_written_whole(files):
     for number in range(1, 20):
         newest = files.write(replace(newest, rowsets=(*newest.rowsets, rowset(number))))
         assert newest.base is None
-    assert files.lengths[-1] < tablet.BASE_BYTES_MIN
+    assert files.lengths[-1] < superblock.BASE_BYTES_MIN
 
 
 @pytest.mark.parametrize(
@@ -205,11 +205,11 @@ def many_commits(core: CoreTables, count: int) -> Table:
 
 def test_a_collection_keeps_the_bases_of_the_newest_version(core, monkeypatch):
     """And removes all other superblocks; a process that knows nothing reads the table after it."""
-    monkeypatch.setattr(tablet, "BASE_BYTES_MIN", 0)
+    monkeypatch.setattr(superblock, "BASE_BYTES_MIN", 0)
     table = many_commits(core, 12)
     before = stored(table)
-    superblock = table._store.tablet(table._store.newest().tablets[0]).superblock
-    assert superblock.base_refs
+    newest = table._store.tablet(table._store.newest().tablets[0]).superblock
+    assert newest.base_refs
     collect_garbage(table._store, 0.0, 0.0)
     expect_clean(core.root / "root")
     again = core.client().table("t")
@@ -219,10 +219,10 @@ def test_a_collection_keeps_the_bases_of_the_newest_version(core, monkeypatch):
 
 def test_a_check_reads_the_bases(core, monkeypatch):
     """From the disk, even if the process has them in its cache."""
-    monkeypatch.setattr(tablet, "BASE_BYTES_MIN", 0)
+    monkeypatch.setattr(superblock, "BASE_BYTES_MIN", 0)
     table = many_commits(core, 12)
-    superblock = table._store.tablet(table._store.newest().tablets[0]).superblock
-    path = table._store.tablet_folder(superblock.tablet_id) / superblock.base_refs[-1].name
+    newest = table._store.tablet(table._store.newest().tablets[0]).superblock
+    path = table._store.tablet_folder(newest.tablet_id) / newest.base_refs[-1].name
     content = path.read_bytes()
     path.write_bytes(content[:-1] + b" ")
     assert any(path.name in problem for problem in table.check().problems)
@@ -231,7 +231,7 @@ def test_a_check_reads_the_bases(core, monkeypatch):
 
 def test_a_purge_leaves_no_key_in_a_base(core, monkeypatch):
     """Bounds of rowsets are keys, and stand in superblocks as hexadecimal digits."""
-    monkeypatch.setattr(tablet, "BASE_BYTES_MIN", 0)
+    monkeypatch.setattr(superblock, "BASE_BYTES_MIN", 0)
     table = many_commits(core, 12)
     key = b"key-001".hex().encode()
 

@@ -8,8 +8,8 @@ import pytest
 import kudulite
 from kudulite.client.table import Table
 from kudulite.errors import CorruptionError
-from kudulite.tablet.tablet import Superblock
-from kudulite.wal.log import WAL_BEGIN
+from kudulite.tablet.superblock import Superblock
+from kudulite.wal.segment import WAL_BEGIN
 from tests.support.tables.core_tables import CoreTables, ManualClock, altered, files_below, stored
 
 DAY = 24 * 3600

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import kudulite
 from kudulite.errors import OptionError
-from kudulite.fs.progress import Progress, byte_text
+from kudulite.shown.progress import Progress, byte_text
 from kudulite.tools.cli import app, run
 from kudulite.tools.output import json_text
 from tests.support.command_line import error, output, value

@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 from kudulite.errors import CorruptionError, StorageError
-from kudulite.fs.file_system import FileSystem
-from kudulite.fs.lock import TabletLock, create_lock_file, read_lock_file
-from kudulite.wal.log import (
+from kudulite.storage.file_system import FileSystem
+from kudulite.storage.tablet_lock import TabletLock, create_lock_file, read_lock_file
+from kudulite.wal.segment import (
     SEGMENT_HEADER_BYTES,
     WAL_BEGIN,
     WalPosition,
-    WalWriter,
     list_segments,
-    read_wal,
     segment_path,
 )
+from kudulite.wal.wal_reader import read_wal
+from kudulite.wal.wal_writer import WalWriter
 from tests.support.doubles.killing_file_system import (
     FailingFileSystem,
     HalfFileSystem,

@@ -1,0 +1,226 @@
+"""A folder as it is found on disk: a table, a table that lost its manifest, or something else.
+
+    manifest/<n>.json    a version                    manifest/hint    the number of a published one
+    tablet/<id>/…        the tablets                  staging/…        uncommitted bulk writes
+
+A creation makes manifest/ first and version 1 last. A folder between the two is no table and no
+damage: the next creation under its name completes it. A folder without a version is damaged if a
+version was published in it: manifest/ is missing, the hint is there, or a tablet holds rows.
+
+A directory of tables also holds those that were deleted, in hidden folders:
+
+    .soft-deleted-<deleted>-<expires>-<table id>/<name>    a table, in its own folder
+    .staged-<created>-<expires>-<id>/<name>                a table that is not published yet
+    .deleted-…                                             to be removed
+
+The times are in microseconds since 1970. A folder that holds no table is of a deletion or recall
+that was killed. Removal renames a whole folder to `.deleted-…` after its expiry, and a recall moves
+the table out of it, so that of two at once one fails and changes nothing.
+
+**Threads**: any; nothing is kept.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from urllib.parse import unquote, urlparse
+
+from kudulite.errors import CorruptionError, StorageError, UsageError
+from kudulite.model.types import is_unicode
+from kudulite.storage.file_system import FileSystem, check_is_own, entries_of, exists, read_file
+from kudulite.storage.json_form import checked_name
+
+MANIFEST_FOLDER, TABLET_FOLDER, STAGING_FOLDER = "manifest", "tablet", "staging"
+HINT_NAME = "hint"
+# As `manifest_name` makes them: any other file in manifest/ is not a version.
+_VERSION_NAME = re.compile(r"([0-9]{20})\.json")
+_HINT = re.compile(rb"[0-9]{1,20}\s*")
+TRASH_PREFIX = ".deleted-"
+_SOFT_DELETED = re.compile(r"\.soft-deleted-([0-9]{1,17})-([0-9]{1,17})-(.+)")
+_STAGED = re.compile(r"\.staged-([0-9]{1,17})-([0-9]{1,17})-[0-9a-f]{32}")
+_EPOCH = datetime.fromtimestamp(0, UTC)
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
+
+
+def path_of(given: object) -> Path:
+    """Return the absolute path that a user gave as text or path: with `~`, or as a file: URL.
+
+    Raises UsageError for any other URL.
+    """
+    try:
+        text = os.fspath(given)  # type: ignore[call-overload]
+    except TypeError:
+        text = None
+    if not isinstance(text, str) or not text:
+        raise UsageError(f"{given!r} is no path; give the path of a directory as text")
+    match = _SCHEME.match(text)
+    if match is not None and match[1].lower() != "file":
+        raise UsageError(
+            f"{text!r}: kudulite keeps tables in directories of a POSIX file system and has no"
+            f" {match[1]} client; give the path of a directory, and mount the storage if it has to"
+            " be remote (`kudulite doctor` tests whether a mount is safe)"
+        )
+    if match is not None:
+        text = unquote(urlparse(text).path)
+    expanded = os.path.expanduser(text)
+    if expanded.startswith("~"):
+        raise UsageError(f"{text!r}: there is no such user; a folder of this name is './{text}'")
+    if not is_unicode(expanded):
+        raise UsageError(
+            f"{expanded!r}: the path is not UTF-8, and readers of Arrow and Parquet cannot open"
+            " such files; rename the directory"
+        )
+    return Path(os.path.abspath(expanded))
+
+
+def make_table_folders(file_system: FileSystem, folder: Path) -> None:
+    """Make a table's folder and those in it; the caller makes their names durable."""
+    file_system.make_directory(folder.parent, parents=True)
+    file_system.make_directory(folder)
+    file_system.make_directory(folder / MANIFEST_FOLDER)
+    # A folder with tablets and without this one counts as a table that has lost its versions.
+    file_system.sync_directory(folder)
+    file_system.make_directory(folder / TABLET_FOLDER)
+    file_system.make_directory(folder / STAGING_FOLDER)
+
+
+def listed_versions(folder: Path) -> list[int]:
+    """Return the numbers in the names of manifest files, ascending; strays are included."""
+    names = [path.name for path in entries_of(folder / MANIFEST_FOLDER)]
+    return sorted(int(found[1]) for name in names if (found := _VERSION_NAME.fullmatch(name)))
+
+
+def hinted_version(folder: Path) -> int:
+    """Return the number in the hint, -1 where it is missing or unreadable."""
+    try:
+        content = read_file(folder / MANIFEST_FOLDER / HINT_NAME)
+    except StorageError:
+        return -1
+    return int(content) if _HINT.fullmatch(content) else -1
+
+
+def check_folders(folder: Path) -> None:
+    """Raise CorruptionError where a folder inside of a table is a symbolic link."""
+    for name in (MANIFEST_FOLDER, TABLET_FOLDER, STAGING_FOLDER):
+        check_is_own(folder / name)
+
+
+def check_has_no_lost_table(folder: Path) -> None:
+    """Raise CorruptionError for a folder without a version in which one was published."""
+    # Each look is several steps: another process may create, rename or delete the table between
+    # them. A table that was lost is found lost again.
+    lost = _lost_table(folder) and _lost_table(folder)
+    if lost:
+        raise CorruptionError(
+            f"{folder}: a table without its manifest: {folder / MANIFEST_FOLDER}: {lost}; restore"
+            " the folder from a copy of the table, or the table from a backup"
+        )
+
+
+def _lost_table(folder: Path) -> str:
+    """Return what is missing of a table that was in a folder, empty if there was none."""
+    tablets, manifest = folder / TABLET_FOLDER, folder / MANIFEST_FOLDER
+    if not exists(tablets) or listed_versions(folder):
+        return ""
+    if not exists(manifest):
+        return "the folder is missing"
+    places = [tablet / name for tablet in entries_of(tablets) for name in ("rowset", "wal")]
+    is_lost = any(map(entries_of, places)) or exists(manifest / HINT_NAME)
+    return "the folder has no version" if is_lost else ""
+
+
+def contents(folder: Path) -> str:
+    """Return what is there instead of a table, for a message."""
+    if not exists(folder):
+        return "the folder does not exist; create the table first"
+    if not folder.is_dir():
+        return "it is a file"
+    names = [path.name for path in entries_of(folder)][:5]
+    return f"expected a folder manifest/ with versions, found {', '.join(names) or 'nothing'}"
+
+
+@dataclass(frozen=True)
+class SoftDeletedTable:
+    """A deleted table that `Client.recall_table` can bring back, by its id.
+
+    Its files may be removed from the moment `expires` on.
+    """
+
+    id: str
+    name: str
+    deleted: datetime
+    expires: datetime
+    path: Path
+
+
+def soft_deleted_folder(root: Path, deleted: int, expires: int, table_id: str) -> Path:
+    """Return the folder that holds a table soft-deleted at a time; both in microseconds."""
+    return root / f".soft-deleted-{deleted}-{expires}-{checked_name(table_id, 'table id')}"
+
+
+def staging_folder(root: Path, created: int, expires: int) -> Path:
+    """Return a new hidden folder for tables to publish later; both times in microseconds."""
+    return root / f".staged-{created}-{expires}-{uuid.uuid4().hex}"
+
+
+def staged_root(folder: Path) -> Path | None:
+    """Return the directory in which the table of a folder is staged, None if it is not."""
+    holder = folder.parent
+    return holder.parent if _STAGED.fullmatch(holder.name) else None
+
+
+def soft_deleted_tables(root: Path) -> list[SoftDeletedTable]:
+    """Return the soft-deleted tables of a directory, by name, the last deleted first."""
+    found = [
+        SoftDeletedTable(match[3], path.name, _moment(match[1]), _moment(match[2]), path)
+        for match in _hidden(root, _SOFT_DELETED)
+        for path in entries_of(root / match[0])
+    ]
+    found.sort(key=lambda table: table.deleted, reverse=True)
+    return sorted(found, key=lambda table: table.name)
+
+
+def remove_expired_tables(root: Path, now: int, file_system: FileSystem) -> None:
+    """Remove soft-deleted and staged tables whose reserve has passed at `now`, in microseconds.
+
+    One that cannot be removed, or is removed by another process, is left to the next call.
+    """
+    for match in (*_hidden(root, _SOFT_DELETED), *_hidden(root, _STAGED)):
+        if int(match[2]) <= now:
+            trash = trash_folder(root)
+            with suppress(StorageError):
+                file_system.rename(root / match[0], trash)
+                # Else a power failure could bring the name back to a table without some files.
+                file_system.sync_directory(root)
+                file_system.remove_tree(trash)
+
+
+def trash_folder(root: Path) -> Path:
+    """Return a new name of trash in a directory of tables."""
+    return root / f"{TRASH_PREFIX}{uuid.uuid4().hex}"
+
+
+def _hidden(root: Path, name: re.Pattern[str]) -> list[re.Match[str]]:
+    matches = (name.fullmatch(path.name) for path in entries_of(root))
+    return [match for match in matches if match is not None]
+
+
+def _moment(microseconds: str) -> datetime:
+    return _EPOCH + timedelta(microseconds=int(microseconds))
+
+
+def how_to_recall(root: Path, name: str, table_id: str | None = None) -> str:
+    """Return a sentence about a soft-deleted table of this id, or name, to end a message with."""
+    for table in soft_deleted_tables(root):
+        if table_id == table.id or (table_id is None and name == table.name):
+            return (
+                f"; table {table.name!r} was soft-deleted at {table.deleted:%Y-%m-%dT%H:%M:%SZ}:"
+                f" client.recall_table({table.id!r}) brings it back"
+            )
+    return ""

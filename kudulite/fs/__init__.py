@@ -1,1 +1,0 @@
-"""File system: durable writes, atomic publication, checksums and locks between processes."""

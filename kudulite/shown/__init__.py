@@ -1,0 +1,1 @@
+"""Presentation: progress bars, HTML and OpenMetrics text."""

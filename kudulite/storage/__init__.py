@@ -1,0 +1,1 @@
+"""Storage: durable writes, atomic publication, checksums and locks between processes."""

@@ -1,0 +1,214 @@
+"""How far back a table can be read, and at which moment a read of it stands.
+
+    ancient history mark = max(history_start, min(now - retention, newest commit, oldest tag))
+
+History before the mark may be collected, so a read at T is legal while T >= mark. The mark rises
+with the clock. `history_start` says what was collected: a collection up to a mark raises
+`history_start` to that mark in the version that it publishes.
+
+Every read checks two things. The mark, when the read is planned, so that the answer does not depend
+on what has been collected already. And `history_start` of the versions that it uses, because a
+collection may have been published in between: `partitions_to_read` and `tablet_at` check it.
+
+A snapshot at T needs a safe timestamp of T or above in every tablet. The planner advances lower
+ones, briefly under the tablet's lock. Only a moment near the present needs that, so reading the
+past takes no lock. Where lock files cannot be written (a read-only directory), the present is the
+newest change in the table, found while shared locks keep writers out.
+
+**Invariants**: `history_start` never falls.
+
+**Threads**: any.
+
+**Source**: Kudu tablet/tablet.cc, the ancient history mark; reads before it are refused there, too.
+"""
+
+import errno
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+from kudulite.chain.manifest import Manifest, PartitionedTablets, TabletEntry
+from kudulite.errors import StorageError, TimestampError
+from kudulite.model.hybrid_time import (
+    LOGICAL_BITS,
+    LOGICAL_MASK,
+    TIMESTAMP_MAX,
+    format_timestamp,
+    misread_number,
+    parse_timestamp,
+)
+from kudulite.table.table_store import TableStore
+from kudulite.table.tablet_memory import caught_up_memory, make_durable, read_tablet
+from kudulite.tablet.tablet import Tablet
+
+_NOT_WRITABLE = (errno.EACCES, errno.EROFS, errno.EPERM)
+
+
+def ancient_history_mark(store: TableStore, manifest: Manifest) -> int:
+    """Return the HybridTime before which the past may no longer be whole.
+
+    The newest state is no history: the mark is never after the newest commit.
+    """
+    age = manifest.history_seconds * 1_000_000 << LOGICAL_BITS
+    held = min(manifest.tags.values(), default=manifest.timestamp)
+    mark = min(store.environment.clock.now() - age, manifest.timestamp, held)
+    return max(0, manifest.history_start, mark)
+
+
+def is_mark_still_valid(manifest: Manifest, mark: int) -> bool:
+    """Whether history up to `mark`, found on an older version, may still be collected.
+
+    Asked for each version on which the next one is built: a tag may have been made meanwhile.
+    """
+    return all(moment >= mark for moment in manifest.tags.values())
+
+
+def check_not_ancient(store: TableStore, manifest: Manifest, timestamp: int) -> None:
+    """Raise TimestampError for a time before the ancient history mark, naming both."""
+    _check_not_before(store, manifest, timestamp, ancient_history_mark(store, manifest))
+
+
+def check_readable(store: TableStore, manifest: Manifest, timestamp: int, given: Any) -> None:
+    """Raise TimestampError for a time before the table was created or before the AHM.
+
+    `given` is the moment as the caller gave it, for the message.
+    """
+    mark = ancient_history_mark(store, manifest)
+    misread = misread_number(given)
+    if timestamp < manifest.created:
+        raise TimestampError(
+            f"table {store.name!r}: {format_timestamp(timestamp)} is before the table was created,"
+            f" at {format_timestamp(manifest.created)}; it can be read from"
+            f" {format_timestamp(max(mark, manifest.created))} on{misread}"
+        )
+    _check_not_before(store, manifest, timestamp, mark)
+
+
+def moment_of(store: TableStore, manifest: Manifest, given: Any) -> int:
+    """Return the HybridTime of a moment. Raises TimestampError, also for the name of a tag."""
+    try:
+        return parse_timestamp(given)
+    except TimestampError as error:
+        if not isinstance(given, str) or not manifest.tags:
+            raise
+        if given in manifest.tags:
+            raise TimestampError(
+                f"table {store.name!r}: {given!r} is the name of a tag, not a moment; write"
+                f" table.tags[{given!r}], which is {format_timestamp(manifest.tags[given])}"
+            ) from None
+        raise TimestampError(
+            f"table {store.name!r}: {error}; its tags are {', '.join(sorted(manifest.tags))}, and"
+            " table.tags['name'] is the moment of a tag"
+        ) from error
+
+
+def tablet_at(store: TableStore, entry: TabletEntry, timestamp: int) -> Tablet:
+    """Open a tablet with the rows of its log, to be read at `timestamp` and later moments.
+
+    Raises TimestampError when history up to there was collected, CorruptionError, StorageError.
+    """
+    try:
+        tablet = read_tablet(store, entry)
+    except StorageError:
+        # A plan older than the grace time: the files may have been removed with their history.
+        _check_collected(store, timestamp)
+        raise
+    _check_collected(store, timestamp)
+    return tablet
+
+
+def partitions_to_read(
+    store: TableStore, manifest: Manifest, timestamp: int
+) -> list[PartitionedTablets]:
+    """Return the partitionings that a snapshot reads: the newest, and dropped ranges it sees.
+
+    Raises TimestampError when the version has lost history that the snapshot needs: a dropped range
+    would be missing without an error.
+    """
+    _check_not_before(store, manifest, timestamp, manifest.history_start)
+    return manifest.partitions_at(timestamp)
+
+
+def _check_collected(store: TableStore, timestamp: int) -> None:
+    if timestamp == TIMESTAMP_MAX:
+        return  # the newest state, whatever was collected
+    manifest = store.newest()  # at least the version that the tablet was opened from
+    _check_not_before(store, manifest, timestamp, manifest.history_start)
+
+
+def _check_not_before(store: TableStore, manifest: Manifest, timestamp: int, mark: int) -> None:
+    if timestamp < mark:
+        raise TimestampError(
+            f"table {store.name!r}: snapshot {format_timestamp(timestamp)} is before the ancient"
+            f" history mark {format_timestamp(mark)}; history is kept for"
+            f" {manifest.history_seconds} s"
+        )
+
+
+def choose_snapshot(store: TableStore, at: Any, *, may_be_ancient: bool = False) -> int:
+    """Return the HybridTime of `at` (None is now), safe in all tablets of the table.
+
+    Raises TimestampError for a time ahead of the clock and, unless it `may_be_ancient`, before the
+    table was created or before the ancient history mark.
+    """
+    manifest = store.newest()
+    safe = {tablet.id: store.safe_timestamp(tablet.id) for tablet in manifest.tablets}
+    # The newest time seen in the table counts as now if its writers' clocks are ahead.
+    used = max(manifest.timestamp, manifest.versions.timestamp)
+    now = max(store.environment.clock.now(), used, *safe.values())
+    timestamp = now if at is None else moment_of(store, manifest, at)
+    if timestamp > now | LOGICAL_MASK:
+        raise TimestampError(
+            f"table {store.name!r}: snapshot {format_timestamp(timestamp)} is ahead of the clock,"
+            f" which is at {format_timestamp(now)}"
+        )
+    if at is not None and not may_be_ancient:
+        check_readable(store, manifest, timestamp, at)
+    try:
+        _advance_all(store, safe, timestamp)
+    except StorageError as error:
+        if error.errno not in _NOT_WRITABLE:
+            raise
+        newest = _newest_while_still(store, safe)
+        return newest if at is None else timestamp
+    return timestamp
+
+
+def _newest_while_still(store: TableStore, tablet_ids: Iterable[str]) -> int:
+    """Return the time of the newest change, read while no write is under way in any tablet."""
+    with ExitStack() as stack:
+        for tablet_id in sorted(tablet_ids):
+            stack.enter_context(store.lock(tablet_id, is_shared=True))
+        for entry in store.newest().tablets:
+            caught_up_memory(store, entry, is_still=True)
+        return newest_change(store)
+
+
+def newest_change(store: TableStore) -> int:
+    """Return the newest timestamp in the table; it is not made safe."""
+    newest = store.newest()
+    stamps = [read_tablet(store, entry).timestamp_max for entry in newest.tablets]
+    return max(newest.timestamp, *stamps)
+
+
+def _advance_all(store: TableStore, safe: Mapping[str, int], timestamp: int) -> None:
+    """Advance the safe timestamps `safe` of tablets, and of those that an alteration has added.
+
+    Tablets that are added later begin with the highest safe timestamp of all others.
+    """
+    ids = list(safe)
+    advanced = {tablet_id for tablet_id in ids if safe[tablet_id] >= timestamp}
+    while left := [tablet_id for tablet_id in ids if tablet_id not in advanced]:
+        advance_safe_timestamps(store, left, timestamp)
+        advanced.update(left)
+        ids = [tablet.id for tablet in store.newest().tablets]
+
+
+def advance_safe_timestamps(store: TableStore, tablet_ids: Iterable[str], timestamp: int) -> None:
+    """Advance the safe timestamps of tablets. Raises LockTimeoutError, StorageError."""
+    for tablet_id in tablet_ids:
+        with store.locked(tablet_id, "snapshot") as lock:
+            entry = store.newest().entry(tablet_id)
+            if entry is not None:
+                make_durable(store, entry, lock)
+            lock.advance_safe_timestamp(timestamp)

@@ -1,0 +1,1 @@
+"""Upkeep: compaction, purge, maintenance, garbage collection, checks and alterations."""

@@ -1,0 +1,122 @@
+"""When a table is flushed, maintained and collected without being asked.
+
+    automatic                                               in the background, except the third
+      memory passes a multiple of `flush_bytes`             flush soon
+      first unflushed write is two minutes old              flush
+      memory over 4 × `flush_bytes`                         the writer flushes and so waits for disk
+      5 s after a flush or commit                           maintain the tablets written to
+      the grace time after either                           collect garbage
+
+If several processes write to one tablet, the one whose write passes the multiple flushes it; the
+others find the new superblock. A process that ends without flushing loses nothing: rows are in the
+log.
+
+**Threads**: any. Flushes and maintenance have a background thread each, because a flush must not
+wait for a long compaction. Nothing waits for the threads: they end with the process, and garbage
+collection removes unpublished files.
+"""
+
+
+import logging
+from collections.abc import Hashable, Iterable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from kudulite.errors import KuduliteError, TableNotFoundError
+from kudulite.table.background_work import RETRY_SECONDS
+from kudulite.table.environment import Environment
+from kudulite.table.memory_flush import flush_tablet
+from kudulite.table.table_store import TableStore
+from kudulite.upkeep.garbage_collection import GRACE_SECONDS, collect_garbage
+from kudulite.upkeep.maintenance import maintain_tablets
+
+_log = logging.getLogger(__name__)
+
+MAINTENANCE_DELAY_SECONDS = 5.0
+COLLECTION = "collection"  # in the place of a tablet id
+
+FLUSH_AGE_SECONDS = 120.0
+HARD_LIMIT_FACTOR = 4
+
+
+def maintain_soon(store: TableStore, tablet_ids: Iterable[str]) -> None:
+    """Schedule the maintenance of tablets, if the client maintains its tables."""
+    if not store.environment.is_maintaining:
+        return
+    for tablet_id in tablet_ids:
+        key, work = (store.folder, tablet_id), partial(_maintain_if_there, store, tablet_id)
+        store.environment.maintenance.schedule(key, work, MAINTENANCE_DELAY_SECONDS)
+
+
+def collect_garbage_later(store: TableStore) -> None:
+    """Schedule a garbage collection for when the grace time of superseded files is over."""
+    key, work = (store.folder, COLLECTION), partial(_collect_if_there, store)
+    store.environment.background.schedule(key, work, GRACE_SECONDS)
+
+
+def _is_there(store: TableStore, tablet_id: str) -> bool:
+    """Whether the tablet still exists: its table may be deleted or renamed, its range dropped."""
+    try:
+        return store.newest().entry(tablet_id) is not None
+    except TableNotFoundError:
+        return False
+
+
+def _maintain_if_there(store: TableStore, tablet_id: str) -> None:
+    if not _is_there(store, tablet_id):
+        return
+    try:
+        done = maintain_tablets(store, [tablet_id], is_flushing=False)
+    except KuduliteError as error:
+        # Not again before the next write: it would fail again after as much work.
+        _log.warning("table %r, maintenance of tablet %s: %s", store.name, tablet_id, error)
+        return
+    if done.operations:
+        collect_garbage_later(store)
+
+
+def _collect_if_there(store: TableStore) -> None:
+    place = TableStore(store.folder, store.environment)  # of any table that is there by now
+    if place.exists():
+        collect_garbage(place)
+
+
+def flush_when_needed(store: TableStore, tablet_id: str, before: int, after: int) -> None:
+    """Schedule the flush of a tablet whose memory grew from `before` to `after` bytes.
+
+    A failed flush is tried again later: the rows are in the log.
+    """
+    limit = store.environment.flush_bytes
+    is_large = after // limit > before // limit
+    is_far_too_large = after >= HARD_LIMIT_FACTOR * limit
+    background, key = store.environment.background, (store.folder, tablet_id)
+    if not is_large and not is_far_too_large and background.is_scheduled(key):
+        return
+    delay_seconds = 0.0 if is_large else FLUSH_AGE_SECONDS
+    if is_far_too_large:
+        with suppress(KuduliteError):
+            flush_tablet(store, tablet_id)
+            maintain_soon(store, [tablet_id])
+            return
+        delay_seconds = RETRY_SECONDS
+    work = partial(_flush_if_there, store, tablet_id)
+    background.schedule(key, work, delay_seconds)
+
+
+def flush_below(environment: Environment, root: Path) -> None:
+    """Flush now what this process wrote to the tables under `root`. Raises as a flush does."""
+    environment.background.run_now(lambda key: _is_below(key, root))
+
+
+def _is_below(key: Hashable, root: Path) -> bool:
+    return isinstance(key, tuple) and key[1] != COLLECTION and key[0].is_relative_to(root)
+
+
+def _flush_if_there(store: TableStore, tablet_id: str) -> None:
+    if not _is_there(store, tablet_id):
+        store.forget(tablet_id)
+        return
+    flush_tablet(store, tablet_id)
+    maintain_soon(store, [tablet_id])
+    collect_garbage_later(store)

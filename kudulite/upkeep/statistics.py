@@ -1,0 +1,108 @@
+"""TableStatistics: what a table holds, in rows, files and bytes, and what upkeep would be worth.
+"""
+
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from kudulite.delta.delta_file import DeltaFileMeta
+from kudulite.model.hybrid_time import Timestamp
+from kudulite.rowset.rowset_meta import RowSetMeta
+from kudulite.shown.html import html_fields
+from kudulite.table.snapshot import ancient_history_mark
+from kudulite.table.table_store import TableStore
+from kudulite.table.tablet_memory import read_tablet
+from kudulite.tablet.compaction_policy import average_height
+from kudulite.tablet.maintenance_policy import ancient_bytes, dead_row_count, extents_of
+from kudulite.upkeep.garbage_collection import stat_of, superseded_bytes
+from kudulite.wal.segment import list_segments, segment_path
+
+
+@dataclass(frozen=True)
+class TableStatistics:
+    """Figures of one version of a table; bytes are on disk.
+
+    `rowset_height` is how many rowsets cover a key on average, in the worst tablet; a lookup
+    has to search that many, so 1 is best. `redo_bytes` are applied by every read that touches their
+    columns, `undo_bytes` by reads of the past. Of these, `ancient_bytes` (estimated) lie behind the
+    ancient history mark and may be collected. `dead_row_count` rows are deleted and still stored,
+    for the past. `superseded_bytes` are in files that the newest version does not refer to.
+    `unflushed_row_count` rows are in memory and in the logs, which take `log_bytes`; a process that
+    opens the table reads the logs first.
+    """
+
+    version: int
+    tablet_count: int
+    live_row_count: int
+    rowset_count: int
+    rowset_height: float
+    redo_file_count: int
+    redo_bytes: int
+    undo_file_count: int
+    undo_bytes: int
+    ancient_bytes: int
+    dead_row_count: int
+    bytes_on_disk: int
+    superseded_bytes: int
+    unflushed_row_count: int
+    log_bytes: int
+    ancient_history_mark: Timestamp
+
+    def _repr_html_(self) -> str:
+        """Return the figures as an HTML table, for notebooks."""
+        return html_fields(vars(self).items())
+
+
+def live_row_count(store: TableStore) -> int:
+    """Return the rows of the newest state, from superblocks and what logs hold in memory."""
+    return sum(read_tablet(store, entry).live_row_count for entry in store.newest().tablets)
+
+
+def table_statistics(store: TableStore) -> TableStatistics:
+    """Return the figures of the newest version. Raises CorruptionError, StorageError."""
+    manifest = store.newest()
+    mark = ancient_history_mark(store, manifest)
+    tablets = [read_tablet(store, entry) for entry in manifest.tablets]
+    by_tablet = [[rowset.meta for rowset in tablet.disk_rowsets] for tablet in tablets]
+    current = [[m for m in metas if m.delete_timestamp is None] for metas in by_tablet]
+    everything = [meta for metas in by_tablet for meta in metas]
+    rowsets = [meta for metas in current for meta in metas]
+    redo_file_count, redo_bytes = _files(rowsets, lambda meta: meta.redo)
+    undo_file_count, undo_bytes = _files(everything, lambda meta: meta.undo)
+    return TableStatistics(
+        version=manifest.version,
+        tablet_count=len(tablets),
+        live_row_count=sum(tablet.live_row_count for tablet in tablets),
+        rowset_count=len(rowsets),
+        rowset_height=max(map(average_height, map(extents_of, current)), default=0.0),
+        redo_file_count=redo_file_count,
+        redo_bytes=redo_bytes,
+        undo_file_count=undo_file_count,
+        undo_bytes=undo_bytes,
+        ancient_bytes=sum(ancient_bytes(meta, mark) for meta in everything),
+        dead_row_count=sum(dead_row_count(meta) for meta in everything),
+        bytes_on_disk=sum(entry.bytes_on_disk for entry in manifest.tablets),
+        superseded_bytes=superseded_bytes(store),
+        unflushed_row_count=sum(tablet.memory_row_count for tablet in tablets),
+        log_bytes=sum(_log_bytes(tablet.wal_folder) for tablet in tablets),
+        ancient_history_mark=Timestamp(mark),
+    )
+
+
+def _log_bytes(folder: Path) -> int:
+    """Return the size of all segments of a log; of one that is removed meanwhile, 0."""
+    total = 0
+    for segment in list_segments(folder):
+        with suppress(FileNotFoundError):
+            total += stat_of(segment_path(folder, segment)).st_size
+    return total
+
+
+def _files(
+    metas: Sequence[RowSetMeta], files_of: Callable[[RowSetMeta], Sequence[DeltaFileMeta]]
+) -> tuple[int, int]:
+    """Return the number and the bytes of the delta files of some kind."""
+    lengths = [delta.ref.length for meta in metas for delta in files_of(meta)]
+    return len(lengths), sum(lengths)

@@ -1,0 +1,1 @@
+"""Writes: rows through the log, and bulk writes from staging to commit."""

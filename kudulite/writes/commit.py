@@ -1,0 +1,502 @@
+"""Commit of a bulk write: all its tablets at one timestamp, in one version, or nothing.
+
+    1  flush the tablets' logs, check conflicts, rebase all parts     no lock: files are written
+    2  take the tablets' locks in id order; flush the rest of their logs
+    3  check again what has changed since 1                           usually nothing
+    4  move files into the tablets                                    invisible
+    5  timestamp, above all that can be seen; superblocks with it     invisible
+    6  put-if-absent of the next manifest                             the commit; 5 and 6 again if
+                                                                      another version came first
+    7  advance the safe timestamps, release the locks
+
+Writes to other tablets may publish in between. They take a version number but leave the locked
+tablets alone, so the new entries are put into the newer version. They stay as they are if the newer
+version has an older timestamp. Otherwise a snapshot of that version would show this commit, so the
+superblocks are written again with a later timestamp.
+
+Files are moved and their folders fsynced before the superblock that lists them is written. A crash
+leaves unreferenced files, which garbage collection removes.
+
+A write that was computed from rows of the table fails if one of them has changed since. One that
+can be computed again, row by row, gives the commit a `Reread`. Then the rows that changed leave the
+staged parts, and are read and staged again: before step 2, to the moment of a version that is
+published for it under all locks, and in step 3, for the little that has changed since. All tablets
+are locked, so that all rows are those of one moment.
+
+**Invariants**: (1) the timestamp is above that of the version before, every timestamp used in the
+table, and the safe timestamp of each of its tablets; (2) safe timestamps advance only after the
+version is published; (3) before step 6 nothing is visible, and an error leaves the table as it was.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
+
+from kudulite.chain.manifest import Manifest, Origin, TabletEntry
+from kudulite.delta.delta_file import DeltaFileMeta
+from kudulite.errors import (
+    ConflictError,
+    KuduliteError,
+    StorageError,
+    TimestampError,
+    UsageError,
+)
+from kudulite.model.hybrid_time import format_timestamp
+from kudulite.model.key_array import KeyArray
+from kudulite.rowset.rowset_meta import RowSetMeta
+from kudulite.storage.file_system import check_length
+from kudulite.storage.tablet_lock import TabletLock
+from kudulite.table.background_work import in_threads
+from kudulite.table.memory_flush import flush_tablet, flushed_under_locks
+from kudulite.table.open_writes import check_write_is_open, new_part_folder
+from kudulite.table.publication import publish_next, version_timestamp
+from kudulite.table.table_store import TableStore, newest_of
+from kudulite.table.write_state import (
+    StagedOperations,
+    StagedTask,
+    WriteState,
+    check_history,
+    is_committed,
+)
+from kudulite.tablet.conflict_check import ConflictCheck
+from kudulite.tablet.operation import WriteSpec
+from kudulite.tablet.resolve import StagedTablet
+from kudulite.tablet.row_effects import WriteCounts
+from kudulite.tablet.superblock import ROWSET_FOLDER
+from kudulite.tablet.tombstones import TombstoneFileMeta
+from kudulite.upkeep.alter import alter_table
+from kudulite.writes.stager import Stager
+
+Parts = dict[str, list[StagedTablet]]
+
+
+class Reread(Protocol):
+    """Computes the rows of a write again whose keys have changed."""
+
+    def __call__(
+        self, since: int, until: int
+    ) -> tuple[Mapping[str, KeyArray], Iterable[pa.RecordBatch]]:
+        """Return the keys that changed in (since, until], and the write's rows of them at `until`.
+
+        The keys are ascending, by tablet id. Both moments are settled. Raises TimestampError if
+        the history in between was collected.
+        """
+
+
+@dataclass(frozen=True)
+class CommitResult:
+    """The outcome of a commit. `is_skipped`: its application version was committed before."""
+
+    version: int
+    timestamp: int
+    counts: WriteCounts
+    is_skipped: bool = False
+
+
+@dataclass
+class Commit:
+    """One commit; `base` is the version that the write pinned."""
+
+    store: TableStore
+    state: WriteState
+    base: Manifest
+    tasks: Sequence[StagedTask]
+    reread: Reread | None = None
+
+    def run(self) -> CommitResult:
+        """Publish the write. Raises RowError, ConflictError, LockTimeoutError, StorageError."""
+        newest = self._checked_newest()
+        if is_committed(self.state, newest):
+            return _skipped(newest)
+        check_write_is_open(self.store, self.state)
+        staged = self._staged_parts()
+        for tablet_id in self._touched(staged):
+            flush_tablet(self.store, tablet_id)
+        newest = self._checked_newest()
+        if self.reread is None:
+            parts = self._rebased(staged, self.base, newest, is_first=True)
+        else:
+            newest = alter_table(self.store, [])  # a version of one moment, with all rows of then
+            self._check_same_schema(newest)
+            parts = self._reread(self.reread, staged, self.base, newest, newest.versions.timestamp)
+        with ExitStack() as stack:
+            locks = self._lock(stack, parts)
+            return self._publish(parts, newest, locks)
+
+    def _publish(
+        self, parts: Parts, rebased_to: Manifest, locks: Mapping[str, TabletLock]
+    ) -> CommitResult:
+        newest = self._checked_newest()
+        if is_committed(self.state, newest):
+            return _skipped(newest)
+        newest = flushed_under_locks(self.store, newest, locks)
+        self._check_overwritten(newest)
+        if self.reread is None:
+            current = self._rebased(parts, rebased_to, newest, is_first=False)
+        else:
+            until = version_timestamp(self.store, newest)
+            for lock in locks.values():
+                lock.advance_safe_timestamp(until)  # so that reads up to it need no lock
+            current = self._reread(self.reread, parts, rebased_to, newest, until)
+        if self.state.spec.replaces_rows:
+            current = self._with_deletes(current, newest)
+        parts = {t: [part.without_no_ops() for part in found] for t, found in current.items()}
+        counts = sum((p.counts for ps in parts.values() for p in ps), WriteCounts())
+        changed = self._changed(newest, parts)
+        if not (changed or self.state.spec.ends_rows) and self.state.application_id is None:
+            return CommitResult(newest.version, newest.timestamp, counts)
+        installer = Installer(self.store, self.state.spec, changed)
+        assert all(tablet_id in locks for tablet_id in installer.parts)
+        try:
+            installer.move()
+            manifest = self._publish_next(newest, installer, counts)
+        except BaseException:
+            if not self._may_be_published(after=newest.version):
+                installer.undo()
+            raise
+        if manifest is None:
+            if not self._may_be_published(after=newest.version):
+                installer.undo()
+            return _skipped(self.store.newest())
+        # The version is published: from here nothing may fail. A reader that finds the safe
+        # timestamp too low advances it under the lock.
+        with suppress(OSError):
+            for lock in locks.values():
+                lock.advance_safe_timestamp(installer.timestamp)
+        return CommitResult(manifest.version, installer.timestamp, counts)
+
+    def _publish_next(
+        self, newest: Manifest, installer: Installer, counts: WriteCounts
+    ) -> Manifest | None:
+        """Publish the next version; None if another write committed the application version."""
+        name, message = self.state.operation_name, self.state.message
+        installed: Mapping[str, TabletEntry] = {}
+
+        def build(manifest: Manifest) -> Manifest | None:
+            nonlocal installed
+            if is_committed(self.state, manifest):
+                return None
+            self._check_same_schema(manifest)
+            if manifest.versions.timestamp >= installer.timestamp:
+                installed = installer.install(version_timestamp(self.store, manifest), newest)
+            origin = Origin(name, installer.timestamp, counts, message)
+            return self._next(manifest, installed, origin)
+
+        return publish_next(self.store, newest, build)
+
+    def _may_be_published(self, *, after: int) -> bool:
+        """Whether a version above `after` is this write's, or cannot be read.
+
+        All of them count: writers of other tablets keep publishing newer ones.
+        """
+        try:
+            later = range(after + 1, self.store.newest().version + 1)
+            return any(self.store.at_version(v).commit_id == self.state.write_id for v in later)
+        except KuduliteError:
+            return True
+
+    # -- what the version must be
+
+    def _checked_newest(self) -> Manifest:
+        newest = newest_of(self.store, self.state.table_id)
+        self._check_same_schema(newest)
+        check_history(self.store, self.state, newest)
+        return newest
+
+    def _check_overwritten(self, newest: Manifest) -> None:
+        """Raise ConflictError if a computed overwrite would delete a row that it has not read."""
+        spec = self.state.spec
+        changed = max((entry.timestamp for entry in newest.tablets), default=0)
+        if spec.is_overwrite and spec.read_at is not None and changed > spec.read_at:
+            raise ConflictError(
+                f"table {self.store.name!r}: rows changed at {format_timestamp(changed)}, after the"
+                f" rows of this overwrite were read at {format_timestamp(spec.read_at)}; nothing"
+                " was written: read them again and write again"
+            )
+
+    def _check_same_schema(self, newest: Manifest) -> None:
+        # Columns added after this write was planned are missing from its files and read as NULL,
+        # like those of any older row.
+        base = self.base
+        if (
+            not newest.schema.only_adds_to(base.schema)
+            or replace(newest.partition, schema=base.schema) != base.partition
+            or {entry.id for entry in newest.tablets} != {entry.id for entry in base.tablets}
+            # Rows that stay have cells of an added column, which rows of this write have not.
+            or (self.state.spec.replaces_rows and newest.schema.names != base.schema.names)
+        ):
+            raise ConflictError(
+                f"table {self.store.name!r}: the schema was altered during a write (version"
+                f" {self.base.version} to {newest.version}); write again"
+            )
+
+    def _next(
+        self, newest: Manifest, installed: Mapping[str, TabletEntry], origin: Origin
+    ) -> Manifest:
+        applications = dict(newest.applications)
+        if self.state.application_id is not None and self.state.application_version is not None:
+            applications[self.state.application_id] = self.state.application_version
+        return newest.successor(
+            origin,
+            self.state.write_id,
+            tablets=tuple(installed.get(entry.id, entry) for entry in newest.tablets),
+            applications=applications,
+        )
+
+    # -- rebasing parts
+
+    @property
+    def _base_stager(self) -> Stager:
+        return Stager(self.store, self.state, self.base)
+
+    def _staged_parts(self) -> Parts:
+        for task in self.tasks:
+            if task.write_id != self.state.write_id:
+                raise UsageError(
+                    f"table {self.store.name!r}: commit of write {self.state.write_id} was given a"
+                    f" task of write {task.write_id}"
+                )
+        numbers = [task.task_index for task in self.tasks]
+        if len(set(numbers)) != len(numbers):
+            raise UsageError(
+                f"table {self.store.name!r}: two staged tasks with one task_index were given to"
+                f" the commit: {sorted(numbers)}; give one attempt of each task"
+            )
+        parts: Parts = defaultdict(list)
+        for task in sorted(self.tasks, key=lambda task: task.task_index):
+            for part in task.tablets:
+                parts[part.tablet_id].append(part)
+            for operations in task.operations:
+                parts[operations.tablet_id]  # a tablet of the write, resolved below
+        return parts
+
+    def _rebased(self, parts: Parts, before: Manifest, now: Manifest, *, is_first: bool) -> Parts:
+        """Return the parts rebased to `now`, tablets in parallel.
+
+        The first time, the parts of a tablet have not been compared with each other yet.
+        """
+        old = {entry.id: entry for entry in before.tablets}
+        new = {entry.id: entry for entry in now.tablets}
+
+        def must_be(tablet_id: str) -> bool:
+            if old[tablet_id].superblock != new[tablet_id].superblock:
+                return True
+            return is_first and (self.state.is_resolved_at_commit or len(parts[tablet_id]) > 1)
+
+        def rebased(tablet_id: str) -> list[StagedTablet]:
+            return self._rebased_tablet(parts[tablet_id], old[tablet_id], new[tablet_id], now)
+
+        chosen = [tablet_id for tablet_id in parts if must_be(tablet_id)]
+        return {**parts, **dict(zip(chosen, in_threads("rebase", rebased, chosen), strict=True))}
+
+    def _rebased_tablet(
+        self, parts: list[StagedTablet], old: TabletEntry, new: TabletEntry, now: Manifest
+    ) -> list[StagedTablet]:
+        if self.state.is_resolved_at_commit:
+            operations = self._operations(new.id)
+            if not operations:
+                return parts
+            # A row that is deleted and inserted again loses its values of columns added since.
+            return Stager(self.store, self.state, now).resolve_operations(operations, new.id)
+        conflict_check = ConflictCheck(self._base_stager.resolver, self.store.cache)
+        before, current = self.store.tablet(old), self.store.tablet(new)
+        return conflict_check.rebase(
+            parts, before, current, lambda: new_part_folder(self.store, self.state)
+        )
+
+    def _reread(
+        self, reread: Reread, parts: Parts, before: Manifest, now: Manifest, until: int
+    ) -> Parts:
+        """Return parts that are valid for `now`, with the rows of the moment `until`.
+
+        Those of `parts` are valid for `before`, with the rows of the write's `read_at`, which
+        becomes `until`.
+        """
+        spec = self.state.spec
+        assert spec.read_at is not None
+        try:
+            keys, rows = reread(spec.read_at, until)
+        except TimestampError as error:
+            raise ConflictError(f"{error}; read the rows again and write again") from error
+        self.state = replace(self.state, spec=replace(spec, read_at=until))
+        conflict_check = ConflictCheck(self._base_stager.resolver, self.store.cache)
+        for entry in before.tablets:
+            if entry.id in keys and entry.id in parts:
+                own, tablet = keys[entry.id], self.store.tablet(entry)
+                parts[entry.id] = conflict_check.without_keys(parts[entry.id], own, tablet)
+        rebased = defaultdict(list, self._rebased(parts, before, now, is_first=False))
+        staged = Stager(self.store, self.state, now).stage(rows, len(self.tasks))
+        for part in staged.tablets:
+            rebased[part.tablet_id].append(part)
+        return rebased
+
+    def _with_deletes(self, parts: Parts, now: Manifest) -> Parts:
+        """Return the parts of an overwrite that compares rows, with deletes of all other rows."""
+        conflict_check = ConflictCheck(self._base_stager.resolver, self.store.cache)
+
+        def completed(entry: TabletEntry) -> list[StagedTablet]:
+            own, tablet = parts.get(entry.id, []), self.store.tablet(entry)
+            return conflict_check.with_deletes(
+                own, tablet, lambda: new_part_folder(self.store, self.state)
+            )
+
+        found = in_threads("deletes", completed, now.tablets)
+        return {entry.id: own for entry, own in zip(now.tablets, found, strict=True)}
+
+    def _operations(self, tablet_id: str) -> list[StagedOperations]:
+        ordered = sorted(self.tasks, key=lambda task: task.task_index)
+        return [o for task in ordered for o in task.operations if o.tablet_id == tablet_id]
+
+    # -- under the locks
+
+    def _lock(self, stack: ExitStack, parts: Parts) -> dict[str, TabletLock]:
+        """Lock every tablet that may change.
+
+        An empty part stays empty, except that rows resolved at commit may then have an effect.
+        """
+        work = f"commit of write {self.state.write_id}"
+        return {t: stack.enter_context(self.store.locked(t, work)) for t in self._touched(parts)}
+
+    def _touched(self, parts: Parts) -> list[str]:
+        """Return the tablets that may change, in the order of their locks."""
+        if self.state.spec.is_overwrite or self.reread is not None:
+            return sorted(entry.id for entry in self.base.tablets)
+        if self.state.is_resolved_at_commit:
+            return sorted(parts)
+        return sorted(t for t, ps in parts.items() if not all(p.is_empty for p in ps))
+
+    def _changed(self, newest: Manifest, parts: Parts) -> Parts:
+        """Return the parts of the tablets that get a new superblock."""
+        return {
+            entry.id: found
+            for entry in newest.tablets
+            for found in [parts.get(entry.id, [])]
+            if self._is_changed(entry, found)
+        }
+
+    def _is_changed(self, entry: TabletEntry, parts: Sequence[StagedTablet]) -> bool:
+        spec = self.state.spec
+        if spec.ends_rows or not all(part.is_empty for part in parts):
+            return True
+        return spec.is_overwrite and bool(self.store.tablet(entry).superblock.tombstones)
+
+
+def _skipped(newest: Manifest) -> CommitResult:
+    return CommitResult(newest.version, newest.timestamp, WriteCounts(), is_skipped=True)
+
+
+@dataclass
+class Installer:
+    """Moves the parts of one write into their tablets, which are locked, and lists them there.
+
+    A write that `ends_rows` also ends all existing rowsets.
+    """
+
+    store: TableStore
+    spec: WriteSpec
+    parts: Parts
+    timestamp: int = -1  # of the superblocks that were written last
+    _moved: list[tuple[Path, Path]] = field(default_factory=list)
+    _written: list[Path] = field(default_factory=list)
+
+    def undo(self) -> None:
+        """Move everything back to the staging folder, after a commit that was not published.
+
+        A file that cannot be moved back is unreferenced; garbage collection removes it.
+        """
+        with suppress(StorageError):
+            for source, target in reversed(self._moved):
+                self.store.file_system.rename(target, source)
+            self._remove_superblocks()
+
+    def move(self) -> None:
+        """Move the files of all parts, durably."""
+        in_threads("move", lambda item: self._move(*item), list(self.parts.items()))
+
+    def install(self, timestamp: int, newest: Manifest) -> dict[str, TabletEntry]:
+        """Write superblocks of `newest` with the parts in them, committed at `timestamp`.
+
+        Return the entries of their tablets. Superblocks of an earlier timestamp are removed.
+        """
+        with suppress(StorageError):
+            self._remove_superblocks()
+        self.timestamp = timestamp
+        entries = [entry for entry in newest.tablets if entry.id in self.parts]
+        return {entry.id: entry for entry in in_threads("install", self._installed, entries)}
+
+    def _remove_superblocks(self) -> None:
+        while self._written:
+            self.store.file_system.remove(self._written.pop())
+
+    def _installed(self, entry: TabletEntry) -> TabletEntry:
+        """Return the tablet's entry with the parts in it, oldest first."""
+        old, parts = self.store.tablet(entry).superblock, self.parts[entry.id]
+        rowsets = [self._changed(meta, parts) for meta in old.rowsets]
+        rowsets += [self._stamped(meta) for part in parts for meta in part.rowsets]
+        tombstones = self._tombstones(() if self.spec.is_overwrite else old.tombstones, parts)
+        superblock = replace(old, rowsets=tuple(rowsets), tombstones=tombstones)
+        ref = self.store.write_superblock(superblock, entry)
+        self._written.append(self.store.tablet_folder(entry.id) / ref.name)
+        self.store.file_system.sync_directory(self.store.tablet_folder(entry.id))
+        return entry.with_superblock(ref, rowsets, self.timestamp)
+
+    def _changed(self, meta: RowSetMeta, parts: Sequence[StagedTablet]) -> RowSetMeta:
+        """Return an existing rowset with this write's deltas, or ended by it."""
+        if self.spec.ends_rows:
+            if meta.delete_timestamp is None:
+                return replace(meta, delete_timestamp=self.timestamp)
+            return meta
+        deltas = [d.meta for part in parts for d in part.deltas if d.rowset_id == meta.id]
+        return meta.with_redo(tuple(delta.stamped(self.timestamp) for delta in deltas))
+
+    def _stamped(self, meta: RowSetMeta) -> RowSetMeta:
+        redo: tuple[DeltaFileMeta, ...] = tuple(d.stamped(self.timestamp) for d in meta.redo)
+        return replace(meta, insert_timestamp=self.timestamp, redo=redo)
+
+    def _tombstones(
+        self, old: Sequence[TombstoneFileMeta], parts: Sequence[StagedTablet]
+    ) -> tuple[TombstoneFileMeta, ...]:
+        """Return the tablet's tombstones with those of the parts, which replace the merged ones."""
+        found = tuple(old)
+        for part in parts:
+            if part.tombstones is not None:
+                replaced = part.tombstones.replaced
+                kept = [meta for meta in found if meta.ref.name not in replaced]
+                found = (*kept, part.tombstones.meta.stamped(self.timestamp))
+        return found
+
+    def _move(self, tablet_id: str, parts: Sequence[StagedTablet]) -> None:
+        target = self.store.tablet_folder(tablet_id) / ROWSET_FOLDER
+        to_sync: set[Path] = set()
+        for part in parts:
+            source = self.store.folder / part.folder
+            for meta in part.rowsets:
+                self._rename(source / meta.id, target / meta.id)
+                for ref in meta.file_refs:
+                    check_length(target / meta.id / ref.name, ref)
+                to_sync.add(target)
+                if meta.redo:
+                    to_sync.add(target / meta.id)
+            for delta in part.deltas:
+                ref, folder = delta.meta.ref, target / delta.rowset_id
+                self._rename(source / ref.name, folder / ref.name)
+                check_length(folder / ref.name, ref)
+                to_sync.add(folder)
+            if part.tombstones is not None:
+                # The tablet's folder is synced with the superblock.
+                ref = part.tombstones.meta.ref
+                self._rename(source / ref.name, target.parent / ref.name)
+                check_length(target.parent / ref.name, ref)
+        for folder in sorted(to_sync):
+            self.store.file_system.sync_directory(folder)
+
+    def _rename(self, source: Path, target: Path) -> None:
+        self.store.file_system.rename(source, target)
+        self._moved.append((source, target))
