@@ -1,4 +1,4 @@
-"""Backups, restores, copies killed at some durable steps; benchmarks/kill_backups.py: at all."""
+"""Backups, restores, copies killed at some durable steps; benchmarks/trials.py: at all."""
 
 import pytest
 

@@ -1,6 +1,6 @@
 """Change capture: any order, any batches and any replays of the same changes leave the same table.
 
-A failure prints the seed and what was done. benchmarks/random_changes.py runs more of it.
+A failure prints the seed and what was done. benchmarks/trials.py runs more of it.
 """
 
 from concurrent.futures import ThreadPoolExecutor

@@ -2,7 +2,7 @@
 
 Two clients that share nothing but the folder take turns; the clock and a short retention move the
 ancient history mark. A failure prints the few steps that are needed for it, as a call of `replay`
-to paste into a test. benchmarks/random_history.py runs many more seeds of the same steps.
+to paste into a test. benchmarks/trials.py runs many more seeds of the same steps.
 """
 
 from tests.support.machines.history_steps import Steps, expect_equal, setup_of

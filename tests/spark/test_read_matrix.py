@@ -1,4 +1,4 @@
-"""Every way of reading gives the same rows, under random filters (benchmarks/read_matrix.py: many).
+"""Every way of reading gives the same rows, under random filters (benchmarks/trials.py: many).
 
 The expected rows are those of a dictionary, and what a filter means is said in plain Python.
 """

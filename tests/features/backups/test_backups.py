@@ -455,5 +455,5 @@ def test_a_backup_has_its_fields(core: CoreTables):
 
 @pytest.mark.full
 def test_random_changes_of_every_type_restore_exactly(tmp_path):
-    """benchmarks/random_backups.py: more of them."""
+    """benchmarks/trials.py: more of them."""
     check_random_chain(tmp_path, seed=3)
