@@ -50,7 +50,7 @@ from kudulite.backups.format import (
     content_sum,
     readable_body,
 )
-from kudulite.chain.folder import TRASH_PREFIX, path_of
+from kudulite.chain.folder import path_of
 from kudulite.chain.partition import RangeBounds
 from kudulite.client.bulk_write import BulkWrite
 from kudulite.client.client import open_table
@@ -73,6 +73,7 @@ from kudulite.model.aliases import Moment
 from kudulite.shown.progress import Progress
 from kudulite.storage.checked_json import encode_checked_json
 from kudulite.storage.file_system import exists, read_file
+from kudulite.storage.names import new_trash_name
 from kudulite.storage.storage_error import arrow_errors
 from kudulite.table.background_work import in_threads
 from kudulite.table.environment import Environment, default_environment
@@ -298,7 +299,7 @@ class RestoreJob(LockedJob):
             if self._overwrite and self._target.exists():
                 set_table_aside(self._target, f"restore of {self._target.name!r}")
             move_table(self._hidden, self._target)
-        trash = root / f"{TRASH_PREFIX}{self._folder.name}-{self.backup.id}"
+        trash = root / new_trash_name(f"{self._folder.name}-{self.backup.id}")
         file_system.remove_tree(trash)
         file_system.rename(self._folder, trash)
         file_system.sync_directory(root)

@@ -1,21 +1,13 @@
 """A folder as it is found on disk: a table, a table that lost its manifest, or something else.
 
-    manifest/<n>.json    a version                    manifest/hint    the number of a published one
-    tablet/<id>/…        the tablets                  staging/…        uncommitted bulk writes
-
 A creation makes manifest/ first and version 1 last. A folder between the two is no table and no
 damage: the next creation under its name completes it. A folder without a version is damaged if a
 version was published in it: manifest/ is missing, the hint is there, or a tablet holds rows.
 
-A directory of tables also holds those that were deleted, in hidden folders:
-
-    .soft-deleted-<deleted>-<expires>-<table id>/<name>    a table, in its own folder
-    .staged-<created>-<expires>-<id>/<name>                a table that is not published yet
-    .deleted-…                                             to be removed
-
-The times are in microseconds since 1970. A folder that holds no table is of a deletion or recall
-that was killed. Removal renames a whole folder to `.deleted-…` after its expiry, and a recall moves
-the table out of it, so that of two at once one fails and changes nothing.
+A directory of tables also holds tables that were deleted or are staged, in hidden folders. One
+that holds no table is of a deletion or recall that was killed. Removal renames a whole folder after
+its expiry, and a recall moves the table out of it, so that of two at once one fails and changes
+nothing. names.py has all names.
 
 **Threads**: any; nothing is kept.
 """
@@ -24,7 +16,6 @@ from __future__ import annotations
 
 import os
 import re
-import uuid
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -34,16 +25,20 @@ from urllib.parse import unquote, urlparse
 from kudulite.errors import CorruptionError, StorageError, UsageError
 from kudulite.model.types import is_unicode
 from kudulite.storage.file_system import FileSystem, check_is_own, entries_of, exists, read_file
-from kudulite.storage.json_form import checked_name
+from kudulite.storage.names import (
+    HINT_NAME,
+    MANIFEST_FOLDER,
+    ROWSET_FOLDER,
+    STAGING_FOLDER,
+    TABLET_FOLDER,
+    WAL_FOLDER,
+    new_trash_name,
+    soft_deleted_of,
+    staged_of,
+    version_of,
+)
 
-MANIFEST_FOLDER, TABLET_FOLDER, STAGING_FOLDER = "manifest", "tablet", "staging"
-HINT_NAME = "hint"
-# As `manifest_name` makes them: any other file in manifest/ is not a version.
-_VERSION_NAME = re.compile(r"([0-9]{20})\.json")
 _HINT = re.compile(rb"[0-9]{1,20}\s*")
-TRASH_PREFIX = ".deleted-"
-_SOFT_DELETED = re.compile(r"\.soft-deleted-([0-9]{1,17})-([0-9]{1,17})-(.+)")
-_STAGED = re.compile(r"\.staged-([0-9]{1,17})-([0-9]{1,17})-[0-9a-f]{32}")
 _EPOCH = datetime.fromtimestamp(0, UTC)
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 
@@ -93,7 +88,7 @@ def make_table_folders(file_system: FileSystem, folder: Path) -> None:
 def listed_versions(folder: Path) -> list[int]:
     """Return the numbers in the names of manifest files, ascending; strays are included."""
     names = [path.name for path in entries_of(folder / MANIFEST_FOLDER)]
-    return sorted(int(found[1]) for name in names if (found := _VERSION_NAME.fullmatch(name)))
+    return sorted(found for name in names if (found := version_of(name)) is not None)
 
 
 def hinted_version(folder: Path) -> int:
@@ -130,7 +125,8 @@ def _lost_table(folder: Path) -> str:
         return ""
     if not exists(manifest):
         return "the folder is missing"
-    places = [tablet / name for tablet in entries_of(tablets) for name in ("rowset", "wal")]
+    inside = (ROWSET_FOLDER, WAL_FOLDER)
+    places = [tablet / name for tablet in entries_of(tablets) for name in inside]
     is_lost = any(map(entries_of, places)) or exists(manifest / HINT_NAME)
     return "the folder has no version" if is_lost else ""
 
@@ -159,28 +155,19 @@ class SoftDeletedTable:
     path: Path
 
 
-def soft_deleted_folder(root: Path, deleted: int, expires: int, table_id: str) -> Path:
-    """Return the folder that holds a table soft-deleted at a time; both in microseconds."""
-    return root / f".soft-deleted-{deleted}-{expires}-{checked_name(table_id, 'table id')}"
-
-
-def staging_folder(root: Path, created: int, expires: int) -> Path:
-    """Return a new hidden folder for tables to publish later; both times in microseconds."""
-    return root / f".staged-{created}-{expires}-{uuid.uuid4().hex}"
-
-
 def staged_root(folder: Path) -> Path | None:
     """Return the directory in which the table of a folder is staged, None if it is not."""
     holder = folder.parent
-    return holder.parent if _STAGED.fullmatch(holder.name) else None
+    return None if staged_of(holder.name) is None else holder.parent
 
 
 def soft_deleted_tables(root: Path) -> list[SoftDeletedTable]:
     """Return the soft-deleted tables of a directory, by name, the last deleted first."""
     found = [
-        SoftDeletedTable(match[3], path.name, _moment(match[1]), _moment(match[2]), path)
-        for match in _hidden(root, _SOFT_DELETED)
-        for path in entries_of(root / match[0])
+        SoftDeletedTable(hidden.id, path.name, _moment(hidden.since), _moment(hidden.expires), path)
+        for folder in entries_of(root)
+        if (hidden := soft_deleted_of(folder.name)) is not None
+        for path in entries_of(folder)
     ]
     found.sort(key=lambda table: table.deleted, reverse=True)
     return sorted(found, key=lambda table: table.name)
@@ -191,28 +178,19 @@ def remove_expired_tables(root: Path, now: int, file_system: FileSystem) -> None
 
     One that cannot be removed, or is removed by another process, is left to the next call.
     """
-    for match in (*_hidden(root, _SOFT_DELETED), *_hidden(root, _STAGED)):
-        if int(match[2]) <= now:
-            trash = trash_folder(root)
+    for folder in entries_of(root):
+        hidden = soft_deleted_of(folder.name) or staged_of(folder.name)
+        if hidden is not None and hidden.expires <= now:
+            trash = root / new_trash_name()
             with suppress(StorageError):
-                file_system.rename(root / match[0], trash)
+                file_system.rename(folder, trash)
                 # Else a power failure could bring the name back to a table without some files.
                 file_system.sync_directory(root)
                 file_system.remove_tree(trash)
 
 
-def trash_folder(root: Path) -> Path:
-    """Return a new name of trash in a directory of tables."""
-    return root / f"{TRASH_PREFIX}{uuid.uuid4().hex}"
-
-
-def _hidden(root: Path, name: re.Pattern[str]) -> list[re.Match[str]]:
-    matches = (name.fullmatch(path.name) for path in entries_of(root))
-    return [match for match in matches if match is not None]
-
-
-def _moment(microseconds: str) -> datetime:
-    return _EPOCH + timedelta(microseconds=int(microseconds))
+def _moment(microseconds: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=microseconds)
 
 
 def how_to_recall(root: Path, name: str, table_id: str | None = None) -> str:

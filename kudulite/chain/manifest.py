@@ -73,13 +73,6 @@ ROW_COUNTS = ("inserted", "updated", "deleted", "ignored")
 _ROW_TYPES = (int, int, str, int, int, int, int, str, str)
 _WRITER_LENGTH_MAX = 100
 HISTORY_SECONDS_DEFAULT = 7 * 24 * 3600
-NAME_DIGITS = 20
-
-
-@lru_cache
-def manifest_name(version: int) -> str:
-    """Return the file name of a version."""
-    return f"{version:0{NAME_DIGITS}d}.json"
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,8 @@ from pathlib import Path
 from kudulite.errors import ConflictError, StorageError
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.storage.file_system import FileSystem, exists
-from kudulite.tablet.superblock import ROWSET_FOLDER, Superblock
+from kudulite.storage.names import ROWSET_FOLDER
+from kudulite.tablet.superblock import Superblock
 from kudulite.tablet.tablet import Tablet
 
 

@@ -19,12 +19,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from kudulite.chain.folder import TABLET_FOLDER, make_table_folders
+from kudulite.chain.folder import make_table_folders
 from kudulite.chain.manifest import Manifest, Origin, TabletEntry, VersionList
 from kudulite.client.table_names import move_table, table_folder
 from kudulite.errors import CorruptionError, TableExistsError
 from kudulite.shown.progress import Progress
 from kudulite.storage.file_system import FileRef, exists
+from kudulite.storage.names import LOCK_NAME, ROWSET_FOLDER, TABLET_FOLDER
 from kudulite.storage.storage_error import storage_errors
 from kudulite.storage.tablet_lock import create_lock_file
 from kudulite.table.memory_flush import flush_table
@@ -33,7 +34,6 @@ from kudulite.table.snapshot import choose_snapshot
 from kudulite.table.table_store import TableStore
 from kudulite.table.write_state import WriteState
 from kudulite.tablet.operation import Operation, WriteSpec
-from kudulite.tablet.superblock import LOCK_NAME, ROWSET_FOLDER
 from kudulite.upkeep.alter import alter_table
 from kudulite.wal.segment import WAL_BEGIN
 

@@ -40,14 +40,10 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from kudulite.chain.folder import (
-    TRASH_PREFIX,
     SoftDeletedTable,
     remove_expired_tables,
-    soft_deleted_folder,
     soft_deleted_tables,
     staged_root,
-    staging_folder,
-    trash_folder,
 )
 from kudulite.errors import (
     ConflictError,
@@ -60,6 +56,7 @@ from kudulite.errors import (
 from kudulite.model.hybrid_time import physical_microseconds
 from kudulite.model.types import is_unicode
 from kudulite.storage.file_system import entries_of, exists
+from kudulite.storage.names import is_trash, new_staged_name, new_trash_name, soft_deleted_name
 from kudulite.table.environment import Environment
 from kudulite.table.table_store import TableStore
 
@@ -128,7 +125,7 @@ def set_table_aside(store: TableStore, work: str, *, if_version: int | None = No
     """
     with ExitStack() as stack:
         _lock_at(stack, store, work, if_version)
-        store.file_system.rename(store.folder, trash_folder(store.folder.parent))
+        store.file_system.rename(store.folder, store.folder.parent / new_trash_name())
         store.forget_all()
 
 
@@ -205,7 +202,7 @@ def recall_table(
 def new_staging_folder(root: Path, reserve_seconds: int, environment: Environment) -> Path:
     """Return the name of a new folder for staged tables; nothing is made."""
     now = physical_microseconds(environment.clock.now())
-    return staging_folder(root, now, now + reserve_seconds * 10**6)
+    return root / new_staged_name(now, now + reserve_seconds * 10**6)
 
 
 def publish_table(store: TableStore, *, replaced_reserve_seconds: int | None) -> TableStore:
@@ -301,7 +298,7 @@ def _new_holder(store: TableStore, reserve_seconds: int) -> Path:
     root, file_system = store.folder.parent, store.file_system
     deleted = physical_microseconds(store.environment.clock.now())
     expires = deleted + reserve_seconds * 10**6
-    holder = soft_deleted_folder(root, deleted, expires, store.newest().table_id)
+    holder = root / soft_deleted_name(deleted, expires, store.newest().table_id)
     file_system.make_directory(holder)
     # The folder's own name must be durable before the table is in it.
     file_system.sync_directory(root)
@@ -315,5 +312,5 @@ def remove_trash(root: Path, environment: Environment) -> None:
     file_system = environment.file_system
     remove_expired_tables(root, physical_microseconds(environment.clock.now()), file_system)
     for path in entries_of(root):
-        if path.name.startswith(TRASH_PREFIX):
+        if is_trash(path.name):
             file_system.remove_tree(path)

@@ -33,7 +33,6 @@ does no harm.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -53,6 +52,7 @@ from kudulite.model.schema import Column
 from kudulite.model.types import is_widened
 from kudulite.storage.file_system import FileRef, FileSystem, Sink, check_content
 from kudulite.storage.json_form import JsonForm, Stored
+from kudulite.storage.names import new_file_name
 from kudulite.storage.storage_error import arrow_errors
 
 FORMAT_VERSION = 1
@@ -168,7 +168,7 @@ def create_delta_files(
         with ExitStack() as files:
             written = []
             for rows in some:
-                path = folder / f"{kind}-{uuid.uuid4().hex}.arrow"
+                path = folder / new_file_name(kind)
                 sink = files.enter_context(file_system.open_sink(path))
                 timestamp = _common_timestamp(rows)
                 stored = rows if timestamp is None else replace(rows, timestamps=None)

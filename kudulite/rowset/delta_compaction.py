@@ -37,7 +37,6 @@ design-docs/tablet.md, "Delta Compactions".
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -68,6 +67,7 @@ from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.rowset import Block
 from kudulite.rowset.rowset_meta import BaseFileMeta, RowSetMeta
 from kudulite.storage.file_system import FileSystem
+from kudulite.storage.names import new_file_name
 
 
 def compact_columns(
@@ -161,7 +161,7 @@ class _ColumnCompaction:
         if not self._columns:
             return (), None
         undo: list[DeltaRows] = []
-        path = self._rowset.folder / f"base-{uuid.uuid4().hex}.parquet"
+        path = self._rowset.folder / new_file_name("base")
         group_rows = self._rowset.meta.rows_per_group
         with (
             self._file_system.open_sink(path) as sink,

@@ -43,6 +43,7 @@ from kudulite.model.schema import Schema
 from kudulite.rowset.row_images import RowImages
 from kudulite.rowset.rowset_meta import BaseFileMeta, RowSetMeta
 from kudulite.storage.file_system import FileSystem
+from kudulite.storage.names import new_file_name
 
 ROWSET_ROWS_MAX = 1 << 20
 ROWSET_BYTES_MAX = 256 << 20
@@ -160,7 +161,7 @@ class _OpenRowSet:
         self._nbytes = 0
         file_system.make_directory(self._folder)
         self.files = ExitStack()
-        path = self._folder / f"base-{uuid.uuid4().hex}.parquet"
+        path = self._folder / new_file_name("base")
         self._sink = self.files.enter_context(file_system.open_sink(path))
         base = BaseDataWriter(self._sink, schema.columns, group_rows)
         self._base = self.files.enter_context(base)
@@ -185,10 +186,10 @@ class _OpenRowSet:
         self.files.close()
         images = RowImages.concat(self._parts)
         keys = images.keys
-        with self._file_system.open_sink(self._folder / f"key-{uuid.uuid4().hex}.arrow") as sink:
+        with self._file_system.open_sink(self._folder / new_file_name("key")) as sink:
             write_key_index(sink, keys)
             key_index = sink.finish()
-        with self._file_system.open_sink(self._folder / f"bloom-{uuid.uuid4().hex}.bin") as sink:
+        with self._file_system.open_sink(self._folder / new_file_name("bloom")) as sink:
             write_bloom(sink, keys)
             bloom = sink.finish()
         meta = RowSetMeta(

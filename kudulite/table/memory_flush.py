@@ -29,13 +29,13 @@ from kudulite.rowset.row_versions import flush_image
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.rowset.rowset_writer import write_rowsets
 from kudulite.shown.progress import Progress
+from kudulite.storage.names import ROWSET_FOLDER
 from kudulite.storage.tablet_lock import TabletLock
 from kudulite.table.publication import publish_next, version_timestamp
 from kudulite.table.row_ids import last_id_of
 from kudulite.table.table_store import TableStore
 from kudulite.table.tablet_memory import caught_up_memory, make_durable, recover
 from kudulite.tablet.mem_stores import MemStores
-from kudulite.tablet.superblock import ROWSET_FOLDER
 from kudulite.tablet.tablet import Tablet
 from kudulite.wal.segment import WalPosition
 from kudulite.wal.wal_writer import WalWriter

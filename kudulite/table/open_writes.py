@@ -18,15 +18,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from kudulite.chain.folder import STAGING_FOLDER
 from kudulite.chain.manifest import Manifest
 from kudulite.errors import ConflictError, KuduliteError, StorageError
 from kudulite.storage.file_system import entries_of, exists, read_file
+from kudulite.storage.names import STAGING_FOLDER, WRITE_FILE
 from kudulite.storage.storage_error import storage_error
 from kudulite.table.table_store import TableStore, newest_of
 from kudulite.table.write_state import WriteState
 
-WRITE_FILE = "write.json"
 STAGING_GRACE_SECONDS = 24 * 3600.0
 
 

@@ -15,9 +15,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from kudulite.chain.folder import MANIFEST_FOLDER
-from kudulite.chain.manifest import Manifest, manifest_name
+from kudulite.chain.manifest import Manifest
 from kudulite.errors import ConflictError, CorruptionError
+from kudulite.storage.names import MANIFEST_FOLDER, version_name
 from kudulite.storage.tablet_lock import highest_safe_timestamp
 from kudulite.table.table_store import TableStore, newest_of
 
@@ -50,7 +50,7 @@ def publish_next(
             changed = attempt
         elif attempt - changed == UNSEEN_ATTEMPTS_MAX:
             raise CorruptionError(
-                f"{store.folder / MANIFEST_FOLDER}: {manifest_name(manifest.version)} cannot be"
+                f"{store.folder / MANIFEST_FOLDER}: {version_name(manifest.version)} cannot be"
                 f" created, because the name is taken, but the newest version is {newest.version};"
                 " look at that file, and restore the manifest folder from a copy of the table"
             )

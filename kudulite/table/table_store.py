@@ -37,9 +37,6 @@ from typing import NamedTuple
 
 from kudulite.basefile.block_cache import BlockCache
 from kudulite.chain.folder import (
-    HINT_NAME,
-    MANIFEST_FOLDER,
-    TABLET_FOLDER,
     check_folders,
     check_has_no_lost_table,
     contents,
@@ -55,7 +52,6 @@ from kudulite.chain.manifest import (
     VersionList,
     changed_entries,
     crc32_at_end,
-    manifest_name,
 )
 from kudulite.chain.new_files import building, check_new_files
 from kudulite.chain.partition import PartitionSchema, TabletPartition
@@ -71,12 +67,21 @@ from kudulite.model.hybrid_time import TIMESTAMP_MAX, format_timestamp
 from kudulite.model.schema import Schema
 from kudulite.storage.checked_json import stored_crc32
 from kudulite.storage.file_system import FileRef, FileSystem, read_file
+from kudulite.storage.names import (
+    HINT_NAME,
+    LOCK_NAME,
+    MANIFEST_FOLDER,
+    ROWSET_FOLDER,
+    TABLET_FOLDER,
+    new_file_name,
+    version_name,
+)
 from kudulite.storage.storage_error import storage_error
 from kudulite.storage.tablet_lock import TabletLock, create_lock_file, read_safe_timestamp
 from kudulite.table.background_work import TabletKey
 from kudulite.table.environment import Environment
 from kudulite.table.metrics import TableMetrics
-from kudulite.tablet.superblock import LOCK_NAME, ROWSET_FOLDER, Superblock, read_superblock
+from kudulite.tablet.superblock import Superblock, read_superblock
 from kudulite.tablet.tablet import Tablet
 
 # Versions share the entries of tablets that did not change; each has its own tuple and index.
@@ -207,7 +212,7 @@ class TableStore:
             if named is not None and named == self._crc32_of(version - 2):
                 raise CorruptionError(
                     f"{self._version_path(version)}: follows a version {version - 1} with CRC"
-                    f" {expected:#010x}, but {manifest_name(version - 1)} has CRC {found:#010x};"
+                    f" {expected:#010x}, but {version_name(version - 1)} has CRC {found:#010x};"
                     " files of two tables or of two copies were mixed: restore the manifest folder"
                 )
 
@@ -269,7 +274,7 @@ class TableStore:
         return str(self.folder / MANIFEST_FOLDER)
 
     def _version_path(self, version: int) -> str:
-        return f"{self._manifest_folder}/{manifest_name(version)}"
+        return f"{self._manifest_folder}/{version_name(version)}"
 
     def _listed_version(self) -> int:
         published = hinted_version(self.folder)  # first, because versions only rise
@@ -521,7 +526,7 @@ class TableStore:
         """
         content, base = superblock.encode(None if old is None else self.tablet(old).superblock)
         folder = self.tablet_folder(superblock.tablet_id)
-        ref = self.file_system.write_file(folder / f"superblock-{uuid.uuid4().hex}.json", content)
+        ref = self.file_system.write_file(folder / new_file_name("superblock"), content)
         written = replace(superblock, file=ref, base=base)
         tablet = Tablet.open(written, folder, self.cache)
         self.cache.put(self._cache_key(ref), tablet, tablet.nbytes)
@@ -608,7 +613,7 @@ def newest_of(store: TableStore, table_id: str) -> Manifest:
 
 
 def _missing_version(folder: Path, newest: int, published: int) -> CorruptionError:
-    path = folder / MANIFEST_FOLDER / manifest_name(published)
+    path = folder / MANIFEST_FOLDER / version_name(published)
     return CorruptionError(
         f"{folder}: the newest version is {newest}, but version {published} was published: {path}"
         " or a later version is missing; restore it from a copy of the table"

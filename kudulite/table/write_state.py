@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from kudulite.chain.folder import STAGING_FOLDER
 from kudulite.chain.manifest import Manifest
 from kudulite.errors import ConflictError
 from kudulite.model.hybrid_time import format_timestamp
+from kudulite.storage.names import STAGING_FOLDER
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.operation import Operation, WriteSpec
 from kudulite.tablet.resolve import StagedTablet

@@ -45,14 +45,9 @@ from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.storage.file_system import FileRef, FileSystem, check_is_own
 from kudulite.storage.json_form import checked_name, readable
+from kudulite.storage.names import ROWSET_FOLDER, WAL_FOLDER
 from kudulite.tablet.tombstones import TombstoneFileMeta
 from kudulite.wal.segment import WAL_BEGIN, WalPosition
-
-ROWSET_FOLDER = "rowset"
-WAL_FOLDER = "wal"
-LOCK_NAME = "lock"
-# Held during maintenance; see upkeep/maintenance.py.
-MAINTENANCE_LOCK_NAME = "maintenance-lock"
 
 FORMAT_VERSION = 4
 _VERSION_WITHOUT_TOMBSTONES, _VERSION_WITHOUT_BASE = 2, 3

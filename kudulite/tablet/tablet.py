@@ -30,7 +30,8 @@ from kudulite.rowset.memrowset import MemRowSetSnapshot
 from kudulite.rowset.rowset import RowSet
 from kudulite.rowset.rowset_diff import NewestChanges
 from kudulite.rowset.rowset_tree import RowSetTree
-from kudulite.tablet.superblock import ROWSET_FOLDER, WAL_FOLDER, Superblock
+from kudulite.storage.names import ROWSET_FOLDER, WAL_FOLDER
+from kudulite.tablet.superblock import Superblock
 from kudulite.tablet.tombstones import Tombstones
 
 # The memory of an opened rowset, beside its files.

@@ -36,7 +36,6 @@ its new file in their place.
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -55,6 +54,7 @@ from kudulite.model.schema import Column, Schema
 from kudulite.model.types import widened
 from kudulite.storage.file_system import FileRef, FileSystem, check_content, read_file
 from kudulite.storage.json_form import readable
+from kudulite.storage.names import new_file_name
 from kudulite.storage.storage_error import arrow_errors
 
 _STEP = 2
@@ -266,7 +266,7 @@ def write_tombstones(
     batch = pa.RecordBatch.from_arrays(arrays, names=_NAMES)
     batch = batch.replace_schema_metadata({_METADATA_KEY: json.dumps(header).encode()})
     options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
-    with file_system.open_sink(folder / f"tombstone-{uuid.uuid4().hex}.arrow") as sink:
+    with file_system.open_sink(folder / new_file_name("tombstone")) as sink:
         file = pa.PythonFile(sink, mode="w")
         with pa.ipc.new_file(file, batch.schema, options=options) as writer:
             writer.write_batch(batch)

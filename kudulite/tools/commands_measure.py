@@ -32,6 +32,7 @@ from kudulite.model.types import ColumnType, parse_type
 from kudulite.model.values import date_from_days, to_days, value_from_json, value_to_json
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.shown.progress import Progress, byte_text
+from kudulite.storage.names import ROWSET_FOLDER
 from kudulite.table.table_store import TableStore
 from kudulite.tools.output import (
     AsJson,
@@ -120,7 +121,7 @@ def _rowsets(store: TableStore) -> Iterator[tuple[Path, RowSetMeta]]:
     for entry in store.newest().tablets:
         for meta in store.tablet(entry).superblock.rowsets:
             if meta.delete_timestamp is None:
-                yield store.tablet_folder(entry.id) / "rowset" / meta.id, meta
+                yield store.tablet_folder(entry.id) / ROWSET_FOLDER / meta.id, meta
 
 
 def _add_file(

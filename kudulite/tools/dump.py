@@ -26,7 +26,6 @@ import pyarrow.parquet as pq
 
 from kudulite.basefile.base_data import check_chunks
 from kudulite.basefile.bloom import BloomFilter
-from kudulite.chain.folder import MANIFEST_FOLDER
 from kudulite.delta.delta_file import OP_DELETE, OP_REINSERT, OP_UPDATE
 from kudulite.errors import KuduliteError, OptionError
 from kudulite.model.hybrid_time import format_timestamp
@@ -34,10 +33,17 @@ from kudulite.model.values import python_rows, python_values
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.storage.checked_json import decode_checked_json
 from kudulite.storage.file_system import FileRef, read_file, verify_file
+from kudulite.storage.names import (
+    LOCK_NAME,
+    MANIFEST_FOLDER,
+    ROWSET_FOLDER,
+    WAL_FOLDER,
+    kind_of,
+    version_of,
+)
 from kudulite.storage.storage_error import arrow_errors
 from kudulite.storage.tablet_lock import read_lock_file
 from kudulite.table.table_store import TableStore
-from kudulite.tablet.superblock import LOCK_NAME
 from kudulite.wal.record_format import Record
 from kudulite.wal.row_codec import CHANGE_DELETE, CHANGE_INSERT, CHANGE_UPDATE
 from kudulite.wal.segment import SEGMENT_HEADER_BYTES, WalPosition
@@ -63,28 +69,28 @@ def dump(store: TableStore, path: Path, limit: int) -> Dump:
     name = path.name
     if path == store.folder:
         return Dump(decode_checked_json(store.newest().encode(), str(path), "a manifest"), [])
-    if path.parent.name == MANIFEST_FOLDER and path.suffix == ".json":
+    if path.parent.name == MANIFEST_FOLDER and version_of(name) is not None:
         return Dump(decode_checked_json(read_file(path), str(path), "a manifest"), [])
-    if name.startswith("superblock-"):
+    if kind_of(name) == "superblock":
         return Dump(json.loads(read_file(path)), [])
     if name == LOCK_NAME:
         return Dump(_lock(path), [])
-    if path.parent.name == "wal":
+    if path.parent.name == WAL_FOLDER:
         return _log(store, path, limit)
-    if name == "wal" and path.is_dir():
+    if name == WAL_FOLDER and path.is_dir():
         return _segments(store, path)
-    if path.is_dir() and path.parent.name == "rowset":
+    if path.is_dir() and path.parent.name == ROWSET_FOLDER:
         meta = _meta_of(store, path)
         return Dump({} if meta is None else meta.to_json(), [])
-    for kind, read in _READERS.items():
-        if name.startswith(f"{kind}-"):
-            about = {"kind": kind, **_checked(path, _known_ref(store, path))}
-            try:
-                with arrow_errors(path, "cannot be read"):
-                    found = read(path, limit)
-            except KuduliteError as error:
-                return Dump({**about, "problem": str(error)}, [])
-            return Dump({**about, **found.about}, found.rows)
+    kind = kind_of(name)
+    if kind is not None:
+        about = {"kind": kind, **_checked(path, _known_ref(store, path))}
+        try:
+            with arrow_errors(path, "cannot be read"):
+                found = _READERS[kind](path, limit)
+        except KuduliteError as error:
+            return Dump({**about, "problem": str(error)}, [])
+        return Dump({**about, **found.about}, found.rows)
     raise OptionError(
         f"{path}: not one of a table's files; known are the table's folder, versions in manifest/,"
         " superblocks, lock, rowset/<id> and the files in it, tombstone- files, wal/<n>.log"

@@ -46,6 +46,7 @@ from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.merge_compaction import RowIdMap, merge_rowsets
 from kudulite.rowset.rowset_meta import RowSetMeta, is_fully_ancient, without_ancient_undo
 from kudulite.storage.file_system import FileSystem
+from kudulite.storage.names import ROWSET_FOLDER
 from kudulite.table.publication import publish_next, version_timestamp
 from kudulite.table.snapshot import ancient_history_mark, is_mark_still_valid
 from kudulite.table.table_store import TableStore
@@ -56,7 +57,7 @@ from kudulite.tablet.maintenance_policy import (
     CompactRowSets,
     MaintenanceOperation,
 )
-from kudulite.tablet.superblock import ROWSET_FOLDER, Superblock
+from kudulite.tablet.superblock import Superblock
 from kudulite.tablet.tablet import Tablet
 from kudulite.tablet.tombstones import is_ancient
 

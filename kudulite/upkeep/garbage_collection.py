@@ -29,23 +29,27 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kudulite.chain.folder import (
-    MANIFEST_FOLDER,
-    STAGING_FOLDER,
-    TABLET_FOLDER,
-    remove_expired_tables,
-)
+from kudulite.chain.folder import remove_expired_tables
 from kudulite.chain.manifest import (
     Manifest,
     TabletEntry,
     changed_entries,
     crc32_at_end,
-    manifest_name,
 )
 from kudulite.errors import KuduliteError, StorageError
 from kudulite.model.hybrid_time import physical_microseconds
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.storage.file_system import entries_of
+from kudulite.storage.names import (
+    LOCK_NAME,
+    MAINTENANCE_LOCK_NAME,
+    MANIFEST_FOLDER,
+    ROWSET_FOLDER,
+    STAGING_FOLDER,
+    TABLET_FOLDER,
+    WAL_FOLDER,
+    version_name,
+)
 from kudulite.storage.storage_error import storage_error
 from kudulite.table.open_writes import (
     STAGING_GRACE_SECONDS,
@@ -54,13 +58,7 @@ from kudulite.table.open_writes import (
     read_pinned_version,
 )
 from kudulite.table.table_store import TableStore
-from kudulite.tablet.superblock import (
-    LOCK_NAME,
-    MAINTENANCE_LOCK_NAME,
-    ROWSET_FOLDER,
-    WAL_FOLDER,
-    read_superblock,
-)
+from kudulite.tablet.superblock import read_superblock
 from kudulite.wal.segment import list_segments, segment_path
 
 GRACE_SECONDS = 3600.0
@@ -130,7 +128,7 @@ def collect_after_write(store: TableStore) -> None:
     try:
         successors = store.versions()[1:2]
         folder, horizon = store.folder / MANIFEST_FOLDER, time.time() - GRACE_SECONDS
-        if any(is_older(folder / manifest_name(found), horizon) for found in successors):
+        if any(is_older(folder / version_name(found), horizon) for found in successors):
             collect_garbage(store)
     except (KuduliteError, FileNotFoundError) as error:
         _log.warning("table %r, garbage collection: %s", store.name, error)
@@ -160,14 +158,14 @@ def _collect_versions(store: TableStore, grace_seconds: float) -> int:
     count = 0
     for version, successor in itertools.pairwise(versions):
         is_pinned = oldest_pinned is not None and version >= oldest_pinned
-        path = store.folder / MANIFEST_FOLDER / manifest_name(successor)
+        path = store.folder / MANIFEST_FOLDER / version_name(successor)
         try:
             is_young = stat_of(path).st_mtime >= horizon
         except FileNotFoundError:
             break  # removed by another process
         if is_pinned or is_young:
             break
-        store.file_system.remove(path.with_name(manifest_name(version)))
+        store.file_system.remove(path.with_name(version_name(version)))
         count += 1
     return count
 
@@ -227,7 +225,7 @@ class _KeptVersions:
         return self._store.at_version(version) if published is None else published
 
     def _path(self, version: int) -> Path:
-        return self._store.folder / MANIFEST_FOLDER / manifest_name(version)
+        return self._store.folder / MANIFEST_FOLDER / version_name(version)
 
     def forget_removed(self) -> None:
         """Forget versions that another collection has removed: all before the oldest one there."""

@@ -27,6 +27,7 @@ from kudulite.chain.manifest import Manifest, TabletEntry
 from kudulite.errors import LockTimeoutError, StorageError, UsageError
 from kudulite.shown.progress import Progress
 from kudulite.storage.file_system import check_is_own
+from kudulite.storage.names import MAINTENANCE_LOCK_NAME
 from kudulite.storage.tablet_lock import TabletLock, create_lock_file
 from kudulite.table.memory_flush import flush_tablet
 from kudulite.table.open_writes import STAGING_GRACE_SECONDS
@@ -39,7 +40,7 @@ from kudulite.tablet.maintenance_policy import (
     full_compaction,
     scored_operations,
 )
-from kudulite.tablet.superblock import MAINTENANCE_LOCK_NAME, Superblock
+from kudulite.tablet.superblock import Superblock
 from kudulite.upkeep.alter import forget_alterations
 from kudulite.upkeep.compaction import OperationResult, run_operation
 from kudulite.upkeep.garbage_collection import GRACE_SECONDS, GarbageResult, collect_garbage

@@ -24,13 +24,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kudulite.chain.folder import MANIFEST_FOLDER
 from kudulite.chain.manifest import Manifest, TabletEntry
 from kudulite.chain.new_files import RemovedFilesError
 from kudulite.errors import ConflictError, StorageError
 from kudulite.model.key_array import KeyArray
 from kudulite.rowset.disk_rowset import DiskRowSet
 from kudulite.rowset.merge_compaction import merge_rowsets
+from kudulite.storage.names import MANIFEST_FOLDER
 from kudulite.table.memory_flush import flush_tablet, flush_under_lock
 from kudulite.table.open_writes import open_writes
 from kudulite.table.snapshot import ancient_history_mark

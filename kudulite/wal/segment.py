@@ -34,7 +34,6 @@ durably, so one with zeros at its end is the last.
 from __future__ import annotations
 
 import os
-import re
 import struct
 import zlib
 from dataclasses import dataclass
@@ -43,6 +42,7 @@ from typing import Any, NamedTuple
 
 from kudulite.errors import CorruptionError
 from kudulite.storage.checked_json import check_crc32, check_format_version
+from kudulite.storage.names import segment_name, segment_of
 from kudulite.storage.storage_error import storage_error
 
 FORMAT_VERSION = 2  # on disk: a change of meaning raises it
@@ -54,7 +54,6 @@ _CRC_BYTES = 4
 SEGMENT_HEADER_BYTES = _SEGMENT_HEADER.size
 SEGMENT_BYTES_MAX = 8 << 20  # not part of the format: a writer begins another segment then
 
-_SEGMENT_NAME = re.compile(r"(\d{20})\.log")
 
 
 @dataclass(frozen=True)
@@ -139,11 +138,6 @@ class WalPosition(NamedTuple):
 WAL_BEGIN = WalPosition(0, 0)
 
 
-def segment_name(segment: int) -> str:
-    """Return the name of a segment's file."""
-    return f"{segment:020d}.log"
-
-
 def segment_path(folder: Path, segment: int) -> Path:
     """Return the file of one segment of the log in `folder`."""
     return folder / segment_name(segment)
@@ -162,4 +156,4 @@ def list_segments(folder: Path) -> list[int]:
         return []
     except OSError as error:
         raise storage_error("list", folder, error) from error
-    return sorted(int(match[1]) for name in names if (match := _SEGMENT_NAME.fullmatch(name)))
+    return sorted(found for name in names if (found := segment_of(name)) is not None)

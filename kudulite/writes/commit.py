@@ -52,6 +52,7 @@ from kudulite.model.hybrid_time import format_timestamp
 from kudulite.model.key_array import KeyArray
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.storage.file_system import check_length
+from kudulite.storage.names import ROWSET_FOLDER
 from kudulite.storage.tablet_lock import TabletLock
 from kudulite.table.background_work import in_threads
 from kudulite.table.memory_flush import flush_tablet, flushed_under_locks
@@ -69,7 +70,6 @@ from kudulite.tablet.conflict_check import ConflictCheck
 from kudulite.tablet.operation import WriteSpec
 from kudulite.tablet.resolve import StagedTablet
 from kudulite.tablet.row_effects import WriteCounts
-from kudulite.tablet.superblock import ROWSET_FOLDER
 from kudulite.tablet.tombstones import TombstoneFileMeta
 from kudulite.upkeep.alter import alter_table
 from kudulite.writes.stager import Stager

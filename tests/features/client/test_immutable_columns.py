@@ -9,8 +9,9 @@ import pytest
 import kudulite as kudu
 from kudulite.backups.backup_job import backup
 from kudulite.backups.restore_job import restore
-from kudulite.chain.manifest import Manifest, manifest_name
+from kudulite.chain.manifest import Manifest
 from kudulite.errors import FormatVersionError, OptionError, RowError, SchemaError
+from kudulite.storage.names import version_name
 from tests.support.tables.core_tables import CoreTables
 
 IMMUTABLE = "UPDATE not allowed for immutable column"
@@ -265,7 +266,7 @@ def test_a_backup_keeps_rule_and_cells(table, tmp_path: Path):
 
 def version_of(table: kudu.Table) -> int:
     """The format version of the newest manifest."""
-    content = (table.path / "manifest" / manifest_name(table.version)).read_bytes()
+    content = (table.path / "manifest" / version_name(table.version)).read_bytes()
     found: int = json.loads(content.splitlines()[0])["format_version"]
     assert Manifest.decode(content, "x").schema == table.schema
     return found
@@ -276,7 +277,7 @@ def test_only_a_table_with_one_has_a_newer_format(table, tmp_path, monkeypatch):
     assert version_of(table) == 5
     monkeypatch.setattr("kudulite.chain.manifest.FORMAT_VERSION", 4)  # the software before
     with pytest.raises(FormatVersionError, match=r"format version 5, known: 1 to 4; upgrade"):
-        Manifest.decode((table.path / "manifest" / manifest_name(1)).read_bytes(), "x")
+        Manifest.decode((table.path / "manifest" / version_name(1)).read_bytes(), "x")
     monkeypatch.undo()
     saved = backup(table, tmp_path / "set").path / "manifest.json"
     assert json.loads(saved.read_bytes().splitlines()[0])["format_version"] == 2

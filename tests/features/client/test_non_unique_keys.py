@@ -9,8 +9,9 @@ import pytest
 import kudulite as kudu
 from kudulite.backups.backup_job import backup
 from kudulite.backups.restore_job import restore
-from kudulite.chain.manifest import Manifest, manifest_name
+from kudulite.chain.manifest import Manifest
 from kudulite.errors import ConflictError, RowError, SchemaError
+from kudulite.storage.names import version_name
 from tests.support.machines.id_machine import ID, arrow, create, rows_of
 from tests.support.tables.core_tables import CoreTables, altered
 
@@ -352,7 +353,7 @@ def test_only_such_a_table_has_a_newer_format(table):
     """Its entries have the last ids; a damaged one that is too low is found."""
     table.insert([{"k": 1}, {"k": 1}])
     table.flush()
-    path = table.path / "manifest" / manifest_name(table.version)
+    path = table.path / "manifest" / version_name(table.version)
     body = json.loads(path.read_bytes().splitlines()[0])
     assert body["format_version"] == 5 and body["tablets"][0]["last_id"] == 2
     assert body["schema"]["columns"][1]["auto_incrementing"] is True
@@ -360,5 +361,5 @@ def test_only_such_a_table_has_a_newer_format(table):
     plain = kudu.connect(table.path.parent).create_table(
         "plain", pa.schema([("k", pa.int32())]), primary_key="k"
     )
-    content = (plain.path / "manifest" / manifest_name(1)).read_bytes()
+    content = (plain.path / "manifest" / version_name(1)).read_bytes()
     assert b'"format_version":4' in content and b"last_id" not in content

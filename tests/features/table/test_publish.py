@@ -11,10 +11,11 @@ import pytest
 
 import kudulite
 from kudulite.basefile.block_cache import BlockCache
-from kudulite.chain.manifest import Manifest, Origin, manifest_name
+from kudulite.chain.manifest import Manifest, Origin
 from kudulite.client.table import Table
 from kudulite.errors import ConflictError, CorruptionError, StorageError
 from kudulite.storage.file_system import FileSystem
+from kudulite.storage.names import version_name
 from kudulite.table import publication
 from kudulite.table.publication import publish_next
 from kudulite.table.table_store import TableStore
@@ -100,7 +101,7 @@ def test_a_name_that_is_taken_without_a_newer_version_is_damage(
         built.append(manifest.version)
         return named("mine")(manifest)
 
-    with pytest.raises(CorruptionError, match=rf"{manifest_name(2)} cannot be created"):
+    with pytest.raises(CorruptionError, match=rf"{version_name(2)} cannot be created"):
         publish_next(store, store.newest(), build)
     assert built == [1] * 4
 
@@ -165,7 +166,7 @@ def remove_superseded(table: Table) -> None:
     other = TableStore(table.path, environment())
     numbers = other.versions()
     for number in numbers[:-1]:
-        (table.path / "manifest" / manifest_name(number)).unlink()
+        (table.path / "manifest" / version_name(number)).unlink()
 
 
 def flush_a_row(table: Table) -> None:
@@ -199,7 +200,7 @@ def test_a_removed_number_is_not_taken_again(halves, monkeypatch, operation, cou
         commit()
         remove_superseded(halves)
         if is_stray_below:
-            path = halves.path / "manifest" / manifest_name(before.version)
+            path = halves.path / "manifest" / version_name(before.version)
             path.write_bytes(manifest_with(before, commit_id="stray").encode())
 
     before_publication(monkeypatch, others)
@@ -243,7 +244,7 @@ def test_a_version_that_was_superseded_at_once_is_published(halves, monkeypatch)
     def superseded_first(store: TableStore, manifest: Manifest) -> bool:
         monkeypatch.setattr(TableStore, "_is_published", original)
         kudulite.open_table(halves.path).upsert(rows(110_000))
-        (halves.path / "manifest" / manifest_name(manifest.version - 1)).unlink()
+        (halves.path / "manifest" / version_name(manifest.version - 1)).unlink()
         return original(store, manifest)
 
     monkeypatch.setattr(TableStore, "_is_published", superseded_first)
@@ -261,7 +262,7 @@ def test_a_stray_file_is_no_version(halves):
     reader.newest()
     three_commits(halves)
     remove_superseded(halves)
-    stray = halves.path / "manifest" / manifest_name(before.version + 1)
+    stray = halves.path / "manifest" / version_name(before.version + 1)
     stray.write_bytes(before.successor(Origin("test", 1), "stray").encode())
     for store in (reader, stale, TableStore(halves.path, environment())):
         assert store.newest().version == before.version + 3
@@ -278,7 +279,7 @@ def test_a_write_that_began_on_a_removed_version_is_refused(halves):
     remove_superseded(halves)
     with pytest.raises(ConflictError, match="was removed by a garbage collection"):
         write.stage([rows(0)])
-    path = halves.path / "manifest" / manifest_name(write._state.base_version)
+    path = halves.path / "manifest" / version_name(write._state.base_version)
     store = TableStore(halves.path, environment())
     path.write_bytes(replace_version(store.newest(), write._state.base_version))
     with pytest.raises(ConflictError, match="was removed by a garbage collection"):
@@ -392,7 +393,7 @@ def test_the_check_follows_the_versions(tmp_path):
     folder = publish_three(tmp_path)
     table = kudulite.connect(tmp_path, background_maintenance=False).table("m")
     assert table.check().problems == ()
-    path = folder / manifest_name(2)
+    path = folder / version_name(2)
     store = TableStore(table.path, environment())
     path.write_bytes(manifest_with(store.at_version(2), commit_id="other").encode())
     (problem,) = table.check().problems
@@ -402,7 +403,7 @@ def test_the_check_follows_the_versions(tmp_path):
 def test_a_pinned_version_is_read_again_unless_its_file_is_the_one_seen(store):
     """Equal to the version that the file holds; a removed or changed file is noticed."""
     seen = store.newest()
-    path = store.folder / "manifest" / manifest_name(seen.version)
+    path = store.folder / "manifest" / version_name(seen.version)
     content, crc32 = path.read_bytes(), seen.file_crc32
     assert store.pinned_version(seen.version, crc32) is seen
     elsewhere = TableStore(store.folder, environment())

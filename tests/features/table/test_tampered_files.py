@@ -20,12 +20,13 @@ from hypothesis import strategies as st
 import kudulite
 from kudulite.basefile.bloom import BloomFilter
 from kudulite.basefile.key_index import decode_header
-from kudulite.chain.manifest import Manifest, manifest_name
+from kudulite.chain.manifest import Manifest
 from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.errors import CorruptionError, KuduliteError, StorageError, TableNotFoundError
 from kudulite.storage.checked_json import encode_checked_json
 from kudulite.storage.file_system import AppendFile
+from kudulite.storage.names import version_name
 from kudulite.storage.tablet_lock import TabletLock
 from kudulite.table import tablet_memory
 from kudulite.table.table_store import TableStore
@@ -200,7 +201,7 @@ def test_a_version_that_is_a_link_to_nothing_is_refused(client: Client, is_seen:
     newest = max(table.path.glob("manifest/*.json"))
     if not is_seen:
         table = opened(table)
-    (newest.parent / manifest_name(int(newest.stem) + 1)).symlink_to("nowhere")
+    (newest.parent / version_name(int(newest.stem) + 1)).symlink_to("nowhere")
     for use in (lambda t: t.scan().count(), lambda t: t.tag("x")):
         with pytest.raises(StorageError, match="it is a symbolic link"):
             use(table)

@@ -12,11 +12,12 @@ from kudulite.errors import CorruptionError, RowError, StorageError
 from kudulite.model.encoded_key import encode_key
 from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.storage.file_system import FileSystem
+from kudulite.storage.names import segment_name
 from kudulite.storage.tablet_lock import TabletLock, read_lock_file
 from kudulite.table.table_store import TableStore
 from kudulite.table.tablet_memory import caught_up_memory, make_durable, read_tablet, recover
 from kudulite.tablet.row_effects import RowOperation
-from kudulite.wal.segment import WAL_BEGIN, WalPosition, list_segments, segment_name, segment_path
+from kudulite.wal.segment import WAL_BEGIN, WalPosition, list_segments, segment_path
 from kudulite.wal.wal_writer import WalWriter
 from tests.support.tables.core_tables import CoreTables, environment, stored, tuples
 from tests.support.tables.row_writes import (

@@ -16,11 +16,11 @@ from kudulite.errors import StorageError
 from kudulite.model.encoded_key import encode_key
 from kudulite.rowset.memrowset import MemRowSet
 from kudulite.storage.file_system import FileSystem
+from kudulite.storage.names import WAL_FOLDER
 from kudulite.storage.tablet_lock import TabletLock
 from kudulite.table import tablet_memory
 from kudulite.table.tablet_memory import caught_up_memory, read_tablet
 from kudulite.tablet.mem_stores import IN_MEMROWSET, MemStores
-from kudulite.tablet.superblock import WAL_FOLDER
 from tests.support.tables.core_tables import CoreTables, descriptors_below, stored
 
 

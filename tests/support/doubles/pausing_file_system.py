@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kudulite.storage.file_system import FileSystem
-from kudulite.tablet.superblock import ROWSET_FOLDER
+from kudulite.storage.names import ROWSET_FOLDER
 
 # Right before a version's file is created, and right after, ahead of the writer's next look; before
 # a file of a rowset is made, and when it is durable.

@@ -25,9 +25,9 @@ from kudulite.client.table import Table
 from kudulite.delta.delta_file import DeltaFile
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.storage.file_system import FileRef
+from kudulite.storage.names import ROWSET_FOLDER
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.maintenance_policy import CompactColumns
-from kudulite.tablet.superblock import ROWSET_FOLDER
 from kudulite.upkeep.compaction import run_operation
 
 

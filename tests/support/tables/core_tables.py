@@ -14,16 +14,15 @@ import pytest
 
 import kudulite
 from kudulite.basefile.block_cache import BlockCache
-from kudulite.chain.manifest import manifest_name
 from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.client.table_alterer import TableAlterer
 from kudulite.model.hybrid_time import Clock
 from kudulite.storage.file_system import FileSystem
+from kudulite.storage.names import MAINTENANCE_LOCK_NAME, version_name
 from kudulite.table.background_work import BackgroundWork
 from kudulite.table.environment import Environment
 from kudulite.table.table_store import TableStore
-from kudulite.tablet.superblock import MAINTENANCE_LOCK_NAME
 from kudulite.upkeep.garbage_collection import collect_garbage
 from tests.support.oracle.table_model import sort_key
 
@@ -141,7 +140,7 @@ def referenced_files(store: TableStore) -> set[Path]:
     """The files of a table of which only the newest version is left, and no log."""
     manifest = store.newest()
     folder = store.folder / "manifest"
-    files = {folder / manifest_name(manifest.version), folder / "hint"}
+    files = {folder / version_name(manifest.version), folder / "hint"}
     for entry in manifest.readable_tablets:
         tablet = store.tablet_folder(entry.id)
         files |= {tablet / "lock", tablet / entry.superblock.name}

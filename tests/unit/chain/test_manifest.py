@@ -9,10 +9,11 @@ import pyarrow as pa
 import pytest
 
 import kudulite
-from kudulite.chain.manifest import Manifest, manifest_name
+from kudulite.chain.manifest import Manifest
 from kudulite.client.table import Table, store_of
 from kudulite.errors import CorruptionError, FormatVersionError
 from kudulite.storage.checked_json import encode_checked_json
+from kudulite.storage.names import version_name
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.superblock import Superblock
 from kudulite.upkeep.alter import forget_alterations
@@ -69,7 +70,7 @@ def test_a_manifest_of_format_version_1_is_read(table):
         del body["tags"], body["dropped"], body["history_start"], body["previous_crc32"]
         del body["versions"]
 
-    path = table.path / "manifest" / manifest_name(table.version)
+    path = table.path / "manifest" / version_name(table.version)
     content = with_body(path.read_bytes(), as_version_1)
     path.unlink()
     path.write_bytes(content)
@@ -150,7 +151,7 @@ def test_a_superblock_survives_its_file(table):
 
 def test_a_newer_manifest_is_refused(table):
     """The error names the file, both versions, and what to do; nothing can be written either."""
-    path = table.path / "manifest" / manifest_name(table.version)
+    path = table.path / "manifest" / version_name(table.version)
     content = path.read_bytes()
     path.unlink()
     path.write_bytes(with_body(content, lambda body: body.update(format_version=7)))
@@ -191,7 +192,7 @@ def test_a_superblock_of_format_version_1_is_read():
 )
 def test_a_damaged_manifest_is_refused_with_its_path(table, damage):
     """Whatever the bytes are, it is a CorruptionError of that file. A last newline may lack."""
-    path = table.path / "manifest" / manifest_name(table.version)
+    path = table.path / "manifest" / version_name(table.version)
     content = path.read_bytes()
     damaged = damage(content)
     path.write_bytes(damaged)

@@ -7,9 +7,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from kudulite.chain.manifest import manifest_name
 from kudulite.client.table import Table
 from kudulite.errors import StorageError, TableNotFoundError
+from kudulite.storage.names import version_name
 from kudulite.table import memory_flush
 from kudulite.table.memory_flush import flush_table, flush_tablet
 from kudulite.table.table_store import TableStore
@@ -85,7 +85,7 @@ def expect_clean(table: Table) -> None:
     table = fresh(table)
     collect_garbage(table._store, 0, 0)
     store, manifest = store_of(table), store_of(table).newest()
-    files = {store.folder / "manifest" / name for name in (manifest_name(manifest.version), "hint")}
+    files = {store.folder / "manifest" / name for name in (version_name(manifest.version), "hint")}
     for entry in manifest.tablets:
         folder, superblock = store.tablet_folder(entry.id), store.tablet(entry).superblock
         files |= {folder / "lock", folder / entry.superblock.name}

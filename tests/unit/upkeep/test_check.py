@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 import kudulite
-from kudulite.chain.manifest import Manifest, manifest_name
+from kudulite.chain.manifest import Manifest
 from kudulite.chain.partition import TabletPartition
 from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.errors import CorruptionError
+from kudulite.storage.names import version_name
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.superblock import Superblock
 from tests.support.tables.core_tables import environment
@@ -66,7 +67,7 @@ def rewrite(table: Table, change: Callable[[Superblock], Superblock]) -> str:
 
 def put(table: Table, manifest: Manifest) -> None:
     """Replace the newest version's file."""
-    (table.path / "manifest" / manifest_name(manifest.version)).write_bytes(manifest.encode())
+    (table.path / "manifest" / version_name(manifest.version)).write_bytes(manifest.encode())
 
 
 def with_rowset(superblock: Superblock, index: int, **changes) -> Superblock:

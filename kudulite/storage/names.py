@@ -1,0 +1,134 @@
+"""Every name on disk of a table and of a directory of tables: made here, and read back here.
+
+    <directory>/
+      <table>/
+        manifest/<version>.json    manifest/hint            20 digits each
+        tablet/<tablet id>/
+            lock    maintenance-lock    superblock-<id>.json    tombstone-<id>.arrow
+            wal/<segment>.log                               20 digits
+            rowset/<rowset id>/    base-<id>.parquet  key-<id>.arrow  bloom-<id>.bin
+                                   redo-<id>.arrow    undo-<id>.arrow
+        staging/<write id>/write.json
+      .soft-deleted-<deleted>-<expires>-<table id>/<name>   a table that can be recalled
+      .staged-<created>-<expires>-<id>/<name>               a table that is not published yet
+      .deleted-<id>                                         to be removed
+
+Times are in microseconds since 1970. A name that does not parse is nobody's: what is in its place
+is neither read nor counted.
+
+**Invariants** for each name that is made, the parser of its kind returns what it was made of.
+"""
+
+import re
+import uuid
+from typing import NamedTuple
+
+from kudulite.storage.json_form import checked_name
+
+MANIFEST_FOLDER, TABLET_FOLDER, STAGING_FOLDER = "manifest", "tablet", "staging"
+HINT_NAME = "hint"
+ROWSET_FOLDER, WAL_FOLDER = "rowset", "wal"
+LOCK_NAME = "lock"
+# Held by the process that maintains a tablet; readers and writers never take it.
+MAINTENANCE_LOCK_NAME = "maintenance-lock"
+WRITE_FILE = "write.json"
+
+_NUMBER_DIGITS = 20
+_VERSION = re.compile(rf"([0-9]{{{_NUMBER_DIGITS}}})\.json")
+_SEGMENT = re.compile(rf"([0-9]{{{_NUMBER_DIGITS}}})\.log")
+
+# The kinds of a tablet's files with an id in their names.
+_SUFFIXES = {
+    "superblock": "json",
+    "tombstone": "arrow",
+    "base": "parquet",
+    "key": "arrow",
+    "bloom": "bin",
+    "redo": "arrow",
+    "undo": "arrow",
+}
+_FILE = re.compile(rf"({'|'.join(_SUFFIXES)})-.+")
+
+_TIMES = "([0-9]{1,17})-([0-9]{1,17})"
+_SOFT_DELETED = re.compile(rf"\.soft-deleted-{_TIMES}-(.+)")
+_STAGED = re.compile(rf"\.staged-{_TIMES}-([0-9a-f]{{32}})")
+_TRASH_PREFIX = ".deleted-"
+
+
+def version_name(version: int) -> str:
+    """Return the file name of a version."""
+    return f"{version:0{_NUMBER_DIGITS}d}.json"
+
+
+def version_of(name: str) -> int | None:
+    """Return the version of a file name in manifest/, None for any other name."""
+    found = _VERSION.fullmatch(name)
+    return None if found is None else int(found[1])
+
+
+def segment_name(segment: int) -> str:
+    """Return the file name of a segment of a log."""
+    return f"{segment:0{_NUMBER_DIGITS}d}.log"
+
+
+def segment_of(name: str) -> int | None:
+    """Return the number of a segment's file name, None for any other name."""
+    found = _SEGMENT.fullmatch(name)
+    return None if found is None else int(found[1])
+
+
+def new_file_name(kind: str) -> str:
+    """Return a new name for a file of a tablet; `kind` is one of those in the head."""
+    return f"{kind}-{uuid.uuid4().hex}.{_SUFFIXES[kind]}"
+
+
+def kind_of(name: str) -> str | None:
+    """Return the kind of a tablet's file by its name, None for any other name."""
+    found = _FILE.fullmatch(name)
+    return None if found is None else found[1]
+
+
+class HiddenName(NamedTuple):
+    """A folder's name in a directory of tables: an id, and two times in microseconds.
+
+    `since` is when the table in it was deleted or staged, `expires` when its files may be removed.
+    """
+
+    since: int
+    expires: int
+    id: str
+
+
+def soft_deleted_name(deleted: int, expires: int, table_id: str) -> str:
+    """Return the name of the folder of a soft-deleted table; times in microseconds."""
+    return f".soft-deleted-{deleted}-{expires}-{checked_name(table_id, 'table id')}"
+
+
+def soft_deleted_of(name: str) -> HiddenName | None:
+    """Parse the folder's name of a soft-deleted table, None for any other name."""
+    return _hidden(_SOFT_DELETED, name)
+
+
+def new_staged_name(created: int, expires: int) -> str:
+    """Return a new name of a folder for staged tables; times in microseconds."""
+    return f".staged-{created}-{expires}-{uuid.uuid4().hex}"
+
+
+def staged_of(name: str) -> HiddenName | None:
+    """Parse the name of a folder of staged tables, None for any other name."""
+    return _hidden(_STAGED, name)
+
+
+def _hidden(pattern: re.Pattern[str], name: str) -> HiddenName | None:
+    found = pattern.fullmatch(name)
+    return None if found is None else HiddenName(int(found[1]), int(found[2]), found[3])
+
+
+def new_trash_name(of: str | None = None) -> str:
+    """Return a name for a folder to be removed: new, or that of the trash `of` something."""
+    return f"{_TRASH_PREFIX}{uuid.uuid4().hex if of is None else of}"
+
+
+def is_trash(name: str) -> bool:
+    """Whether a folder of this name is to be removed."""
+    return name.startswith(_TRASH_PREFIX)
