@@ -143,7 +143,7 @@ class RestoreJob(LockedJob):
 
     def steps(self) -> Iterator[RestoreStep]:
         """Yield the remaining steps; commit each step before taking the next."""
-        if not self._hidden.exists():
+        if not self._hidden.chain.exists():
             return  # the table has its name already
         for place, backup in enumerate(self._chain):
             done = self._hidden.newest().applications.get(APPLICATION_ID, -1)
@@ -167,7 +167,7 @@ class RestoreJob(LockedJob):
 
     def content_pieces(self) -> list[ContentPiece]:
         """Return the parts of the check of all rows, none if the backup has no content hash."""
-        if self.backup.content is None or not self._hidden.exists():
+        if self.backup.content is None or not self._hidden.chain.exists():
             return []
         return [ContentPiece(token) for token in Table(self._hidden).scan_tokens()]
 
@@ -177,7 +177,7 @@ class RestoreJob(LockedJob):
         `sums` are the results of `content_pieces`; with None the pieces are run here. Raises
         CorruptionError if the rows differ from the backup's, TableExistsError.
         """
-        if self._hidden.exists():
+        if self._hidden.chain.exists():
             with Progress(f"check of the restored table {self._place.name!r}"):
                 self._check(sums)
             self._lift_ids()
@@ -220,7 +220,7 @@ class RestoreJob(LockedJob):
         self._check_target(state)
         if state is not None and state["chain"] == self._chain_state():
             self.is_resumed = True
-            if self._hidden.exists():
+            if self._hidden.chain.exists():
                 collect_staging_garbage(self._hidden, 0)
             return
         file_system = self._target.file_system
@@ -253,7 +253,7 @@ class RestoreJob(LockedJob):
         folder = self._target.folder
         if not exists(folder) or self._is_named(state):
             return
-        if not self._target.exists():
+        if not self._target.chain.exists():
             raise TableExistsError(f"cannot restore to {folder}: it exists and is not a table")
         if not self._overwrite:
             raise TableExistsError(
@@ -263,9 +263,9 @@ class RestoreJob(LockedJob):
 
     def _is_named(self, state: dict[str, Any] | None) -> bool:
         """Whether the last run ended just after it gave this chain's table its name."""
-        if state is None or state["chain"] != self._chain_state() or self._hidden.exists():
+        if state is None or state["chain"] != self._chain_state() or self._hidden.chain.exists():
             return False
-        return self._target.exists() and self._target.newest().table_id == state["table_id"]
+        return self._target.chain.exists() and self._target.newest().table_id == state["table_id"]
 
     def _alter_to(self, place: int) -> None:
         """Give the hidden table the schema, partitioning and retention of a backup."""
@@ -295,8 +295,8 @@ class RestoreJob(LockedJob):
 
     def _give_name(self) -> None:
         file_system, root = self._target.file_system, self._target.folder.parent
-        if self._hidden.exists():
-            if self._overwrite and self._target.exists():
+        if self._hidden.chain.exists():
+            if self._overwrite and self._target.chain.exists():
                 set_table_aside(self._target, f"restore of {self._target.name!r}")
             move_table(self._hidden, self._target)
         trash = root / new_trash_name(f"{self._folder.name}-{self.backup.id}")

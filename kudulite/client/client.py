@@ -231,7 +231,7 @@ class Client:
         for place in places:
             if (match_substring or "") not in place.name or place.name.startswith("."):
                 continue
-            if self._store(place.name).exists():
+            if self._store(place.name).chain.exists():
                 found.append(place.name)
                 continue
             try:
@@ -242,7 +242,7 @@ class Client:
 
     def table_exists(self, table_name: str) -> bool:
         """Whether there is a table of this name."""
-        return self._store(table_name).exists()
+        return self._store(table_name).chain.exists()
 
     def table(self, table_name: str) -> Table:
         """Open a table. Raises TableNotFoundError listing the tables that are there.
@@ -251,7 +251,7 @@ class Client:
         one is created under its name. Raises CorruptionError.
         """
         store = self._store(table_name)
-        if not store.exists():
+        if not store.chain.exists():
             check_has_no_lost_table(store.folder)
             listed = ", ".join(self.list_tables()) or "none"
             advice = how_to_recall(self.root, table_name)

@@ -304,7 +304,7 @@ def _pinned(store: TableStore, entry: TabletEntry, timestamp: int) -> tuple[Tabl
     """Return the tablet with its log, and the entry that leads to the same superblock."""
     while True:
         tablet = tablet_at(store, entry, timestamp)
-        entry = store.last_seen().readable_entry(entry.id) or entry
+        entry = store.chain.last_seen().readable_entry(entry.id) or entry
         pinned = store.tablet(entry).superblock
         if pinned is tablet.superblock or pinned == tablet.superblock:
             return entry, tablet

@@ -73,7 +73,7 @@ class RowTarget:
     def current(self) -> tuple[RowLayout, Schema]:
         """The schema that this process has seen last, and its layout, which is of an equal one."""
         known = self._known
-        schema = self._store.last_seen().schema
+        schema = self._store.chain.last_seen().schema
         if schema is known[1]:
             return known
         # Each version that was read has an object of its own.

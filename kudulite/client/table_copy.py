@@ -77,7 +77,7 @@ def copy_with_past(source: TableStore, path: Path) -> int:
     file_system = hidden.file_system
     file_system.sync_directory(hidden.folder / TABLET_FOLDER)
     file_system.sync_directory(hidden.folder)
-    hidden.publish(made)
+    hidden.begin(made)
     move_table(hidden, target)
     return moment
 

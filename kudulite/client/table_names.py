@@ -244,7 +244,7 @@ def _move_over(store: TableStore, folder: Path, reserve_seconds: int) -> None:
     for attempt in range(_PUBLICATIONS_MAX):
         target = TableStore(folder, store.environment)
         try:
-            if target.exists():
+            if target.chain.exists():
                 _replace_table(store, target, reserve_seconds)
             else:
                 move_table(store, target)
@@ -252,7 +252,8 @@ def _move_over(store: TableStore, folder: Path, reserve_seconds: int) -> None:
         except (TableExistsError, TableNotFoundError):
             # Another process has created, published or deleted a table of this name meanwhile. A
             # folder that stays without a version is that of a creation that was killed.
-            if not store.exists() or (attempt == _PUBLICATIONS_MAX - 1 and not target.exists()):
+            is_last = attempt == _PUBLICATIONS_MAX - 1
+            if not store.chain.exists() or (is_last and not target.chain.exists()):
                 raise
             time.sleep(_WAIT_SECONDS)
     raise ConflictError(

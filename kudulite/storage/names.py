@@ -16,7 +16,7 @@
 Times are in microseconds since 1970. A name that does not parse is nobody's: what is in its place
 is neither read nor counted.
 
-**Invariants** for each name that is made, the parser of its kind returns what it was made of.
+**Invariants**: for each name that is made, the parser of its kind returns what it was made of.
 """
 
 import re

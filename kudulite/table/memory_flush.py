@@ -31,7 +31,7 @@ from kudulite.rowset.rowset_writer import write_rowsets
 from kudulite.shown.progress import Progress
 from kudulite.storage.names import ROWSET_FOLDER
 from kudulite.storage.tablet_lock import TabletLock
-from kudulite.table.publication import publish_next, version_timestamp
+from kudulite.table.publication import version_timestamp
 from kudulite.table.row_ids import last_id_of
 from kudulite.table.table_store import TableStore
 from kudulite.table.tablet_memory import caught_up_memory, make_durable, recover
@@ -140,7 +140,7 @@ def _publish_entry(store: TableStore, newest: Manifest, new: TabletEntry) -> Non
         timestamp = version_timestamp(store, flushed)
         return flushed.successor(Origin("memory flush", timestamp, is_maintenance=True))
 
-    publish_next(store, newest, build)
+    store.update(build, newest)
 
 
 def _flushed_entry(

@@ -23,7 +23,7 @@ from kudulite.errors import ConflictError, KuduliteError, StorageError
 from kudulite.storage.file_system import entries_of, exists, read_file
 from kudulite.storage.names import STAGING_FOLDER, WRITE_FILE
 from kudulite.storage.storage_error import storage_error
-from kudulite.table.table_store import TableStore, newest_of
+from kudulite.table.table_store import TableStore
 from kudulite.table.write_state import WriteState
 
 STAGING_GRACE_SECONDS = 24 * 3600.0
@@ -48,7 +48,7 @@ def begin_write(store: TableStore, state: WriteState) -> bool:
     except KuduliteError:
         store.file_system.remove_tree(folder)
         raise
-    if store.has_version(state.base_version):
+    if store.chain.has(state.base_version):
         return True
     end_write(store, state)
     return False
@@ -64,7 +64,7 @@ def of_same_table(store: TableStore, state: WriteState) -> Iterator[None]:
         yield
     except StorageError as error:
         if error.errno == errno.ENOENT:
-            newest_of(store, state.table_id)
+            store.chain.newest_of(state.table_id)
         raise
 
 
@@ -75,7 +75,7 @@ def of_open_write(store: TableStore, state: WriteState) -> Iterator[None]:
         try:
             yield
         except StorageError as error:
-            if error.errno == errno.ENOENT and store.exists():
+            if error.errno == errno.ENOENT and store.chain.exists():
                 check_write_is_open(store, state)
             raise
 
@@ -86,7 +86,7 @@ def base_of(store: TableStore, state: WriteState) -> Manifest:
     Raises ConflictError where the write is over or that version was removed, StorageError.
     """
     try:
-        base = store.pinned_version(state.base_version, state.base_crc32)
+        base = store.chain.pinned(state.base_version, state.base_crc32)
     except StorageError as error:
         check_write_is_open(store, state)
         if error.errno == errno.ENOENT:

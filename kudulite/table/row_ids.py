@@ -29,8 +29,8 @@ import pyarrow as pa
 
 from kudulite.chain.manifest import Manifest, Origin, TabletEntry
 from kudulite.errors import ConflictError, RowError
-from kudulite.table.publication import publish_next, version_timestamp
-from kudulite.table.table_store import TableStore, newest_of
+from kudulite.table.publication import version_timestamp
+from kudulite.table.table_store import TableStore
 from kudulite.table.tablet_memory import recover
 from kudulite.tablet.mem_stores import MemStores
 
@@ -97,13 +97,13 @@ def reserve_ids(
 
     Durable when it returns. Raises ConflictError, LockTimeoutError, StorageError, RowError.
     """
-    newest = newest_of(store, table_id)
+    newest = store.chain.newest_of(table_id)
     known = {entry.id: entry.last_id or 0 for entry in newest.tablets}
     if not any(count or given > known.get(t, 0) for t, (count, given) in wanted.items()):
         return {}  # nothing to reserve: no lock, no version
     with ExitStack() as stack:
         locks = {t: stack.enter_context(store.locked(t, "ids of a write")) for t in sorted(wanted)}
-        newest = newest_of(store, table_id)
+        newest = store.chain.newest_of(table_id)
         firsts, lasts = {}, {}
         for tablet_id, (count, given) in wanted.items():
             entry = newest.entry(tablet_id)
@@ -125,5 +125,5 @@ def reserve_ids(
             timestamp = version_timestamp(store, manifest)
             return lifted.successor(Origin("reservation of ids", timestamp, is_maintenance=True))
 
-        publish_next(store, newest, build)
+        store.update(build, newest)
     return firsts

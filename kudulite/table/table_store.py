@@ -1,26 +1,8 @@
-"""One table's folder: finding its newest version, opening its tablets, publishing the next version.
+"""One table as this process has it: its versions, opened tablets, locks, and what is in memory.
 
-    <table>/manifest/<n>.json    versions; `hint` holds the number of one that was published
-    <table>/tablet/<id>/         superblock-….json, lock, rowset/
-    <table>/staging/<write id>/  files of uncommitted writes
+**Invariants**: files that a version names newly are there when it is published (new_files.py).
 
-A name of a removed version can be created again: by a publication that was built on version n,
-stood still, and went on after n and n + 1 were removed. Such a stray file is not a version. Three
-rules follow from the first invariant below:
-
-    publishing   version n + 1 is published if n is still there after n + 1 was created; otherwise
-                 the new file is taken back and the writer looks for the newest version again
-    finding      a walk upwards from version n counts if n is still there at its end; otherwise the
-                 folder is listed, and the highest number is the newest version
-    reading      a file names its own version and the CRC of the version before, and both are
-                 compared; the hint names a version that was published, so the newest version is
-                 never below it
-
-**Invariants**: (1) versions are numbered without gaps and removed from the oldest on, so version
-n + 1 has never been removed while version n is there; (2) a manifest refers only to durable files;
-(3) files that a version names newly are there when it is published, see new_files.py.
-
-**Threads**: any. `_seen` is replaced, never changed; two threads that find the same version agree.
+**Threads**: any.
 """
 
 from __future__ import annotations
@@ -28,55 +10,36 @@ from __future__ import annotations
 import errno
 import os
 import uuid
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
 
 from kudulite.basefile.block_cache import BlockCache
 from kudulite.chain.folder import (
-    check_folders,
     check_has_no_lost_table,
-    contents,
-    hinted_version,
-    how_to_recall,
-    listed_versions,
     make_table_folders,
 )
-from kudulite.chain.manifest import (
-    Manifest,
-    Origin,
-    TabletEntry,
-    VersionList,
-    changed_entries,
-    crc32_at_end,
-)
+from kudulite.chain.manifest import Manifest, Origin, TabletEntry, VersionList, changed_entries
 from kudulite.chain.new_files import building, check_new_files
 from kudulite.chain.partition import PartitionSchema, TabletPartition
+from kudulite.chain.version_chain import VersionChain
 from kudulite.errors import (
     ConflictError,
-    CorruptionError,
     StorageError,
     TableExistsError,
-    TableNotFoundError,
     TimestampError,
 )
-from kudulite.model.hybrid_time import TIMESTAMP_MAX, format_timestamp
+from kudulite.model.hybrid_time import TIMESTAMP_MAX
 from kudulite.model.schema import Schema
-from kudulite.storage.checked_json import stored_crc32
-from kudulite.storage.file_system import FileRef, FileSystem, read_file
+from kudulite.storage.file_system import FileRef, FileSystem
 from kudulite.storage.names import (
-    HINT_NAME,
     LOCK_NAME,
-    MANIFEST_FOLDER,
     ROWSET_FOLDER,
     TABLET_FOLDER,
     new_file_name,
-    version_name,
 )
-from kudulite.storage.storage_error import storage_error
 from kudulite.storage.tablet_lock import TabletLock, create_lock_file, read_safe_timestamp
 from kudulite.table.background_work import TabletKey
 from kudulite.table.environment import Environment
@@ -88,23 +51,12 @@ from kudulite.tablet.tablet import Tablet
 _ENTRY_BYTES = 100
 
 
-class _Seen(NamedTuple):
-    """The newest version that was found, its file with its identity, and the next file."""
-
-    manifest: Manifest
-    identity: tuple[int, int]
-    path: str
-    next_path: str
-
-
 @dataclass
 class TableStore:
     """The files of one table. `folder` is the table's own."""
 
     folder: Path
     environment: Environment
-    _seen: _Seen | None = field(default=None, repr=False)
-    _table_id: str | None = field(default=None, repr=False)  # of the table that was seen first
 
     @property
     def name(self) -> str:
@@ -128,169 +80,50 @@ class TableStore:
 
     # -- versions
 
+    @cached_property
+    def chain(self) -> VersionChain:
+        """The table's versions."""
+        return VersionChain(self.folder, self.file_system, self._forget_opened)
+
     def newest(self) -> Manifest:
         """Return the newest version. Raises TableNotFoundError where there is none.
 
         Also where the table that this object saw first was deleted, and another one was created in
         its folder.
         """
-        seen = self._seen
-        if seen is not None and not os.access(seen.next_path, os.F_OK, follow_symlinks=False):
-            # The file's identity too: a table may have been deleted and created again meanwhile.
-            if self._identity(seen.path) == seen.identity:
-                return seen.manifest
-        return self._look_for_newest(seen)
+        return self.chain.newest()
 
-    def _look_for_newest(self, before: _Seen | None) -> Manifest:
-        start = before
-        check_folders(self.folder)
-        while True:
-            version = None if start is None else self._walked_version(start)
-            if version is None:
-                version = self._listed_version()
-            identity = self._identity(self._version_path(version))
-            seen = self._seen
-            if seen is not None and (seen.manifest.version, seen.identity) == (version, identity):
-                return seen.manifest
-            known = None if identity is None else self._read_unchanged(version, identity)
-            if known is not None and identity is not None:
-                break
-            start = None  # superseded and removed meanwhile
-        self._check_is_same_table(known)
-        self.check_previous(known)
-        if before is not None and known.table_id == before.manifest.table_id:
-            if known.version < before.manifest.version:
-                raise _missing_version(self.folder, known.version, before.manifest.version)
-        found = self._seen_as(known, identity)
-        seen = self._seen
-        # A newer version that another thread found is never replaced by an older one. No function
-        # call may stand between this check and the assignment: a call could switch threads.
-        if seen is before or seen is None or seen.manifest.version < version:
-            self._seen = found
-            self._forget_opened(known)
-        return known
+    def update(
+        self, fit: Callable[[Manifest], Manifest | None], newest: Manifest
+    ) -> Manifest | None:
+        """Publish the next version as `VersionChain.update` does, if all its new files are there.
 
-    def _check_is_same_table(self, found: Manifest) -> None:
-        self._table_id = self._table_id or found.table_id
-        if found.table_id != self._table_id:
-            raise TableNotFoundError(
-                f"table {self.name!r} at {self.folder} was deleted, and a table of the same name"
-                f" was created again, at {format_timestamp(found.created)}; this object stands for"
-                " the deleted one: open the table again"
-            )
-
-    def _read_unchanged(self, version: int, identity: tuple[int, int]) -> Manifest | None:
-        """Read a version, None where its file was removed since it was identified."""
-        try:
-            manifest = self.at_version(version)
-        except StorageError as error:
-            if error.errno == errno.ENOENT:
-                return None
-            raise
-        return manifest if self._identity(self._version_path(version)) == identity else None
-
-    def _walked_version(self, before: _Seen) -> int | None:
-        """Return the highest version above `before`, None where `before` is not there any more."""
-        version = before.manifest.version
-        while self.has_version(version + 1):
-            version += 1
-        return version if self._identity(before.path) == before.identity else None
-
-    def check_previous(self, manifest: Manifest) -> None:
-        """Raise CorruptionError where the version before is not the one that `manifest` names.
-
-        A stray file (see the head) at that number is no damage. It is always the lowest number, or
-        its own predecessor is not the one that it names.
+        Raises RemovedFilesError, and as it does.
         """
-        version, expected = manifest.version, manifest.previous_crc32
-        found = None if expected is None else self._crc32_of(version - 1)
-        if found is None or found == expected:
-            return
-        with suppress(StorageError):
-            earlier = self.at_version(version - 1)
-            named = earlier.previous_crc32
-            if named is not None and named == self._crc32_of(version - 2):
-                raise CorruptionError(
-                    f"{self._version_path(version)}: follows a version {version - 1} with CRC"
-                    f" {expected:#010x}, but {version_name(version - 1)} has CRC {found:#010x};"
-                    " files of two tables or of two copies were mixed: restore the manifest folder"
-                )
+        published = self.chain.update(fit, newest, self._check_new_files)
+        return None if published is None else self._kept(published)
 
-    def _crc32_of(self, version: int) -> int | None:
-        """Return the CRC that a version's file ends with, None where there is no such file."""
-        return crc32_at_end(Path(self._version_path(version)))
+    def begin(self, manifest: Manifest) -> Manifest | None:
+        """Publish version 1 of a new table; None where another one was created meanwhile."""
+        self._check_new_files(None, manifest)
+        published = self.chain.begin(manifest)
+        return None if published is None else self._kept(published)
 
-    def _seen_as(self, manifest: Manifest, identity: tuple[int, int]) -> _Seen:
-        path, next_path = map(self._version_path, (manifest.version, manifest.version + 1))
-        return _Seen(manifest, identity, path, next_path)
+    def _kept(self, published: Manifest) -> Manifest:
+        """Forget what a version of this process supersedes; keep it for garbage collections.
 
-    def last_seen(self) -> Manifest:
-        """Return what `newest` gave last, without looking for a newer version."""
-        return self.newest() if self._seen is None else self._seen.manifest
+        They want all versions of the grace time.
+        """
+        self._forget_superseded(published)
+        key = str(self.chain.path(published.version)), published.file_crc32
+        self.cache.put(key, published, len(published.readable_tablets) * _ENTRY_BYTES)
+        return published
 
-    def at_version(self, version: int) -> Manifest:
-        """Read one version. Raises StorageError; CorruptionError, also for another version."""
-        path = Path(self._version_path(version))
-        manifest = Manifest.decode(read_file(path), str(path))
-        if manifest.version != version:
-            raise CorruptionError(
-                f"{path}: holds version {manifest.version}, expected version {version}; files were"
-                " swapped or an older one was copied over it: restore the manifest folder"
-            )
-        return manifest
-
-    def pinned_version(self, version: int, crc32: int | None) -> Manifest:
-        """Read a version, unless the file on disk has `crc32` and is the one that was seen last."""
-        seen = None if self._seen is None else self._seen.manifest
-        if seen and seen.version == version and seen.file_crc32 == crc32 == self._crc32_of(version):
-            return seen
-        return self.at_version(version)
-
-    def has_version(self, version: int) -> bool:
-        """Whether there is a file of this number."""
-        return os.access(self._version_path(version), os.F_OK, follow_symlinks=False)
-
-    def versions(self) -> list[int]:
-        """Return the numbers in the names of manifest files, ascending; see the head on strays."""
-        return listed_versions(self.folder)
-
-    def exists(self) -> bool:
-        """Whether the folder holds a table."""
-        return bool(self.versions())
-
-    @staticmethod
-    def _identity(path: str) -> tuple[int, int] | None:
-        """Return the identity of a version's file, None when it does not exist."""
-        try:
-            found = os.lstat(path)  # a link is found here, and refused when it is opened
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OSError as error:
-            raise storage_error("read", path, error) from error
-        return found.st_ino, found.st_mtime_ns
-
-    @cached_property
-    def _manifest_folder(self) -> str:
-        return str(self.folder / MANIFEST_FOLDER)
-
-    def _version_path(self, version: int) -> str:
-        return f"{self._manifest_folder}/{version_name(version)}"
-
-    def _listed_version(self) -> int:
-        published = hinted_version(self.folder)  # first, because versions only rise
-        versions = self.versions()
-        if versions and versions[-1] < published:
-            # The table may have been deleted and created again in between.
-            published, versions = hinted_version(self.folder), self.versions()
-        if not versions:
-            check_has_no_lost_table(self.folder)
-            advice = how_to_recall(self.folder.parent, self.name, self._table_id)
-            raise TableNotFoundError(
-                f"{self.folder} is not a kudulite table: {contents(self.folder)}{advice}"
-            )
-        if versions[-1] < published:
-            raise _missing_version(self.folder, versions[-1], published)
-        return versions[-1]
+    def _check_new_files(self, before: Manifest | None, manifest: Manifest) -> None:
+        for old, entry in changed_entries(before, manifest):
+            if entry is not None and (old is None or old.superblock != entry.superblock):
+                opened = None if old is None else self.tablet(old)
+                check_new_files(self.name, self.tablet(entry), opened)
 
     # -- tablets
 
@@ -326,7 +159,7 @@ class TableStore:
         return building(self.name, base, lambda: self.newest_tablet(base.id)[1])
 
     def _cache_key(self, superblock: FileRef) -> tuple[str, str]:
-        return self._manifest_folder, superblock.name
+        return self.chain.manifest_folder, superblock.name
 
     def tablet_folder(self, tablet_id: str) -> Path:
         """Return a tablet's folder."""
@@ -434,10 +267,10 @@ class TableStore:
 
     def forget_all(self) -> None:
         """Give up what this process has in memory of the table, whose folder was removed."""
-        if self._seen is not None:
-            for entry in self._seen.manifest.readable_tablets:
+        if (known := self.chain.known) is not None:
+            for entry in known.readable_tablets:
                 self.forget(entry.id)
-        self.environment.manifests.pop(self._manifest_folder, None)
+        self.environment.manifests.pop(self.chain.manifest_folder, None)
         self.cache.remove_below(f"{self.folder}{os.sep}")
 
     def _forget_superseded(self, newest: Manifest) -> None:
@@ -450,7 +283,7 @@ class TableStore:
 
     def _forget_opened(self, newest: Manifest) -> None:
         """Forget what this process has opened of tablets that changed: they keep merged deltas."""
-        environment, folder = self.environment, self._manifest_folder
+        environment, folder = self.environment, self.chain.manifest_folder
         before = environment.manifests.get(folder, newest)
         if before.table_id == newest.table_id and before.version > newest.version:
             return
@@ -482,7 +315,7 @@ class TableStore:
         comment: str | None = None,
     ) -> Manifest:
         """Create the table: empty tablets and version 1. Raises TableExistsError."""
-        if self.exists():
+        if self.chain.exists():
             raise TableExistsError(f"table {self.name!r} exists already at {self.folder}")
         check_has_no_lost_table(self.folder)
         make_table_folders(self.file_system, self.folder)
@@ -501,7 +334,7 @@ class TableStore:
             owner=owner,
             comment=comment,
         )
-        published = self.publish(manifest)
+        published = self.begin(manifest)
         if published is None:
             for entry in entries:
                 self.file_system.remove_tree(self.tablet_folder(entry.id))
@@ -539,82 +372,3 @@ class TableStore:
         ref = self.write_superblock(superblock, entry)
         self.file_system.sync_directory(self.tablet_folder(entry.id))
         return entry.with_superblock(ref, superblock.rowsets, timestamp)
-
-    def publish(self, manifest: Manifest) -> Manifest | None:
-        """Make `manifest` the newest version and return it; None where another version is newer.
-
-        The caller holds the locks of the tablets that it changes. Raises RemovedFilesError,
-        ConflictError where the table was deleted and created again, StorageError.
-        """
-        if not self._has_new_files(manifest):
-            return None
-        path = Path(self._version_path(manifest.version))
-        content = manifest.encode()
-        manifest = replace(manifest, file_crc32=stored_crc32(content))
-        if not self.file_system.publish(path, content):
-            return None
-        if not self._is_published(manifest):
-            self.file_system.remove(path)
-            return None
-        self._table_id = manifest.table_id
-        identity = self._identity(self._version_path(manifest.version))
-        # It may have been superseded and removed already.
-        self._seen = None if identity is None else self._seen_as(manifest, identity)
-        self._forget_superseded(manifest)
-        self._forget_opened(manifest)
-        # A garbage collection wants all versions of the grace time.
-        nbytes = len(manifest.readable_tablets) * _ENTRY_BYTES
-        self.cache.put((str(path), manifest.file_crc32), manifest, nbytes)
-        try:
-            self.file_system.replace_file(path.with_name(HINT_NAME), b"%d" % manifest.version)
-        except StorageError:
-            pass  # without the hint a missing newest version may stay unnoticed
-        return manifest
-
-    def _has_new_files(self, manifest: Manifest) -> bool:
-        """Whether all files are there that `manifest` names newly; False if it is not the next."""
-        newest = None
-        if manifest.version > 1:
-            newest = newest_of(self, manifest.table_id)
-            if newest.version >= manifest.version:
-                return False
-        for old, entry in changed_entries(newest, manifest):
-            if entry is not None and (old is None or old.superblock != entry.superblock):
-                known = None if old is None else self.tablet(old)
-                check_new_files(self.name, self.tablet(entry), known)
-        return True
-
-    def _is_published(self, manifest: Manifest) -> bool:
-        """Whether the file that was just created is a version, and not a stray; see the head."""
-        before = self._crc32_of(manifest.version - 1)
-        if before is not None:
-            return before == manifest.previous_crc32
-        # The version before was removed: after this one was created, or long before that.
-        try:
-            return self.at_version(manifest.version + 1).previous_crc32 == manifest.file_crc32
-        except StorageError:
-            return self.versions()[-1:] == [manifest.version]
-
-
-def newest_of(store: TableStore, table_id: str) -> Manifest:
-    """Return the newest version. Raises ConflictError where it is of another table of this name."""
-    try:
-        newest = store.newest()
-        is_same = newest.table_id == table_id
-    except TableNotFoundError:
-        if not store.exists():
-            raise
-        is_same = False
-    if not is_same:
-        raise ConflictError(
-            f"table {store.name!r} was deleted and created again during a write; open it again"
-        )
-    return newest
-
-
-def _missing_version(folder: Path, newest: int, published: int) -> CorruptionError:
-    path = folder / MANIFEST_FOLDER / version_name(published)
-    return CorruptionError(
-        f"{folder}: the newest version is {newest}, but version {published} was published: {path}"
-        " or a later version is missing; restore it from a copy of the table"
-    )

@@ -61,7 +61,7 @@ def caught_up_memory(
         try:
             return _caught_up_memory(store, entry, is_still=is_still)
         except (CorruptionError, StorageError) as error:
-            if not store.exists():
+            if not store.chain.exists():
                 raise TableNotFoundError(
                     f"table {store.name!r} was moved or deleted during the call: {store.folder}"
                     " does not hold it any more"
@@ -116,7 +116,7 @@ def make_durable(store: TableStore, entry: TabletEntry, lock: TabletLock) -> Wal
     end = max(known, base.superblock.wal_start)
     if not _is_longer(folder, end):
         return end
-    tail = read_wal(folder, end, None, store.last_seen().schema, durable_end=end)
+    tail = read_wal(folder, end, None, store.chain.last_seen().schema, durable_end=end)
     if (
         tail.end > end
     ):  # without records, too: a process may have died right after it rolled the log
@@ -143,7 +143,7 @@ def recover(store: TableStore, entry: TabletEntry, lock: TabletLock) -> MemStore
 
     Raises CorruptionError, StorageError.
     """
-    schema = store.last_seen().schema
+    schema = store.chain.last_seen().schema
     known = _known_memory(store, entry, schema)[1]
     if known is not None and known.log is not None and known.end == known.log.end:
         if lock.wal_end == known.end and known.log.is_current:

@@ -237,7 +237,7 @@ def names_of(text: str | None) -> list[str] | None:
 
 def is_table(folder: Path) -> bool:
     """Whether a folder is a table's own, whose tables nobody can list."""
-    return TableStore(folder, default_environment()).exists()
+    return TableStore(folder, default_environment()).chain.exists()
 
 
 def open_store(path: str) -> TableStore:

@@ -59,7 +59,7 @@ from kudulite.errors import KuduliteError, NotSupportedError, SchemaError, Usage
 from kudulite.model.schema import Column, Schema
 from kudulite.storage.tablet_lock import TabletLock
 from kudulite.table.memory_flush import flushed_under_locks
-from kudulite.table.publication import publish_alone, publish_next, version_timestamp
+from kudulite.table.publication import publish_alone, version_timestamp
 from kudulite.table.snapshot import ancient_history_mark, is_mark_still_valid
 from kudulite.table.table_store import TableStore
 
@@ -285,7 +285,7 @@ class _Tablets:
                 comment=draft.comment,
             )
 
-        published = publish_next(self.store, self.old, build)
+        published = self.store.update(build, self.old)
         assert published is not None  # `build` never gives up
         return published
 

@@ -132,10 +132,10 @@ class _Check:
         """Check all tablets."""
         manifest = self.manifest
         for version in range(manifest.version, 0, -1):
-            if not self.store.has_version(version):
+            if not self.store.chain.has(version):
                 break
             with self.problems_of(f"version {version}"):
-                self.store.check_previous(self.store.at_version(version))
+                self.store.chain.check_previous(self.store.chain.at(version))
         with self.problems_of("the list of versions"):
             versions = newest_versions(self.store, manifest)
             listed = [entry.version for entry in versions]

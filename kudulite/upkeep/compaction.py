@@ -47,7 +47,7 @@ from kudulite.rowset.merge_compaction import RowIdMap, merge_rowsets
 from kudulite.rowset.rowset_meta import RowSetMeta, is_fully_ancient, without_ancient_undo
 from kudulite.storage.file_system import FileSystem
 from kudulite.storage.names import ROWSET_FOLDER
-from kudulite.table.publication import publish_next, version_timestamp
+from kudulite.table.publication import version_timestamp
 from kudulite.table.snapshot import ancient_history_mark, is_mark_still_valid
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.maintenance_policy import (
@@ -284,7 +284,7 @@ def publish_superblock(
         origin = Origin(operation, timestamp, is_maintenance=is_maintenance)
         return manifest.with_entry(new).successor(origin, history_start=start)
 
-    published = publish_next(store, newest, build)
+    published = store.update(build, newest)
     if published is None:
         return None
     known = {ref.name for meta in before for ref in meta.file_refs}

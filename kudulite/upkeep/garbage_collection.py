@@ -126,9 +126,9 @@ def collect_after_write(store: TableStore) -> None:
     error is logged: the version of the write is published.
     """
     try:
-        successors = store.versions()[1:2]
-        folder, horizon = store.folder / MANIFEST_FOLDER, time.time() - GRACE_SECONDS
-        if any(is_older(folder / version_name(found), horizon) for found in successors):
+        successors = store.chain.numbers()[1:2]
+        horizon = time.time() - GRACE_SECONDS
+        if any(is_older(store.chain.path(found), horizon) for found in successors):
             collect_garbage(store)
     except (KuduliteError, FileNotFoundError) as error:
         _log.warning("table %r, garbage collection: %s", store.name, error)
@@ -151,14 +151,14 @@ def superseded_bytes(store: TableStore) -> int:
 def _collect_versions(store: TableStore, grace_seconds: float) -> int:
     """Remove versions from the oldest on, up to one that is needed."""
     horizon = time.time() - grace_seconds
-    versions = store.versions()
+    versions = store.chain.numbers()
     # Read after the versions: a write that begins meanwhile pins one that is listed.
     pins = [read_pinned_version(folder) for folder in entries_of(store.folder / STAGING_FOLDER)]
     oldest_pinned = min((pin for pin in pins if pin is not None), default=None)
     count = 0
     for version, successor in itertools.pairwise(versions):
         is_pinned = oldest_pinned is not None and version >= oldest_pinned
-        path = store.folder / MANIFEST_FOLDER / version_name(successor)
+        path = store.chain.path(successor)
         try:
             is_young = stat_of(path).st_mtime >= horizon
         except FileNotFoundError:
@@ -194,7 +194,7 @@ class _KeptVersions:
             self._follow(newest)
 
     def _follow(self, newest: Manifest) -> None:
-        """Add the versions from the newest one down, so that strays (table_store.py) are left out.
+        """Add the versions from the newest one down: strays (version_chain.py) are left out.
 
         It ends at a version that is known, and so are those before it.
         """
@@ -220,18 +220,15 @@ class _KeptVersions:
 
     def _version(self, version: int) -> Manifest:
         """Read a version, unless the file on disk is one that this process has published."""
-        path = self._path(version)
+        path = self._store.chain.path(version)
         published: Manifest | None = self._store.cache.get((str(path), crc32_at_end(path)))
-        return self._store.at_version(version) if published is None else published
-
-    def _path(self, version: int) -> Path:
-        return self._store.folder / MANIFEST_FOLDER / version_name(version)
+        return self._store.chain.at(version) if published is None else published
 
     def forget_removed(self) -> None:
         """Forget versions that another collection has removed: all before the oldest one there."""
         newest = self._newest.version
         while (oldest := min(self._crc32s)) < newest:
-            if crc32_at_end(self._path(oldest)) == self._crc32s[oldest]:
+            if crc32_at_end(self._store.chain.path(oldest)) == self._crc32s[oldest]:
                 break  # there, and not a stray of its number
             del self._crc32s[oldest]
 

@@ -78,7 +78,7 @@ def _maintain_if_there(store: TableStore, tablet_id: str) -> None:
 
 def _collect_if_there(store: TableStore) -> None:
     place = TableStore(store.folder, store.environment)  # of any table that is there by now
-    if place.exists():
+    if place.chain.exists():
         collect_garbage(place)
 
 

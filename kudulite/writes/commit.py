@@ -57,8 +57,8 @@ from kudulite.storage.tablet_lock import TabletLock
 from kudulite.table.background_work import in_threads
 from kudulite.table.memory_flush import flush_tablet, flushed_under_locks
 from kudulite.table.open_writes import check_write_is_open, new_part_folder
-from kudulite.table.publication import publish_next, version_timestamp
-from kudulite.table.table_store import TableStore, newest_of
+from kudulite.table.publication import version_timestamp
+from kudulite.table.table_store import TableStore
 from kudulite.table.write_state import (
     StagedOperations,
     StagedTask,
@@ -189,7 +189,7 @@ class Commit:
             origin = Origin(name, installer.timestamp, counts, message)
             return self._next(manifest, installed, origin)
 
-        return publish_next(self.store, newest, build)
+        return self.store.update(build, newest)
 
     def _may_be_published(self, *, after: int) -> bool:
         """Whether a version above `after` is this write's, or cannot be read.
@@ -198,14 +198,14 @@ class Commit:
         """
         try:
             later = range(after + 1, self.store.newest().version + 1)
-            return any(self.store.at_version(v).commit_id == self.state.write_id for v in later)
+            return any(self.store.chain.at(v).commit_id == self.state.write_id for v in later)
         except KuduliteError:
             return True
 
     # -- what the version must be
 
     def _checked_newest(self) -> Manifest:
-        newest = newest_of(self.store, self.state.table_id)
+        newest = self.store.chain.newest_of(self.state.table_id)
         self._check_same_schema(newest)
         check_history(self.store, self.state, newest)
         return newest

@@ -88,7 +88,7 @@ class RowWriter:
         `is_atomic` all are written or none; they must be of one tablet. Errors of single rows or
         tablets are failures of the result. Operations whose plan was stale are planned once more.
         """
-        manifest = self.store.last_seen()  # the lock's holder checks whether it is the newest
+        manifest = self.store.chain.last_seen()  # the lock's holder checks whether it is the newest
         rows: Sequence[int] = range(len(operations))
         timestamp, counts = 0, NO_COUNTS
         failures: list[RowWriteFailure] = []

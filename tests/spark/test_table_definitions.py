@@ -96,7 +96,7 @@ def test_a_full_disk_leaves_no_staged_table(tmp_path, monkeypatch, step: str):
     def fill_disk(*_: object) -> None:
         raise StorageError(errno.ENOSPC, "the disk is full")
 
-    target = (TableStore, "publish") if step == "stage" else (FileSystem, "exchange")
+    target = (TableStore, "begin") if step == "stage" else (FileSystem, "exchange")
     with monkeypatch.context() as patch:
         if step == "stage":
             patch.setattr(*target, fill_disk)

@@ -245,7 +245,8 @@ def listed(table: kudulite.Table, *versions: tuple[int, str]) -> None:
     for number, (timestamp, operation) in enumerate(versions, newest.version + 2 - len(versions)):
         old = old.with_version(number, Origin(operation, int(timestamp)))
     old = replace(old, ordered_from=None)
-    assert store.publish(replace(newest.successor(Origin("test", 1)), versions=old))
+    made = replace(newest.successor(Origin("test", 1)), versions=old)
+    assert store.update(lambda _: made, newest)
 
 
 def test_a_version_that_older_software_listed_is_right_or_refused(table, clock):

@@ -10,7 +10,6 @@ from kudulite.chain.manifest import Manifest, Origin
 from kudulite.client.table import Table
 from kudulite.errors import TimestampError
 from kudulite.model.hybrid_time import TIMESTAMP_MAX
-from kudulite.table.publication import publish_next
 from kudulite.table.snapshot import ancient_history_mark, is_mark_still_valid, tablet_at
 from kudulite.table.table_store import TableStore
 from tests.support.tables.core_tables import CoreTables, ManualClock, environment, stored
@@ -42,7 +41,7 @@ def publish(store: TableStore, **changes) -> Manifest:
     def build(manifest: Manifest) -> Manifest:
         return manifest.successor(Origin("test", 1), "changes", **changes)
 
-    published = publish_next(store, store.newest(), build)
+    published = store.update(build, store.newest())
     assert published is not None
     return published
 

@@ -260,8 +260,8 @@ def test_every_name_in_a_superblock_is_checked(rich: Table):
 def test_everything_that_is_written_is_read(rich: Table):
     """Manifests and superblocks of every version, with the names that the engine gives."""
     store = TableStore(rich.path, environment())
-    for version in store.versions():
-        manifest = store.at_version(version)
+    for version in store.chain.numbers():
+        manifest = store.chain.at(version)
         assert Manifest.decode(manifest.encode(), "x") == manifest
     for path in rich.path.glob("tablet/*/superblock-*.json"):
         superblock = Superblock.decode(path.read_bytes(), str(path))

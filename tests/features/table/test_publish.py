@@ -11,13 +11,13 @@ import pytest
 
 import kudulite
 from kudulite.basefile.block_cache import BlockCache
+from kudulite.chain import version_chain
 from kudulite.chain.manifest import Manifest, Origin
+from kudulite.chain.version_chain import VersionChain
 from kudulite.client.table import Table
 from kudulite.errors import ConflictError, CorruptionError, StorageError
 from kudulite.storage.file_system import FileSystem
 from kudulite.storage.names import version_name
-from kudulite.table import publication
-from kudulite.table.publication import publish_next
 from kudulite.table.table_store import TableStore
 from kudulite.tablet import superblock
 from kudulite.tablet.superblock import read_superblock
@@ -43,12 +43,12 @@ def named(commit_id: str):
 def other(store: TableStore, commit_id: str) -> Manifest | None:
     """Publish a version as another process would."""
     elsewhere = TableStore(store.folder, environment())
-    return publish_next(elsewhere, elsewhere.newest(), named(commit_id))
+    return elsewhere.update(named(commit_id), elsewhere.newest())
 
 
 def test_a_version_is_published_after_the_one_it_was_built_on(store):
     """And is what everybody finds."""
-    made = publish_next(store, store.newest(), named("mine"))
+    made = store.update(named("mine"), store.newest())
     assert (made.version, made.commit_id) == (2, "mine")
     assert TableStore(store.folder, environment()).newest() == made
 
@@ -58,8 +58,8 @@ def test_a_lost_race_is_built_again_on_the_winner(store):
     newest = store.newest()
     for name in ("a", "b"):
         other(store, name)
-    made = publish_next(store, newest, named("mine"))
-    assert [store.at_version(v).commit_id for v in (2, 3, 4)] == ["a", "b", "mine"]
+    made = store.update(named("mine"), newest)
+    assert [store.chain.at(v).commit_id for v in (2, 3, 4)] == ["a", "b", "mine"]
     assert made == store.newest()
 
 
@@ -73,7 +73,7 @@ def test_who_builds_may_give_up_after_a_lost_race(store):
         seen.append(manifest.version)
         return named("mine")(manifest) if manifest.version == 1 else None
 
-    assert publish_next(store, newest, build) is None
+    assert store.update(build, newest) is None
     assert (seen, store.newest().version) == ([1, 2], 2)
 
 
@@ -85,7 +85,7 @@ def test_a_table_that_was_made_again_takes_no_version_of_the_old_one(core, store
     made = client.create_table("t", SCHEMA, primary_key="k")
     made.insert([{"k": 1, "v": 1}])
     with pytest.raises(ConflictError, match="deleted and created again"):
-        publish_next(store, newest, named("mine"))
+        store.update(named("mine"), newest)
     assert made.version == 2
 
 
@@ -93,7 +93,7 @@ def test_a_name_that_is_taken_without_a_newer_version_is_damage(
     store, monkeypatch: pytest.MonkeyPatch
 ):
     """The lock is not held for long, and the error names the file."""
-    monkeypatch.setattr(publication, "UNSEEN_ATTEMPTS_MAX", 3)
+    monkeypatch.setattr(version_chain, "UNSEEN_ATTEMPTS_MAX", 3)
     monkeypatch.setattr(store.environment.file_system, "publish", lambda path, content: False)
     built = []
 
@@ -102,21 +102,21 @@ def test_a_name_that_is_taken_without_a_newer_version_is_damage(
         return named("mine")(manifest)
 
     with pytest.raises(CorruptionError, match=rf"{version_name(2)} cannot be created"):
-        publish_next(store, store.newest(), build)
+        store.update(build, store.newest())
     assert built == [1] * 4
 
 
 def test_races_that_are_lost_for_ever_end_in_an_error(store, monkeypatch: pytest.MonkeyPatch):
     """Something else is wrong then, and the message says how often it was tried."""
-    monkeypatch.setattr(publication, "PUBLISH_ATTEMPTS_MAX", 3)
+    monkeypatch.setattr(version_chain, "ATTEMPTS_MAX", 3)
 
     def build(manifest: Manifest) -> Manifest:
         other(store, "faster")
         return named("mine")(manifest)
 
     with pytest.raises(ConflictError, match="3 other versions were published meanwhile"):
-        publish_next(store, store.newest(), build)
-    assert {store.at_version(v).commit_id for v in (2, 3, 4)} == {"faster"}
+        store.update(build, store.newest())
+    assert {store.chain.at(v).commit_id for v in (2, 3, 4)} == {"faster"}
 
 
 # -- numbers of versions that were removed
@@ -164,7 +164,7 @@ def three_commits(table: Table) -> None:
 def remove_superseded(table: Table) -> None:
     """Remove all superseded versions and files of the second range, as a purge does."""
     other = TableStore(table.path, environment())
-    numbers = other.versions()
+    numbers = other.chain.numbers()
     for number in numbers[:-1]:
         (table.path / "manifest" / version_name(number)).unlink()
 
@@ -225,29 +225,29 @@ def test_a_tag_that_stood_still_is_made_on_the_newest_version(halves, monkeypatc
 
 def test_a_version_whose_predecessor_is_removed_at_once_is_published(halves, monkeypatch):
     """A purge may come between the creation of the file and the look at the one before."""
-    original = TableStore._is_published
+    original = VersionChain._is_published
 
-    def removed_first(store: TableStore, manifest: Manifest) -> bool:
+    def removed_first(chain: VersionChain, manifest: Manifest) -> bool:
         remove_superseded(halves)
-        return original(store, manifest)
+        return original(chain, manifest)
 
-    monkeypatch.setattr(TableStore, "_is_published", removed_first)
+    monkeypatch.setattr(VersionChain, "_is_published", removed_first)
     halves.upsert(rows(140_000))
-    assert TableStore(halves.path, environment()).versions() == [halves.version]
+    assert TableStore(halves.path, environment()).chain.numbers() == [halves.version]
     assert halves.scan().count() == 8000
 
 
 def test_a_version_that_was_superseded_at_once_is_published(halves, monkeypatch):
     """Its successor names it, although the version before is gone."""
-    original = TableStore._is_published
+    original = VersionChain._is_published
 
-    def superseded_first(store: TableStore, manifest: Manifest) -> bool:
-        monkeypatch.setattr(TableStore, "_is_published", original)
+    def superseded_first(chain: VersionChain, manifest: Manifest) -> bool:
+        monkeypatch.setattr(VersionChain, "_is_published", original)
         kudulite.open_table(halves.path).upsert(rows(110_000))
         (halves.path / "manifest" / version_name(manifest.version - 1)).unlink()
-        return original(store, manifest)
+        return original(chain, manifest)
 
-    monkeypatch.setattr(TableStore, "_is_published", superseded_first)
+    monkeypatch.setattr(VersionChain, "_is_published", superseded_first)
     version = halves.version
     halves.upsert(rows(4000))
     assert halves.version == version + 2
@@ -300,18 +300,18 @@ def test_a_write_begins_again_where_its_version_was_removed_before_it_was_pinned
     halves, monkeypatch
 ):
     """Nobody sees it: it begins on the newest version."""
-    original = TableStore.has_version
+    original = VersionChain.has
     calls = []
 
-    def removed_first(store: TableStore, version: int) -> bool:
+    def removed_first(chain: VersionChain, version: int) -> bool:
         if not calls:
             calls.append(version)
             three_commits(halves)
             remove_superseded(halves)
-        return original(store, version)
+        return original(chain, version)
 
     write_begun = halves.new_bulk_write
-    monkeypatch.setattr(TableStore, "has_version", removed_first)
+    monkeypatch.setattr(VersionChain, "has", removed_first)
     write = write_begun("upsert")
     write.commit([write.stage([rows(0)])])
     assert calls
@@ -395,7 +395,7 @@ def test_the_check_follows_the_versions(tmp_path):
     assert table.check().problems == ()
     path = folder / version_name(2)
     store = TableStore(table.path, environment())
-    path.write_bytes(manifest_with(store.at_version(2), commit_id="other").encode())
+    path.write_bytes(manifest_with(store.chain.at(2), commit_id="other").encode())
     (problem,) = table.check().problems
     assert "follows a version 2 with CRC" in problem
 
@@ -405,19 +405,19 @@ def test_a_pinned_version_is_read_again_unless_its_file_is_the_one_seen(store):
     seen = store.newest()
     path = store.folder / "manifest" / version_name(seen.version)
     content, crc32 = path.read_bytes(), seen.file_crc32
-    assert store.pinned_version(seen.version, crc32) is seen
+    assert store.chain.pinned(seen.version, crc32) is seen
     elsewhere = TableStore(store.folder, environment())
-    assert elsewhere.pinned_version(seen.version, crc32) == seen
+    assert elsewhere.chain.pinned(seen.version, crc32) == seen
     changed = dataclasses.replace(seen, history_seconds=7)
     path.write_bytes(changed.encode())
-    assert store.pinned_version(seen.version, crc32) == changed
+    assert store.chain.pinned(seen.version, crc32) == changed
     path.unlink()
     with pytest.raises(StorageError):
-        store.pinned_version(seen.version, crc32)
+        store.chain.pinned(seen.version, crc32)
     path.write_bytes(content)
     other(store, "next")
     assert store.newest().version == seen.version + 1
-    assert store.pinned_version(seen.version, crc32) == seen
+    assert store.chain.pinned(seen.version, crc32) == seen
 
 
 def test_a_writer_keeps_the_tablet_as_a_reader_finds_it_on_disk(core, monkeypatch):

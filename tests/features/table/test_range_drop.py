@@ -19,6 +19,7 @@ from kudulite.table.snapshot import ancient_history_mark
 from kudulite.table.table_store import TableStore
 from kudulite.upkeep import maintenance
 from kudulite.upkeep.alter import TableDraft, alter_table, forget_alterations
+from tests.support.doubles.raced_publication import before_publication
 from tests.support.tables.core_tables import CoreTables, ManualClock, environment, stored
 from tests.support.tables.readings import every_reading, rows_of_tokens
 from tests.support.tiers import tiered
@@ -318,17 +319,13 @@ def test_a_lost_race_drops_nothing_that_a_tag_needs(core: CoreTables, monkeypatc
     table = client.new_table_alterer(table).set_history_retention(0).alter()
     moment = table.current_timestamp()
     alter(table, ("drop", 0, 50))
-    original = TableStore.publish
 
-    def tag_first(store: TableStore, manifest: Manifest) -> bool:
-        monkeypatch.undo()
+    def tag_first() -> None:
         other = TableStore(table.path, environment())
-        newest = other.newest()
-        tagged = newest.successor(Origin("test", 1), "tag", tags={"x": moment})
-        assert original(other, tagged)
-        return original(store, manifest)
+        tagged = other.newest().successor(Origin("test", 1), "tag", tags={"x": moment})
+        assert other.update(lambda _: tagged, other.newest())
 
-    monkeypatch.setattr(TableStore, "publish", tag_first)
+    before_publication(monkeypatch, tag_first)
     assert forget_alterations(table._store) == 0
     assert table.scan(at=moment).count() == 15
 
@@ -476,11 +473,15 @@ def test_the_check_reads_dropped_tablets(client: Client):
     files = table.check().raise_if_bad().file_count
     (dropped,) = manifest.dropped
 
+    def publish(name: str, **changes) -> None:
+        newest = store.newest()
+        assert store.update(lambda m: m.successor(Origin("test", 1), name, **changes), newest)
+
     def problems(**changes) -> str:
-        assert store.publish(store.newest().successor(Origin("test", 1), "bad", **changes))
+        publish("bad", **changes)
         found = "\n".join(table.check().problems)
         before = {name: getattr(manifest, name) for name in changes}
-        assert store.publish(store.newest().successor(Origin("test", 1), "good", **before))
+        publish("good", **before)
         return found
 
     earlier = replace(dropped, timestamp=dropped.timestamp - 1)

@@ -9,6 +9,7 @@ import gc
 import pytest
 
 import kudulite
+from kudulite.chain.version_chain import VersionChain
 from kudulite.client.client import Client
 from kudulite.client.table import Table
 from kudulite.delta.delta_mem_store import DeltaMemStore
@@ -100,20 +101,20 @@ def test_a_reader_of_an_older_version_follows_a_flush_in_another_thread(core, ta
 
     def found(store, *arguments):
         result = seen(store, *arguments)
-        store._seen = older._seen  # as another thread may leave it, which was slower
+        store.chain._seen = older.chain._seen  # as another thread may leave it, which was slower
         return result
 
     monkeypatch.setattr(tablet_memory, "_known_memory", found)
     assert read_tablet(table._store, entry).live_row_count == 1
 
 
-@pytest.mark.parametrize("step", ["at_version", "_seen_as"])
+@pytest.mark.parametrize("step", ["at", "_seen_as"])
 def test_an_older_version_never_takes_the_place_of_a_newer_one(core, table, monkeypatch, step: str):
     """Of two threads that look for the newest version, the slower one may have found less."""
     store, other = table._store, core.client().table("t")
     store.newest()
     other.upsert([{"k": 1, "v": 1}])
-    slow = getattr(type(store), step)
+    slow = getattr(VersionChain, step)
 
     def overtaken(*arguments):
         found = slow(*arguments)
@@ -122,9 +123,9 @@ def test_an_older_version_never_takes_the_place_of_a_newer_one(core, table, monk
         assert store.newest().version == 3
         return found
 
-    monkeypatch.setattr(type(store), step, overtaken)
+    monkeypatch.setattr(VersionChain, step, overtaken)
     assert store.newest().version == 2
-    assert store.last_seen().version == 3
+    assert store.chain.last_seen().version == 3
 
 
 @pytest.mark.parametrize(

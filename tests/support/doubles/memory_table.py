@@ -107,6 +107,11 @@ class MemoryTable(RowOperations):
         """The newest version: the table itself has its schema."""
         return self
 
+    @property
+    def chain(self) -> MemoryTable:
+        """Its versions: there is one."""
+        return self
+
     def last_seen(self) -> MemoryTable:
         """The version that was seen last: the newest, as there are no other processes."""
         return self

@@ -1,20 +1,21 @@
 """A publication that another one may come before."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from kudulite.chain.manifest import Manifest
-from kudulite.table.table_store import TableStore
+from kudulite.chain.version_chain import VersionChain
 
 
 def before_publication(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]) -> None:
     """Run an action once, when the next version is about to be created."""
-    original = TableStore.publish
+    original = VersionChain._attempt
 
-    def paused(store: TableStore, manifest: Manifest) -> Manifest | None:
-        monkeypatch.setattr(TableStore, "publish", original)
+    def paused(chain: VersionChain, *arguments: Any) -> Manifest | None:
+        monkeypatch.setattr(VersionChain, "_attempt", original)
         action()
-        return original(store, manifest)
+        return original(chain, *arguments)
 
-    monkeypatch.setattr(TableStore, "publish", paused)
+    monkeypatch.setattr(VersionChain, "_attempt", paused)

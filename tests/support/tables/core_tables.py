@@ -78,7 +78,7 @@ class CoreTables:
         count = 0
         for manifest in sorted(self.root.rglob("manifest")):
             store = TableStore(manifest.parent, environment())
-            if store.exists():
+            if store.chain.exists():
                 Table(store).check().raise_if_bad()
                 count += 1
         return count

@@ -6,9 +6,9 @@ import pytest
 
 import kudulite
 from kudulite.chain import folder as folder_module
+from kudulite.chain import version_chain
 from kudulite.chain.folder import check_has_no_lost_table, path_of
 from kudulite.errors import CorruptionError, TableExistsError, UsageError
-from kudulite.table import table_store
 from tests.support.tables.core_tables import CoreTables
 
 
@@ -87,13 +87,13 @@ def test_a_hint_of_a_deleted_table_is_none_of_the_next_one(
         table.upsert([{"id": value}])
 
     def hinted_version(folder: Path) -> int:
-        monkeypatch.setattr(table_store, "hinted_version", real)
+        monkeypatch.setattr(version_chain, "hinted_version", real)
         found = real(folder)
         other.delete_table("t")
         other.create_table("t", {"id": [1]}, primary_key="id")
         return found
 
-    monkeypatch.setattr(table_store, "hinted_version", hinted_version)
+    monkeypatch.setattr(version_chain, "hinted_version", hinted_version)
     assert core.client().table("t").version == 1
 
 

@@ -112,7 +112,7 @@ def test_a_version_that_names_a_missing_file_is_refused(core: CoreTables):
             (tablet.folder / made.superblock.name).unlink()
         version = newest.with_entry(made).successor(Origin("test", entry.timestamp))
         with pytest.raises(RemovedFilesError, match=r"does not exist: a purge.*call again"):
-            store.publish(version)
+            store.update(lambda _, version=version: version, newest)
         assert store.newest() is newest
 
 
@@ -133,17 +133,17 @@ def test_a_missing_file_of_the_newest_version_is_no_removal(core: CoreTables):
 def test_two_copies_to_one_place_are_one_copy(core: CoreTables, monkeypatch: pytest.MonkeyPatch):
     """The second removes what the first has copied, which then publishes nothing."""
     table = new_table(core.client())
-    path, publish = table.path.with_name("copy"), TableStore.publish
+    path, begin = table.path.with_name("copy"), TableStore.begin
 
-    def publish_late(self: TableStore, manifest: Manifest) -> Manifest | None:
+    def begin_late(self: TableStore, manifest: Manifest) -> Manifest | None:
         if self.name != ".copy-copy":
-            return publish(self, manifest)
-        monkeypatch.setattr(TableStore, "publish", publish)
+            return begin(self, manifest)
+        monkeypatch.setattr(TableStore, "begin", begin)
         core.client().table("t").copy_to(path)
         shutil.copytree(path, self.folder, ignore=lambda folder, names: ["tablet"])
-        return publish(self, manifest)
+        return begin(self, manifest)
 
-    monkeypatch.setattr(TableStore, "publish", publish_late)
+    monkeypatch.setattr(TableStore, "begin", begin_late)
     with pytest.raises((ConflictError, StorageError)):
         table.copy_to(path)
     shutil.rmtree(path.with_name(".copy-copy"))

@@ -81,7 +81,7 @@ def histories(draw) -> History:
     return History(row_count, base, files, has_timestamps)
 
 
-def write(folder: Path, number: int, changes: list[Change], has_timestamps: bool, count: int):
+def write(folder: Path, changes: list[Change], has_timestamps: bool, count: int):
     """Write the changes of one file, sorted by row id, then order of time."""
     ordered = sorted(changes, key=lambda change: change.rowid)
     columns = {}
@@ -94,7 +94,7 @@ def write(folder: Path, number: int, changes: list[Change], has_timestamps: bool
     stamps = np.array([change.timestamp for change in ordered]) if has_timestamps else None
     rowids = np.array([change.rowid for change in ordered], np.int64)
     rows = DeltaRows(rowids, np.array(ops, np.uint8), columns, stamps)
-    meta = create_delta_file(FileSystem(), folder, f"{number}", rows)
+    meta = create_delta_file(FileSystem(), folder, "redo", rows)
     if not has_timestamps:
         meta = meta.stamped(changes[0].timestamp)
     assert type(meta).from_json(meta.to_json()) == meta
@@ -147,10 +147,8 @@ def check_every_snapshot(history: History, data) -> None:
     moments = {change.timestamp for changes in history.files for change in changes}
     with tempfile.TemporaryDirectory() as folder:
         files = [
-            write(Path(folder), number, changes, own, history.row_count)
-            for number, (changes, own) in enumerate(
-                zip(history.files, history.has_timestamps, strict=True)
-            )
+            write(Path(folder), changes, own, history.row_count)
+            for changes, own in zip(history.files, history.has_timestamps, strict=True)
         ]
         for snapshot in sorted({0, *moments, *(m - 1 for m in moments), 1 << 60}):
             applier = DeltaApplier(files, snapshot)

@@ -55,7 +55,7 @@ def test_superseded_versions_go_and_the_past_stays_readable(table):
     result = collect_garbage(store(table), HOUR)
     assert result.version_count == 5
     assert result.file_count > 0
-    assert store(table).versions() == [6]
+    assert store(table).chain.numbers() == [6]
     assert stored(table, moments[0]) == before
 
 
@@ -73,7 +73,7 @@ def test_a_stale_reader_finds_the_newest_version_after_a_collection(table):
     for value in range(4):
         table.upsert([{"k": 1, "v": value}])
     collect_garbage(store(table), 0)
-    assert store(table).versions() == [9]
+    assert store(table).chain.numbers() == [9]
     assert stale.newest().version == 9
     hint = table.path / "manifest" / "hint"
     for content in (b"1", b"x", b""):
@@ -102,25 +102,25 @@ def test_a_version_that_a_write_pins_stays(table):
     table.truncate()
     age(table.path, 2 * HOUR)
     assert collect_garbage(store(table), HOUR).version_count == 4
-    assert store(table).versions()[0] == 5
+    assert store(table).chain.numbers()[0] == 5
     write.commit([part])
     assert stored(table) == [(0, 50), (100, 51)]
     age(table.path, 2 * HOUR)
     collect_garbage(store(table), HOUR)
-    assert store(table).versions() == [8]
+    assert store(table).chain.numbers() == [8]
 
 
 def test_a_write_collects_garbage_now_and_then(table, monkeypatch):
     """Only when something is old enough, and an error is not that of the write."""
     monkeypatch.setattr(bulk_write, "VERSIONS_PER_COLLECTION", 3)
     table.upsert([{"k": 1, "v": 1}])
-    assert store(table).versions() == [1, 2, 3, 4, 5, 6]
+    assert store(table).chain.numbers() == [1, 2, 3, 4, 5, 6]
     age(table.path / "manifest", 2 * HOUR)
     table.upsert([{"k": 1, "v": 2}])
     table.upsert([{"k": 1, "v": 3}])
-    assert store(table).versions()[0] == 1
+    assert store(table).chain.numbers()[0] == 1
     table.upsert([{"k": 1, "v": 4}])
-    assert store(table).versions() == [6, 7, 8, 9]
+    assert store(table).chain.numbers() == [6, 7, 8, 9]
     age(table.path / "manifest", 2 * HOUR)
 
     def refuse(_store) -> None:
