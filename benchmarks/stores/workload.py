@@ -308,7 +308,7 @@ def _bits(column: pa.ChunkedArray) -> np.ndarray:
 
 
 def _mixed(values: np.ndarray) -> np.ndarray:
-    """Return the values with their bits mixed. Source: splitmix64."""
+    """Return the values with their bits mixed, as splitmix64 does it."""
     values = values + np.uint64(0x9E3779B97F4A7C15)
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -319,7 +319,7 @@ class FlushOutcome:
 class ErrorBuffer:
     """The newest pending errors, oldest first, of a limited size.
 
-    Threads: none; the session's report lock protects it.
+    The session's report lock protects it.
     """
 
     def __init__(self) -> None:
@@ -356,7 +356,7 @@ class ErrorBuffer:
 class FailureSummary:
     """One exception for the failures of one or several flushes; of constant size.
 
-    Threads: none; the session's report lock protects it.
+    The session's report lock protects it.
     """
 
     def __init__(self) -> None:

@@ -51,7 +51,7 @@ _TEXT_SHOWN_MAX = 80
 class RowTarget:
     """One table as its operations see it: the layout of its rows, and the writer of its rows.
 
-    Threads: any; what is known of the schema is replaced, never changed.
+    Any thread may use it. Its knowledge of the schema is replaced, never changed.
     """
 
     __slots__ = ("_known", "_store", "name", "path", "writer")

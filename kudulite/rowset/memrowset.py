@@ -224,7 +224,7 @@ class KeyChunk(NamedTuple):
 class OrderHint:
     """The longest sorted keys that any snapshot of a MemRowSet made; the next snapshot grows them.
 
-    Threads: any; the reference is replaced, and a lost update costs one sort.
+    Any thread may use it. The reference is replaced, and a lost update costs one sort.
     """
 
     def __init__(self) -> None:

@@ -31,19 +31,24 @@ def head_problems(tree: SourceTree) -> list[str]:
     """Heads of the packages that are not one text, and section names in another spelling."""
     problems = []
     for source in tree.sources:
-        head = ast.get_docstring(source.tree)
-        if head is None:
-            continue
-        found = _spelling_problems(head)
+        found = [p for text in _docstrings(source.tree) for p in _spelling_problems(text)]
         if source in tree.packaged:
-            found = [*found, *_order_problems(head)]
+            found += _order_problems(ast.get_docstring(source.tree) or "")
         problems += [f"{source.path}: {problem}" for problem in found]
     return problems
 
 
-def _spelling_problems(head: str) -> Iterator[str]:
+def _docstrings(tree: ast.Module) -> Iterator[str]:
+    """Yield the head, and the docstrings of classes and functions."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            if (text := ast.get_docstring(node)) is not None:
+                yield text
+
+
+def _spelling_problems(text: str) -> Iterator[str]:
     """Yield the paragraphs that begin a section in another spelling than `**Threads**: any`."""
-    for paragraph in head.split("\n\n"):
+    for paragraph in text.split("\n\n"):
         if not SECTION.match(paragraph) and OTHER_SPELLING.search(paragraph):
             yield f"spelling of a section: {paragraph[:30]!r}"
 
