@@ -48,14 +48,17 @@ from kudulite_spark.types import (
     table_schema,
     with_default_notes,
     with_layout_names,
+    with_note,
 )
 from kudulite_spark.write_plan import described_partitioning, partitioning_of
 
 NO_NAMESPACE, NAMESPACE_EXISTS, NOT_EMPTY = "NoNamespace", "NamespaceExists", "NotEmpty"
-TABLE_NOTE = "kudulite.table"
 # Kinds of a staged table; the third is createOrReplace.
 CREATE, REPLACE = "create", "replace"
 
+_HYBRID_TIMES_PER_MICROSECOND = 4096
+# The HybridTimes of a later timestamp do not fit into 63 bits.
+_MICROSECONDS_MAX = (1 << 63) // _HYBRID_TIMES_PER_MICROSECOND - 2
 # No table has so many versions, and fewer microseconds since 1970 are a moment before 1979.
 _VERSIONS_END = 1 << 48
 _OF_A_DATAFRAME = (
@@ -89,7 +92,7 @@ def answered(path: str, text: str) -> StructType:
 
 def load_failed(error: KuduliteError) -> StructType:
     """Return the answer to a load() that failed."""
-    return _noted({TABLE_NOTE: _error(error)})
+    return with_note(_noted({}), _error(error))
 
 
 def with_table_note(struct: StructType, table: Table, schema: Schema, snapshot: int) -> StructType:
@@ -103,7 +106,7 @@ def with_table_note(struct: StructType, table: Table, schema: Schema, snapshot: 
         "properties": (properties := _properties(table)),
         "propertyNames": list(properties),
     }
-    return _with_note(with_default_notes(struct, schema), note)
+    return with_note(with_default_notes(struct, schema), note)
 
 
 def with_metadata_note(struct: StructType) -> StructType:
@@ -116,13 +119,7 @@ def with_metadata_note(struct: StructType) -> StructType:
         "properties": {"provider": "kudulite"},
         "propertyNames": ["provider"],
     }
-    return _with_note(struct, note)
-
-
-def _with_note(struct: StructType, note: Answer) -> StructType:
-    first, *rest = struct.fields
-    noted = {**first.metadata, TABLE_NOTE: note}
-    return StructType([StructField(first.name, first.dataType, first.nullable, noted), *rest])
+    return with_note(struct, note)
 
 
 def _noted(metadata: Answer) -> StructType:
@@ -348,6 +345,26 @@ def _moment(path: str, question: Question) -> Answer:
         ) from error
 
 
+def _window(path: str, question: Question) -> Answer:
+    """Return the window (start, end] of CHANGES FROM … TO … as options of a read.
+
+    A bound belongs to the range or not; a timestamp is all HybridTimes of its microsecond."""
+    found = {}
+    for bound in ("start", "end"):
+        if f"{bound}Microseconds" in question:
+            microseconds = min(max(question[f"{bound}Microseconds"], 0), _MICROSECONDS_MAX)
+            first = microseconds * _HYBRID_TIMES_PER_MICROSECOND
+            last = first + _HYBRID_TIMES_PER_MICROSECOND - 1
+        elif f"{bound}Version" in question:
+            version = {**question, "version": question[f"{bound}Version"]}
+            first = last = int(_moment(path, version)["moment"])
+        else:
+            continue
+        has_before = question["hasStart"] if bound == "start" else not question["hasEnd"]
+        found[f"{bound}Timestamp"] = str(first - 1 if has_before else last)
+    return found
+
+
 def _alter(path: str, question: Question) -> Answer:
     client, name = _existing(path)
     table = client.table(name)
@@ -509,4 +526,5 @@ _ANSWERS: dict[str, Callable[[str, Question], Answer]] = {
     "truncate": _truncate,
     "unstage": _unstage,
     "warehouse": _warehouse,
+    "window": _window,
 }

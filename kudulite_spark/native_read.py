@@ -325,7 +325,7 @@ def _stored(plan: NativePlan, file: NativeFile) -> pa.Table | None:
 
 
 def overlay(files: Sequence[NativeFile], rows: pa.Table | None = None) -> str | None:
-    """Return the option of java/BaseFiles.java, whose class Overlay has the grammar.
+    """Return the option of java/Overlay.java, which has the grammar.
 
     None if it is large, for then it would be a burden of every plan, or cannot be expressed."""
     changed = {Path(file.path).name: file for file in files if file.is_changed}

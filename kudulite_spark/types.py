@@ -74,8 +74,8 @@ from kudulite_spark.session_zone import session_zone
 CHAR_VARCHAR_KEY = "__CHAR_VARCHAR_TYPE_STRING"
 # Spark keeps a column's DEFAULT, as text of SQL, under these.
 CURRENT_DEFAULT, EXISTS_DEFAULT = "CURRENT_DEFAULT", "EXISTS_DEFAULT"
-# The front removes them; see java/DefaultSource.java.
-ROW_COUNT_KEY, COUNTED_AT_KEY = "kudulite.rowCount", "kudulite.countedAt"
+# The note on the first column, which the front removes; see java/Load.java.
+_NOTE = "kudulite.table"
 _CHAR, _VARCHAR = re.compile(r"char\((\d+)\)"), re.compile(r"varchar\((\d+)\)")
 
 _SPARK_OF_NAME: dict[str, DataType] = {
@@ -135,17 +135,21 @@ def column_names(schema: Schema) -> list[str]:
 
 
 def with_row_count(struct: StructType, row_count: int, counted_at: str | None) -> StructType:
-    """Return the schema with notes for the front at its first column.
+    """Return the schema with a note for the front at its first column.
 
-    They are the read's row count, which may be an estimate, and the snapshot at which Python can
+    It has the read's row count, which may be an estimate, and the snapshot at which Python can
     count the rows, if it can.
     """
+    counted = {} if counted_at is None else {"countedAt": counted_at}
+    return with_note(struct, {"rowCount": row_count, **counted})
+
+
+def with_note(struct: StructType, note: Mapping[str, object]) -> StructType:
+    """Return the schema with more in the note for the front at its first column."""
     if not struct.fields:
         return struct
     first, *rest = struct.fields
-    noted = {**first.metadata, ROW_COUNT_KEY: row_count}
-    if counted_at is not None:
-        noted[COUNTED_AT_KEY] = counted_at
+    noted = {**first.metadata, _NOTE: {**first.metadata.get(_NOTE, {}), **note}}
     return StructType([StructField(first.name, first.dataType, first.nullable, noted), *rest])
 
 

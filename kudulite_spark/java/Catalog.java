@@ -1,6 +1,9 @@
 package kudulite;
 
+import java.time.ZoneId;
 import java.util.*;
+import java.util.stream.Collectors;
+import java.util.stream.Stream;
 import org.apache.spark.sql.AnalysisException;
 import org.apache.spark.sql.catalyst.analysis.*;
 import org.apache.spark.sql.catalyst.util.DateTimeUtils;
@@ -55,17 +58,13 @@ public class Catalog
   // Questions and answers
 
   private static MetadataBuilder question(String call) {
-    String zone = DateTimeUtils.getZoneId(SQLConf.get().sessionLocalTimeZone()).normalized().getId();
-    return new MetadataBuilder().putString("call", call).putString("zone", zone);
+    ZoneId zone = DateTimeUtils.getZoneId(SQLConf.get().sessionLocalTimeZone()).normalized();
+    return new MetadataBuilder().putString("call", call).putString("zone", zone.getId());
   }
 
   static Metadata ask(String path, MetadataBuilder question) {
-    Map<String, String> options = new HashMap<>();
-    options.put("path", path);
-    options.put(QUESTION, question.build().json());
-    return new DefaultSource.FrontSource().source().createDataSourceInPython(
-        DefaultSource.NAME, new CaseInsensitiveStringMap(options), scala.Option.empty())
-        .schema().fields()[0].metadata();
+    return load(path, Map.of(QUESTION, question.build().json()))
+        .created().schema().fields()[0].metadata();
   }
 
   static boolean isError(Metadata answer, String kind) {
@@ -82,48 +81,49 @@ public class Catalog
 
   /** The answer, if it is none of an error; the error is raised as Spark's exception for it. */
   static Metadata checked(Metadata answer, String[] namespace, Identifier ident) {
-    if (isError(answer, "TableNotFoundError") && ident != null) {
-      Catalog.<RuntimeException>raise(new NoSuchTableException(ident));
-    } else if (isError(answer, "TableExistsError") && ident != null) {
-      Catalog.<RuntimeException>raise(new TableAlreadyExistsException(ident));
-    } else if (isError(answer, "NoNamespace")) {
-      Catalog.<RuntimeException>raise(new NoSuchNamespaceException(namespace));
-    } else if (isError(answer, "NamespaceExists")) {
-      Catalog.<RuntimeException>raise(new NamespaceAlreadyExistsException(namespace));
-    } else if (isError(answer, "NotEmpty")) {
-      Catalog.<RuntimeException>raise(new NonEmptyNamespaceException(namespace));
-    } else if (answer.contains("error")) {
-      refuse(answer.getString("message"));
+    if (!answer.contains("error")) {
+      return answer;
     }
-    return answer;
+    throw raise(ident != null && isError(answer, "TableNotFoundError")
+        ? new NoSuchTableException(ident)
+        : ident != null && isError(answer, "TableExistsError")
+        ? new TableAlreadyExistsException(ident)
+        : isError(answer, "NoNamespace") ? new NoSuchNamespaceException(namespace)
+        : isError(answer, "NamespaceExists") ? new NamespaceAlreadyExistsException(namespace)
+        : isError(answer, "NotEmpty") ? new NonEmptyNamespaceException(namespace)
+        : refusal(answer.getString("message")));
   }
 
-  /** Throws what Spark throws for an error of a Python source, and PySpark shows without a trace. */
+  /** What Spark throws for an error of a Python source, and PySpark shows without a trace. */
+  private static AnalysisException refusal(String message) {
+    return new AnalysisException(ERROR_CLASS, errorParts("use", message));
+  }
+
+  /** Throws a refusal. */
   static RuntimeException refuse(String message) {
-    Catalog.<RuntimeException>raise(
-        new AnalysisException(ERROR_CLASS, errorParts("use", message)));
-    return null;
+    throw raise(refusal(message));
   }
 
   /** What the text of an error of Spark's class for Python sources is made of. */
   static scala.collection.immutable.Map<String, String> errorParts(String action, String message) {
-    Map<String, String> parts = new HashMap<>();
-    parts.put("action", action);
-    parts.put("type", DefaultSource.NAME);
-    parts.put("msg", message);
-    return scala.collection.immutable.Map$.MODULE$.from(
-        scala.jdk.javaapi.CollectionConverters.asScala(parts));
+    return Scala.map(Map.of("action", action, "type", DefaultSource.NAME, "msg", message));
   }
 
   /** Throws an exception that no signature of Spark's interfaces names. */
   @SuppressWarnings("unchecked")
-  static <E extends Throwable> void raise(Throwable error) throws E {
+  static <E extends Throwable> RuntimeException raise(Throwable error) throws E {
     throw (E) error;
   }
 
   /** An empty list is left out of an answer: Metadata would take it for one of numbers. */
   private static String[] names(Metadata answer) {
     return answer.contains("names") ? answer.getStringArray("names") : new String[0];
+  }
+
+  /** The texts of an answer that have one of these names. */
+  static Map<String, String> texts(Metadata answer, String... names) {
+    return Arrays.stream(names).filter(answer::contains)
+        .collect(Collectors.toMap(name -> name, answer::getString));
   }
 
   private String path(String[] namespace) {
@@ -137,10 +137,8 @@ public class Catalog
   }
 
   private String path(Identifier ident) {
-    if (ident.namespace().length == 0 && ident.name().startsWith("/")) {
-      return ident.name();
-    }
-    return path(ident.namespace()) + "/" + part(ident.name());
+    boolean isPath = ident.namespace().length == 0 && ident.name().startsWith("/");
+    return isPath ? ident.name() : path(ident.namespace()) + "/" + part(ident.name());
   }
 
   private String part(String part) {
@@ -175,38 +173,37 @@ public class Catalog
 
   /** TIMESTAMP AS OF. */
   public Table loadTable(Identifier ident, long microseconds) {
-    return load(ident, path(ident), Map.of("snapshotTimestamp", Long.toString(microseconds)),
-        false);
+    return loadAt(ident, Long.toString(microseconds));
   }
 
   /** VERSION AS OF a tag or a HybridTime. */
   public Table loadTable(Identifier ident, String version) {
-    return load(ident, path(ident), Map.of("snapshotTimestamp", moment(ident, version)), false);
+    return loadAt(ident,
+        ask(ident, question("moment").putString("version", version)).getString("moment"));
   }
 
-  String moment(Identifier ident, String version) {
-    return ask(ident, question("moment").putString("version", version)).getString("moment");
+  private Table loadAt(Identifier ident, String moment) {
+    return load(ident, path(ident), Map.of("snapshotTimestamp", moment), false);
   }
 
   private CatalogTable load(
       Identifier ident, String path, Map<String, String> more, boolean isInserted) {
-    Map<String, String> options = new HashMap<>(more);
-    options.put("path", path);
-    DefaultSource.Load load = load(options);
-    load.schema();
-    checked(load.table(), null, ident);
+    Load load = load(path, more);
+    checked(load.note(), null, ident);
     return new CatalogTable(load, name + "." + ident, isInserted);
+  }
+
+  private static Load load(String path, Map<String, String> more) {
+    CaseInsensitiveStringMap options = new CaseInsensitiveStringMap(more);
+    return new Load(Load.with(options, Map.of("path", path)), null, "catalog");
   }
 
   /** CHANGES FROM … TO …: the metadata table of the changes. Spark 4.1 has no such clause. */
   public Changelog loadChangelog(
       Identifier ident, ChangelogContext context, CaseInsensitiveStringMap options) {
-    Map<String, String> range = Changes.range(context, version -> moment(ident, version));
-    return Changes.of(load(ident, path(ident) + "/changes", range, false));
-  }
-
-  private static DefaultSource.Load load(Map<String, String> options) {
-    return new DefaultSource.Load(new CaseInsensitiveStringMap(options), null, "catalog");
+    Metadata window = ask(ident, Changes.bounds(context, question("window")));
+    return Changes.of(load(ident, path(ident) + "/changes",
+        texts(window, "startTimestamp", "endTimestamp"), false));
   }
 
   public Table createTable(Identifier ident, TableInfo info) {
@@ -217,23 +214,20 @@ public class Catalog
   private MetadataBuilder definition(Identifier ident, TableInfo info, String call) {
     List<String> key = new ArrayList<>();
     for (Constraint constraint : info.constraints()) {
-      if (!(constraint instanceof PrimaryKey)) {
+      if (!(constraint instanceof PrimaryKey primary)) {
         throw refuse("table " + name + "." + ident + ": " + constraint.toDDL()
             + ": kudulite has no constraint but PRIMARY KEY and NOT NULL");
       }
-      for (NamedReference column : ((PrimaryKey) constraint).columns()) {
+      for (NamedReference column : primary.columns()) {
         key.add(column.fieldNames()[0]);
       }
-    }
-    List<String> parts = new ArrayList<>();
-    for (Transform transform : info.partitions()) {
-      parts.add(transform.describe());
     }
     MetadataBuilder given = new MetadataBuilder();
     info.properties().forEach(given::putString);
     return question(call)
         .putString("schema", info.schema().json())
-        .putStringArray("partitions", parts.toArray(new String[0]))
+        .putStringArray("partitions", Arrays.stream(info.partitions())
+            .map(Transform::describe).toArray(String[]::new))
         .putStringArray("key", key.toArray(new String[0]))
         .putMetadata("properties", given.build());
   }
@@ -261,7 +255,7 @@ public class Catalog
     }
 
     private Staged(Identifier ident, String kind, Metadata staged) {
-      super(load(Map.of("path", staged.getString("path"))), name + "." + ident, false);
+      super(load(staged.getString("path"), Map.of()), name + "." + ident, false);
       this.ident = ident;
       isOverwrite = staged.getBoolean("isOverwrite");
       publish = question("publish").putString("kind", kind)
@@ -274,10 +268,8 @@ public class Catalog
         return super.newWriteBuilder(info);
       }
       // REPLACE replaces all rows, whatever the session's setting for partitions is.
-      Map<String, String> options = new HashMap<>(info.options().asCaseSensitiveMap());
-      options.put("partitionOverwriteMode", "static");
-      return ((SupportsTruncate) super.newWriteBuilder(new WriteInfo(
-          info.queryId(), info.schema(), new CaseInsensitiveStringMap(options)))).truncate();
+      return ((SupportsTruncate) super.newWriteBuilder(new WriteInfo(info.queryId(), info.schema(),
+          Load.with(info.options(), Map.of("partitionOverwriteMode", "static"))))).truncate();
     }
 
     public CustomTaskMetric[] reportDriverMetrics() {
@@ -294,21 +286,18 @@ public class Catalog
   }
 
   public Table alterTable(Identifier ident, TableChange... changes) {
-    Metadata[] steps = new Metadata[changes.length];
-    for (int i = 0; i < changes.length; i++) {
-      steps[i] = step(changes[i]);
-    }
+    Metadata[] steps = Arrays.stream(changes).map(Catalog::step).toArray(Metadata[]::new);
     ask(ident, question("alter").putMetadataArray("steps", steps));
     return loadTable(ident);
   }
 
   private static Metadata step(TableChange change) {
-    MetadataBuilder step = new MetadataBuilder().putString("step", change.getClass().getSimpleName());
-    if (change instanceof TableChange.ColumnChange) {
-      step.putStringArray("column", ((TableChange.ColumnChange) change).fieldNames());
+    MetadataBuilder step =
+        new MetadataBuilder().putString("step", change.getClass().getSimpleName());
+    if (change instanceof TableChange.ColumnChange column) {
+      step.putStringArray("column", column.fieldNames());
     }
-    if (change instanceof TableChange.AddColumn) {
-      TableChange.AddColumn add = (TableChange.AddColumn) change;
+    if (change instanceof TableChange.AddColumn add) {
       step.putString("type", typeOf(add.dataType(), add.isNullable()));
       step.putString("comment", add.comment() == null ? "" : add.comment());
       if (add.defaultValue() != null) {
@@ -317,19 +306,19 @@ public class Catalog
       if (add.position() != null) {
         step.putString("position", add.position().toString());
       }
-    } else if (change instanceof TableChange.RenameColumn) {
-      step.putString("to", ((TableChange.RenameColumn) change).newName());
-    } else if (change instanceof TableChange.UpdateColumnType) {
-      step.putString("type", typeOf(((TableChange.UpdateColumnType) change).newDataType(), true));
-    } else if (change instanceof TableChange.UpdateColumnComment) {
-      step.putString("comment", ((TableChange.UpdateColumnComment) change).newComment());
-    } else if (change instanceof TableChange.UpdateColumnDefaultValue) {
-      step.putString("default", ((TableChange.UpdateColumnDefaultValue) change).newDefaultValue());
-    } else if (change instanceof TableChange.SetProperty) {
-      step.putString("property", ((TableChange.SetProperty) change).property());
-      step.putString("value", ((TableChange.SetProperty) change).value());
-    } else if (change instanceof TableChange.RemoveProperty) {
-      step.putString("property", ((TableChange.RemoveProperty) change).property());
+    } else if (change instanceof TableChange.RenameColumn rename) {
+      step.putString("to", rename.newName());
+    } else if (change instanceof TableChange.UpdateColumnType update) {
+      step.putString("type", typeOf(update.newDataType(), true));
+    } else if (change instanceof TableChange.UpdateColumnComment update) {
+      step.putString("comment", update.newComment());
+    } else if (change instanceof TableChange.UpdateColumnDefaultValue update) {
+      DefaultValue value = update.newCurrentDefault();
+      step.putString("default", value == null ? "" : value.getSql());
+    } else if (change instanceof TableChange.SetProperty property) {
+      step.putString("property", property.property()).putString("value", property.value());
+    } else if (change instanceof TableChange.RemoveProperty property) {
+      step.putString("property", property.property());
     }
     return step.build();
   }
@@ -353,7 +342,7 @@ public class Catalog
   public UnboundProcedure loadProcedure(Identifier ident) {
     MetadataBuilder question = question("procedure").putString("name", ident.name());
     return new Procedure(
-        this, ident.name(), names(checked(ask(warehouse, question), null, null)));
+        this, ident.name(), List.of(names(checked(ask(warehouse, question), null, null))));
   }
 
   public Identifier[] listProcedures(String[] namespace) {
@@ -376,8 +365,7 @@ public class Catalog
     try {
       return new Tablets(ident.name());
     } catch (Exception other) {
-      Catalog.<RuntimeException>raise(new NoSuchFunctionException(ident));
-      return null;
+      throw raise(new NoSuchFunctionException(ident));
     }
   }
 
@@ -388,13 +376,9 @@ public class Catalog
   }
 
   public String[][] listNamespaces(String[] namespace) {
-    String[] names = names(ask(namespace, question("namespaces")));
-    String[][] found = new String[names.length][];
-    for (int i = 0; i < names.length; i++) {
-      found[i] = Arrays.copyOf(namespace, namespace.length + 1);
-      found[i][namespace.length] = names[i];
-    }
-    return found;
+    return Arrays.stream(names(ask(namespace, question("namespaces"))))
+        .map(name -> Stream.concat(Arrays.stream(namespace), Stream.of(name))
+            .toArray(String[]::new)).toArray(String[][]::new);
   }
 
   public boolean namespaceExists(String[] namespace) {

@@ -18,27 +18,23 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
  * fails it if one of the keys has changed since the snapshot. INSERT is `operation=insert`: a key
  * that is there is an error, unless the statement or the DataFrame names another operation.
  */
-class CatalogTable extends DefaultSource.FrontTable
-    implements SupportsRowLevelOperations, TruncatableTable {
+class CatalogTable extends FrontTable implements SupportsRowLevelOperations, TruncatableTable {
   static final String READ_AT = "kudulitereadat";
   /** In a column's metadata: the table is loaded to insert rows, see ChangeRule. */
   static final String INSERTED = "kudulite.inserted";
 
   private final String name;
 
-  CatalogTable(DefaultSource.Load load, String name, boolean isInserted) {
+  CatalogTable(Load load, String name, boolean isInserted) {
     super(load, isInserted ? noted(load.schema()) : load.schema());
     this.name = name;
   }
 
   private static StructType noted(StructType schema) {
-    StructType found = new StructType();
-    for (StructField field : schema.fields()) {
-      Metadata metadata = new MetadataBuilder()
-          .withMetadata(field.metadata()).putBoolean(INSERTED, true).build();
-      found = found.add(field.name(), field.dataType(), field.nullable(), metadata);
-    }
-    return found;
+    return new StructType(Arrays.stream(schema.fields()).map(field -> new StructField(
+        field.name(), field.dataType(), field.nullable(),
+        new MetadataBuilder().withMetadata(field.metadata()).putBoolean(INSERTED, true).build()))
+        .toArray(StructField[]::new));
   }
 
   public String name() {
@@ -46,12 +42,8 @@ class CatalogTable extends DefaultSource.FrontTable
   }
 
   public Map<String, String> properties() {
-    Metadata given = load.table().getMetadata("properties");
-    Map<String, String> found = new HashMap<>();
-    for (String property : load.table().getStringArray("propertyNames")) {
-      found.put(property, given.getString(property));
-    }
-    return found;
+    return Catalog.texts(
+        load.note().getMetadata("properties"), load.note().getStringArray("propertyNames"));
   }
 
   public Set<TableCapability> capabilities() {
@@ -61,15 +53,9 @@ class CatalogTable extends DefaultSource.FrontTable
     return all;
   }
 
-  private String[] key() {
-    return load.table().getStringArray("primaryKey");
-  }
-
   /** The options of the statement, with those of the load, such as the path. */
   private CaseInsensitiveStringMap with(CaseInsensitiveStringMap options) {
-    Map<String, String> all = new HashMap<>(load.options.asCaseSensitiveMap());
-    all.putAll(options.asCaseSensitiveMap());
-    return options.isEmpty() ? load.options : new CaseInsensitiveStringMap(all);
+    return Load.with(load.options, options.asCaseSensitiveMap());
   }
 
   public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
@@ -78,30 +64,27 @@ class CatalogTable extends DefaultSource.FrontTable
 
   public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
     CaseInsensitiveStringMap options = info.options();
-    Map<String, String> more = new HashMap<>();
-    if (!options.containsKey("operation") && !options.containsKey("operationColumn")) {
-      more.put("operation", "insert");
-    }
-    WriteBuilder python = write(info, info.schema(), more);
-    Tablets tablets = tablets(info, info.schema());
-    return tablets == null ? python : tablets.sent(python);
+    boolean isNamed = options.containsKey("operation") || options.containsKey("operationColumn");
+    return write(info, info.schema(), isNamed ? Map.of() : Map.of("operation", "insert"),
+        tablets(info, info.schema()));
   }
 
   private Tablets tablets(LogicalWriteInfo info, StructType rows) {
     return Tablets.of(info.options(), load.options.get("path"), rows.fieldNames());
   }
 
-  private WriteBuilder write(LogicalWriteInfo info, StructType rows, Map<String, String> more) {
-    Map<String, String> all = new HashMap<>(with(info.options()).asCaseSensitiveMap());
-    all.putAll(more);
+  /** A write of `rows` with `more` options, and with those of the load and of the session. */
+  private WriteBuilder write(
+      LogicalWriteInfo info, StructType rows, Map<String, String> more, Tablets tablets) {
+    Map<String, String> all = new HashMap<>(more);
     for (String name : new String[] {"applicationId", "applicationVersion"}) {
       String setting = "spark.kudulite." + name;
       if (SQLConf.get().contains(setting)) {
         all.put("kudulite" + name, SQLConf.get().getConfString(setting));
       }
     }
-    CaseInsensitiveStringMap options = new CaseInsensitiveStringMap(all);
-    return super.newWriteBuilder(new WriteInfo(info.queryId(), rows, options));
+    WriteInfo own = new WriteInfo(info.queryId(), rows, Load.with(with(info.options()), all));
+    return tablets == null ? super.newWriteBuilder(own) : tablets.newWriteBuilder(load, own);
   }
 
   public boolean truncateTable() {
@@ -118,21 +101,10 @@ class CatalogTable extends DefaultSource.FrontTable
       implements LogicalWriteInfo {}
 
   /** One DELETE, UPDATE or MERGE. */
-  private static class Change implements SupportsDelta, RowLevelOperationBuilder {
-    private final CatalogTable table;
-    private final RowLevelOperation.Command command;
-
-    Change(CatalogTable table, RowLevelOperation.Command command) {
-      this.table = table;
-      this.command = command;
-    }
-
+  private record Change(CatalogTable table, RowLevelOperation.Command command)
+      implements SupportsDelta, RowLevelOperationBuilder {
     public RowLevelOperation build() {
       return this;
-    }
-
-    public RowLevelOperation.Command command() {
-      return command;
     }
 
     public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
@@ -140,12 +112,8 @@ class CatalogTable extends DefaultSource.FrontTable
     }
 
     public NamedReference[] rowId() {
-      String[] key = table.key();
-      NamedReference[] found = new NamedReference[key.length];
-      for (int i = 0; i < key.length; i++) {
-        found[i] = Expressions.column(Tablets.quoted(key[i]));
-      }
-      return found;
+      return Arrays.stream(table.load.note().getStringArray("primaryKey"))
+          .map(column -> Expressions.column(Tablets.quoted(column))).toArray(NamedReference[]::new);
     }
 
     public DeltaWriteBuilder newWriteBuilder(LogicalWriteInfo info) {
@@ -187,16 +155,17 @@ class CatalogTable extends DefaultSource.FrontTable
       return operation.equals("update");
     }
 
-    DefaultSource.Load load() {
+    Load load() {
       return table.load;
     }
 
     private synchronized BatchWrite python() {
       if (python == null) {
         boolean isMixed = operation.equals("merge");
-        python = table.write(info, isMixed ? written.add(OPERATION, "string") : written, Map.of(
-            READ_AT, table.load.table().getString("snapshot"),
-            isMixed ? "operationColumn" : "operation", isMixed ? OPERATION : operation))
+        StructType sent = isMixed ? written.add(OPERATION, "string") : written;
+        python = table.write(info, sent, Map.of(
+            READ_AT, table.load.note().getString("snapshot"),
+            isMixed ? "operationColumn" : "operation", isMixed ? OPERATION : operation), null)
             .build().toBatch();
       }
       return python;
@@ -204,11 +173,8 @@ class CatalogTable extends DefaultSource.FrontTable
 
     /** Of a row that MERGE deletes only the key is known. */
     private static StructType nullable(StructType schema) {
-      StructType found = new StructType();
-      for (StructField field : schema.fields()) {
-        found = found.add(field.name(), field.dataType(), true, field.metadata());
-      }
-      return found;
+      return new StructType(Arrays.stream(schema.fields()).map(field -> new StructField(
+          field.name(), field.dataType(), true, field.metadata())).toArray(StructField[]::new));
     }
 
     public Tablets tablets() {

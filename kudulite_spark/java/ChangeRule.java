@@ -1,11 +1,16 @@
 package kudulite;
 
+import static kudulite.Scala.list;
+import static kudulite.Scala.seq;
+
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.UUID;
+import java.util.stream.IntStream;
 import org.apache.spark.sql.ExperimentalMethods;
 import org.apache.spark.sql.catalyst.expressions.*;
 import org.apache.spark.sql.catalyst.expressions.objects.AssertNotNull;
@@ -27,7 +32,6 @@ import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
-import scala.collection.immutable.Seq;
 import scala.jdk.javaapi.CollectionConverters;
 
 /**
@@ -66,22 +70,14 @@ class ChangeRule extends Rule<LogicalPlan> {
     methods.extraOptimizations_$eq(seq(rules));
   }
 
-  private static <T> List<T> list(scala.collection.Seq<T> given) {
-    return CollectionConverters.asJava(given);
-  }
-
-  private static <T> Seq<T> seq(List<T> given) {
-    return CollectionConverters.asScala(given).toSeq();
-  }
-
   public LogicalPlan apply(LogicalPlan plan) {
     if (plan instanceof AppendData append) {
       return inserted(append);
     }
     if (!(plan instanceof WriteDelta delta && delta.write().isDefined()
         && delta.write().get() instanceof CatalogTable.ChangeWrite write
-        && write.load().table().contains("isPlain")
-        && write.load().table().getBoolean("isPlain"))) {
+        && write.load().note().contains("isPlain")
+        && write.load().note().getBoolean("isPlain"))) {
       return plan;
     }
     LogicalPlan updated = delta.query() instanceof Project top ? updated(top, write) : null;
@@ -99,13 +95,12 @@ class ChangeRule extends Rule<LogicalPlan> {
   }
 
   private static LogicalPlan replaced(LogicalPlan plan, LogicalPlan old, LogicalPlan given) {
-    return plan == old ? given : (LogicalPlan) plan.withNewChildren(
-        seq(List.of(replaced(plan.children().head(), old, given))));
+    return plan == old ? given : plan.mapChildren(child -> replaced(child, old, given));
   }
 
-  private static DefaultSource.FrontScan scanOf(LogicalPlan plan) {
+  private static FrontScan scanOf(LogicalPlan plan) {
     return plan instanceof DataSourceV2ScanRelation relation
-        && relation.scan() instanceof DefaultSource.FrontScan scan ? scan : null;
+        && relation.scan() instanceof FrontScan scan ? scan : null;
   }
 
   // INSERT
@@ -132,11 +127,10 @@ class ChangeRule extends Rule<LogicalPlan> {
     if (columns.size() == top.projectList().size()) {
       return append;
     }
-    Map<String, String> options = new HashMap<>(relation.options().asCaseSensitiveMap());
-    options.putAll(CollectionConverters.asJava(append.writeOptions()));
+    CaseInsensitiveStringMap options =
+        Load.with(relation.options(), CollectionConverters.asJava(append.writeOptions()));
     Write write = table.newWriteBuilder(new CatalogTable.WriteInfo(
-        java.util.UUID.randomUUID().toString(), written, new CaseInsensitiveStringMap(options)))
-        .build();
+        UUID.randomUUID().toString(), written, options)).build();
     LogicalPlan query = new Project(seq(columns), append.query());
     LogicalPlan taking = copied(relation, Map.of(table, new PartOfTable(table)));
     return copied(append, Map.of(append.query(), query, append.table(), taking,
@@ -150,7 +144,7 @@ class ChangeRule extends Rule<LogicalPlan> {
       Object part = plan.productElement(i);
       parts[i] = replaced.getOrDefault(part, part);
     }
-    return (LogicalPlan) plan.makeCopy(parts);
+    return plan.makeCopy(parts);
   }
 
   /** A table of which some columns are written, so that Spark does not ask for the others. */
@@ -175,15 +169,16 @@ class ChangeRule extends Rule<LogicalPlan> {
   }
 
   private static boolean isOwn(SupportsWrite table) {
-    return table instanceof DefaultSource.FrontTable
+    return table instanceof FrontTable
         || table instanceof PythonTable && table.name().equals(DefaultSource.NAME);
   }
 
   /**
    * Whether Spark has added a cell that the rows lack: of no column of theirs, and with the note
-   * on the column of the catalog's table. A view's columns have no note. There the cell has metadata
-   * of its own, which a constant rarely has, and the projection stands, to Spark, where the statement
-   * begins. Nothing is added to the rows of df.write.save, the only such write that has options.
+   * on the column of the catalog's table. A view's columns have no note. There the cell has
+   * metadata of its own, which a constant rarely has, and the projection stands, to Spark, where
+   * the statement begins. Nothing is added to the rows of df.write.save, the only such write that
+   * has options.
    */
   private static boolean isAdded(
       NamedExpression cell, SupportsWrite table, Project top, AppendData append) {
@@ -200,8 +195,8 @@ class ChangeRule extends Rule<LogicalPlan> {
     throw Catalog.refuse("a DataFrame is written to a view by name, and column " + cell.name()
         + " is missing, or a constant with metadata; which of the two is unknown, and upserts leave"
         + " the cells of a missing column as they are. Write"
-        + " df.write.format('kudulite').mode('append').save(path), or INSERT INTO the view (names of"
-        + " the columns) in SQL");
+        + " df.write.format('kudulite').mode('append').save(path), or INSERT INTO the view (names"
+        + " of the columns) in SQL");
   }
 
   // UPDATE
@@ -213,7 +208,7 @@ class ChangeRule extends Rule<LogicalPlan> {
     for (; below instanceof Filter filter; below = filter.child()) {
       parts.add(filter.condition());
     }
-    DefaultSource.FrontScan scan = scanOf(below);
+    FrontScan scan = scanOf(below);
     if (!write.isUpdate() || scan == null || scan.load != write.load()) {
       return null;
     }
@@ -235,8 +230,7 @@ class ChangeRule extends Rule<LogicalPlan> {
       if (isOfRow && !isKept) {
         written = written.add(write.rows.apply(place));
       }
-      cells.add(isKept ? new Alias(Literal.create(null, old.dataType()), name,
-          NamedExpression.newExprId(), seq(List.of()), scala.Option.empty(), seq(List.of())) : cell);
+      cells.add(isKept ? named(Literal.create(null, old.dataType()), old.newInstance()) : cell);
       place++;
     }
     if (written.size() == write.rows.size() || written.size() == keys.size()) {
@@ -251,7 +245,7 @@ class ChangeRule extends Rule<LogicalPlan> {
 
   /** The scan of those columns that are in `read`. */
   private static LogicalPlan narrowed(
-      LogicalPlan relation, DefaultSource.FrontScan scan, AttributeSet read) {
+      LogicalPlan relation, FrontScan scan, AttributeSet read) {
     List<Attribute> columns = new ArrayList<>();
     StructType schema = new StructType();
     for (Attribute column : list(relation.output())) {
@@ -261,7 +255,7 @@ class ChangeRule extends Rule<LogicalPlan> {
       }
     }
     return copied(relation, Map.of(relation.output(), seq(columns),
-        scan, new DefaultSource.FrontScan(scan.load, schema, scan.options, scan.filters)));
+        scan, new FrontScan(scan.load, schema, scan.options, scan.filters)));
   }
 
   // MERGE
@@ -269,13 +263,9 @@ class ChangeRule extends Rule<LogicalPlan> {
   /** The rows of a MERGE without its join, if none of them needs it. */
   private static LogicalPlan merged(MergeRows rows, CatalogTable.ChangeWrite write) {
     LogicalPlan child = rows.child();
-    List<Expression> between = new ArrayList<>();
+    List<NamedExpression> between = new ArrayList<>();
     for (; child instanceof Project project; child = project.child()) {
-      for (NamedExpression cell : list(project.projectList())) {
-        if (cell instanceof Alias alias) {
-          between.add(alias);
-        }
-      }
+      between.addAll(list(project.projectList()));
     }
     boolean isUpsert = rows.notMatchedInstructions().size() == 1;
     if (!(child instanceof Join join && join.joinType() == (isUpsert ? RightOuter$.MODULE$
@@ -284,15 +274,14 @@ class ChangeRule extends Rule<LogicalPlan> {
       return null;
     }
     LogicalPlan target = join.left() instanceof Project project ? project.child() : join.left();
-    DefaultSource.FrontScan scan = scanOf(target);
+    FrontScan scan = scanOf(target);
     if (scan == null || scan.load != write.load() || scan.filters.length > 0) {
       return null;
     }
     AttributeSet columns = join.left().outputSet();
-    for (Expression part : between) {
-      if (!part.references().intersect(columns).isEmpty()) {
-        return null;
-      }
+    if (between.stream().anyMatch(cell -> cell instanceof Alias alias
+        && !alias.references().intersect(columns).isEmpty())) {
+      return null;
     }
     Map<String, Expression> key = keyOf(join, target, write.ids);
     List<Expression> matched = outputOf(rows.matchedInstructions().head());
@@ -302,6 +291,29 @@ class ChangeRule extends Rule<LogicalPlan> {
     Object operation = ((Literal) matched.get(0)).value();
     boolean isUpdate = operation.equals(RowDeltaUtils.UPDATE_OPERATION());
     Map<String, Attribute> own = named(target);
+    StructType written =
+        isUpdate ? written(write, matched, key, own, columns, isUpsert) : write.rows;
+    if (written == null) {
+      return null;
+    }
+    if (isUpsert) {
+      List<Expression> inserted = outputOf(rows.notMatchedInstructions().head());
+      if (inserted == null || !isUpdate || !isSame(write.rows, inserted, matched, key)) {
+        return null;
+      }
+      write.become("upsert", write.rows);
+      return withTarget(rows, join, Map.of(), Map.of());
+    }
+    if (isUpdate && written.size() == key.size()) {
+      return null;
+    }
+    write.become(isUpdate ? "update_ignore" : "delete_ignore", written);
+    return withTarget(rows, join, own, key);
+  }
+
+  /** The columns that an UPDATE changes, with the key; null if it computes with old cells. */
+  private static StructType written(CatalogTable.ChangeWrite write, List<Expression> matched,
+      Map<String, Expression> key, Map<String, Attribute> own, AttributeSet old, boolean isUpsert) {
     StructType written = new StructType();
     for (int i = 0; i < write.rows.size(); i++) {
       String name = write.rows.apply(i).name();
@@ -309,34 +321,25 @@ class ChangeRule extends Rule<LogicalPlan> {
       boolean isKey = key.containsKey(name);
       boolean isKept = own.containsKey(name) && value.semanticEquals(own.get(name));
       // Rows that match none are updated, too, and must not fail where a value cannot be computed.
-      boolean isOfSource = value.references().intersect(columns).isEmpty()
+      boolean isOfSource = value.references().intersect(old).isEmpty()
           && (isUpsert || value instanceof LeafExpression);
-      if (isUpdate && !(isKept || (isKey ? bare(value).semanticEquals(key.get(name)) : isOfSource))) {
+      if (!(isKept || (isKey ? bare(value).semanticEquals(key.get(name)) : isOfSource))) {
         return null;
       }
       written = isKey || !isKept ? written.add(write.rows.apply(i)) : written;
     }
-    if (!isUpsert) {
-      if (isUpdate && written.size() == key.size()) {
-        return null;
-      }
-      write.become(isUpdate ? "update_ignore" : "delete_ignore", isUpdate ? written : write.rows);
-      return withTarget(rows, join, own, key);
-    }
-    List<Expression> inserted = outputOf(rows.notMatchedInstructions().head());
-    if (inserted == null || !isUpdate) {
-      return null;
-    }
-    for (int i = 0; i < write.rows.size(); i++) {
-      Expression ofKey = key.get(write.rows.apply(i).name());
+    return written;
+  }
+
+  /** Whether the INSERT clause has the cells of the UPDATE clause, and the key. */
+  private static boolean isSame(StructType rows, List<Expression> inserted,
+      List<Expression> matched, Map<String, Expression> key) {
+    return IntStream.range(0, rows.size()).allMatch(i -> {
+      Expression ofKey = key.get(rows.apply(i).name());
       Expression value = inserted.get(i + 1);
-      if (ofKey != null ? !bare(value).semanticEquals(ofKey)
-          : !value.semanticEquals(matched.get(i + 1))) {
-        return null;
-      }
-    }
-    write.become("upsert", write.rows);
-    return withTarget(rows, join, Map.of(), Map.of());
+      return ofKey != null ? bare(value).semanticEquals(ofKey)
+          : value.semanticEquals(matched.get(i + 1));
+    });
   }
 
   /** The operation and the cells of a clause without a condition. */
@@ -347,10 +350,8 @@ class ChangeRule extends Rule<LogicalPlan> {
 
   /** A value without the checks for NULL that Spark makes in it. */
   private static Expression bare(Expression value) {
-    List<Expression> parts = new ArrayList<>();
-    list(value.children()).forEach(part -> parts.add(bare(part)));
-    return value instanceof AssertNotNull ? parts.get(0)
-        : (Expression) value.withNewChildren(seq(parts));
+    Expression found = value.mapChildren(ChangeRule::bare);
+    return found instanceof AssertNotNull checked ? checked.child() : found;
   }
 
   private static Map<String, Attribute> named(LogicalPlan target) {

@@ -58,7 +58,8 @@ class ChangeWriter implements DeltaWriter<InternalRow> {
   private ChangeWriter(Factory factory, DataWriter<InternalRow> python) {
     this.factory = factory;
     this.python = python;
-    places = Arrays.stream(factory.written.fieldNames()).mapToInt(factory.rows::fieldIndex).toArray();
+    places = Arrays.stream(factory.written.fieldNames())
+        .mapToInt(factory.rows::fieldIndex).toArray();
     reader.start();
   }
 

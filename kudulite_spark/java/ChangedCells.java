@@ -10,8 +10,8 @@ import org.apache.spark.sql.vectorized.ColumnVector;
 import org.apache.spark.sql.vectorized.ColumnarBatchRow;
 
 /**
- * The changed cells of one column of a base file: ascending positions in the file, and values, which
- * begin at `first` in a vector of the cells of all files.
+ * The changed cells of one column of a base file: ascending positions in the file, and values,
+ * which begin at `first` in a vector of the cells of all files.
  *
  * They are written into the vectors of Spark's reader, which it fills anew for each batch. A vector
  * with a dictionary has numbers in place of values: it gets a dictionary that also knows the cells.

@@ -2,21 +2,16 @@ package kudulite;
 
 import com.fasterxml.jackson.core.JsonProcessingException;
 import com.fasterxml.jackson.databind.ObjectMapper;
-import org.apache.hadoop.fs.Path;
+import java.util.Arrays;
 import org.apache.spark.sql.DataFrameReader;
 import org.apache.spark.sql.SQLContext;
-import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.classic.Dataset;
-import org.apache.spark.sql.execution.datasources.FileIndex;
 import org.apache.spark.sql.execution.datasources.HadoopFsRelation;
 import org.apache.spark.sql.execution.datasources.LogicalRelation;
-import org.apache.spark.sql.execution.datasources.PartitionDirectory;
 import org.apache.spark.sql.sources.BaseRelation;
 import org.apache.spark.sql.sources.SchemaRelationProvider;
-import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import scala.collection.immutable.Map;
-import scala.collection.immutable.Seq;
 
 /**
  * The data source that read_table names for files with an overlay: BaseFiles, with a size.
@@ -35,10 +30,7 @@ public class OverlaidFiles implements SchemaRelationProvider {
         .option("__globPaths__", "false");  // in lower case, as it is in options, Spark ignores it
     Dataset<?> files = (Dataset<?>) reader.load(paths(options.apply(FILES)));
     LogicalRelation plan = (LogicalRelation) files.queryExecution().analyzed();
-    HadoopFsRelation found = (HadoopFsRelation) plan.relation();
-    return found.copy(new Index(found.location(), schema), found.partitionSchema(),
-        found.dataSchema(), found.bucketSpec(), found.fileFormat(), found.options(),
-        found.sparkSession());
+    return new Sized((HadoopFsRelation) plan.relation());
   }
 
   private static String[] paths(String json) {
@@ -50,49 +42,17 @@ public class OverlaidFiles implements SchemaRelationProvider {
   }
 
   /** Files of which each row has a position beside the columns that they store. */
-  static class Index implements FileIndex {
-    private final FileIndex files;
-    private final long rowBytes;
-
-    Index(FileIndex files, StructType schema) {
-      this.files = files;
-      long bytes = 8;  // of each row, as Spark counts
-      for (StructField field : schema.fields()) {
-        bytes += field.name().equals(BaseFiles.POSITION) ? 0 : field.dataType().defaultSize();
-      }
-      rowBytes = bytes;
-    }
-
-    public boolean equals(Object other) {
-      return other instanceof Index && files.equals(((Index) other).files);
-    }
-
-    public int hashCode() {
-      return files.hashCode();
+  private static class Sized extends HadoopFsRelation {
+    Sized(HadoopFsRelation files) {
+      super(files.location(), files.partitionSchema(), files.dataSchema(), files.bucketSpec(),
+          files.fileFormat(), files.options(), files.sparkSession());
     }
 
     public long sizeInBytes() {
-      return (long) (files.sizeInBytes() * (1 + 8.0 / rowBytes));
-    }
-
-    public Seq<Path> rootPaths() {
-      return files.rootPaths();
-    }
-
-    public Seq<PartitionDirectory> listFiles(Seq<Expression> partition, Seq<Expression> data) {
-      return files.listFiles(partition, data);
-    }
-
-    public String[] inputFiles() {
-      return files.inputFiles();
-    }
-
-    public void refresh() {
-      files.refresh();
-    }
-
-    public StructType partitionSchema() {
-      return files.partitionSchema();
+      int rowBytes = 8 + Arrays.stream(schema().fields())  // as Spark counts
+          .filter(field -> !field.name().equals(BaseFiles.POSITION))
+          .mapToInt(field -> field.dataType().defaultSize()).sum();
+      return (long) (super.sizeInBytes() * (1 + 8.0 / rowBytes));
     }
   }
 }

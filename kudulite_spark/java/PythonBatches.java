@@ -7,6 +7,7 @@ import org.apache.arrow.vector.DecimalVector;
 import org.apache.arrow.vector.ValueVector;
 import org.apache.arrow.vector.complex.ListVector;
 import org.apache.arrow.vector.complex.StructVector;
+import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.connector.metric.CustomTaskMetric;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.PartitionReader;
@@ -164,17 +165,18 @@ class PythonBatches implements PartitionReader<ColumnarBatch> {
     }
   }
 
-  /** Makes the readers of batches from those of rows. */
+  /** Makes the readers of batches from those of rows; rows that are only counted need none. */
   record Factory(PartitionReaderFactory python) implements PartitionReaderFactory {
     public boolean supportColumnarReads(InputPartition part) {
       return true;
     }
 
     public PartitionReader<ColumnarBatch> createColumnarReader(InputPartition part) {
-      return new PythonBatches(python.createReader(part));
+      return part instanceof FrontScan.EmptyRows rows ? rows.reader()
+          : new PythonBatches(python.createReader(part));
     }
 
-    public PartitionReader createReader(InputPartition part) {
+    public PartitionReader<InternalRow> createReader(InputPartition part) {
       throw new UnsupportedOperationException("a scan reads batches");
     }
   }

@@ -21,7 +21,6 @@ import org.apache.spark.sql.execution.arrow.ArrowWriter;
 import org.apache.spark.sql.execution.arrow.ArrowWriter$;
 import org.apache.spark.sql.execution.python.MapInBatchEvaluatorFactory;
 import org.apache.spark.sql.internal.ReadOnlySQLConf;
-import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.internal.SQLConf$;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.Decimal;
@@ -117,7 +116,7 @@ class RowBatches extends AbstractIterator<InternalRow> {
     }
   }
 
-  /** Makes the evaluators that `python` makes, but of these batches; its own fields are not used. */
+  /** Makes the evaluators that `python` makes, but of these batches; its own fields are unused. */
   static class Factory extends MapInBatchEvaluatorFactory {
     private final MapInBatchEvaluatorFactory python;
     private final StructType schema;

@@ -1,9 +1,11 @@
 package kudulite;
 
 import java.io.ByteArrayOutputStream;
+import java.io.Serializable;
 import java.math.BigInteger;
 import java.util.Arrays;
 import java.util.HexFormat;
+import java.util.List;
 import org.apache.spark.sql.Column;
 import org.apache.spark.sql.Dataset;
 import org.apache.spark.sql.Row;
@@ -20,17 +22,17 @@ import org.apache.spark.sql.connector.expressions.Expressions;
 import org.apache.spark.sql.connector.expressions.NamedReference;
 import org.apache.spark.sql.connector.expressions.SortOrder;
 import org.apache.spark.sql.connector.expressions.Transform;
-import org.apache.spark.sql.connector.metric.CustomMetric;
-import org.apache.spark.sql.connector.write.BatchWrite;
+import org.apache.spark.sql.connector.write.LogicalWriteInfo;
 import org.apache.spark.sql.connector.write.RequiresDistributionAndOrdering;
 import org.apache.spark.sql.connector.write.SupportsTruncate;
 import org.apache.spark.sql.connector.write.Write;
 import org.apache.spark.sql.connector.write.WriteBuilder;
-import org.apache.spark.sql.connector.write.streaming.StreamingWrite;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonWrite;
 import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.types.BinaryType;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.DataTypes;
+import org.apache.spark.sql.types.Decimal;
 import org.apache.spark.sql.types.DecimalType;
 import org.apache.spark.sql.types.Metadata;
 import org.apache.spark.sql.types.MetadataBuilder;
@@ -52,7 +54,7 @@ import org.apache.spark.unsafe.hash.Murmur3_x86_32;
  * smallest number that has the tablet's index as this remainder, and no two tablets share a task.
  *
  * A wrong tablet would cost files, not rows: tasks find the tablets of their rows themselves. Rows
- * that have none (a NULL in the key, a key outside every range) are sent anywhere and refused there.
+ * that have none (a NULL in the key, a key outside every range) are refused wherever they arrive.
  */
 class Tablets implements UnboundFunction, ScalarFunction<Integer> {
   static final String OPTION = "repartition";
@@ -62,21 +64,25 @@ class Tablets implements UnboundFunction, ScalarFunction<Integer> {
   private final String partitioning;
   private final StructType columns;
   private final int[] rangeColumns;
-  private final byte[][] lowerBounds;
-  private final int[] firstTablets;
-  private final Dimension[][] dimensions;
+  private final Range[] ranges;
   private final int[] values;
 
-  /** A hash dimension of a range. */
-  private static class Dimension implements java.io.Serializable {
-    private final int[] columns;
-    private final int seed;
-    private final int bucketCount;
+  /** A range: its first key, and its tablets, one for each combination of hash buckets. */
+  private record Range(byte[] lower, int firstTablet, Dimension[] dimensions)
+      implements Serializable {
+    static Range of(Metadata given) {
+      Metadata[] hash = given.contains("hash") ? given.getMetadataArray("hash") : new Metadata[0];
+      return new Range(HexFormat.of().parseHex(given.getString("lower")),
+          (int) given.getLong("firstTablet"),
+          Arrays.stream(hash).map(Dimension::of).toArray(Dimension[]::new));
+    }
+  }
 
-    Dimension(Metadata given) {
-      columns = numbers(given, "columns");
-      seed = (int) given.getLong("seed");
-      bucketCount = (int) given.getLong("bucketCount");
+  /** A hash dimension of a range. */
+  private record Dimension(int[] columns, int seed, int bucketCount) implements Serializable {
+    static Dimension of(Metadata given) {
+      return new Dimension(numbers(given, "columns"), (int) given.getLong("seed"),
+          (int) given.getLong("bucketCount"));
     }
   }
 
@@ -85,17 +91,7 @@ class Tablets implements UnboundFunction, ScalarFunction<Integer> {
     Metadata given = Metadata.fromJson(partitioning);
     columns = (StructType) DataType.fromJson(given.getString("schema"));
     rangeColumns = numbers(given, "rangeColumns");
-    Metadata[] ranges = given.getMetadataArray("ranges");
-    lowerBounds = new byte[ranges.length][];
-    firstTablets = new int[ranges.length];
-    dimensions = new Dimension[ranges.length][];
-    for (int i = 0; i < ranges.length; i++) {
-      lowerBounds[i] = HexFormat.of().parseHex(ranges[i].getString("lower"));
-      firstTablets[i] = (int) ranges[i].getLong("firstTablet");
-      dimensions[i] = !ranges[i].contains("hash") ? new Dimension[0]
-          : Arrays.stream(ranges[i].getMetadataArray("hash"))
-              .map(Dimension::new).toArray(Dimension[]::new);
-    }
+    ranges = Arrays.stream(given.getMetadataArray("ranges")).map(Range::of).toArray(Range[]::new);
     values = values((int) given.getLong("tabletCount"));
   }
 
@@ -116,12 +112,9 @@ class Tablets implements UnboundFunction, ScalarFunction<Integer> {
       return null;  // there is no table yet, or none: the write says so
     }
     Tablets found = new Tablets(answer.json());
-    for (String column : found.columns.fieldNames()) {
-      if (Arrays.stream(names).filter(column::equalsIgnoreCase).count() != 1) {
-        return null;
-      }
-    }
-    return found;
+    boolean hasKey = Arrays.stream(found.columns.fieldNames()).allMatch(
+        column -> Arrays.stream(names).filter(column::equalsIgnoreCase).count() == 1);
+    return hasKey ? found : null;
   }
 
   private static int[] numbers(Metadata given, String name) {
@@ -161,7 +154,7 @@ class Tablets implements UnboundFunction, ScalarFunction<Integer> {
   }
 
   public DataType[] inputTypes() {
-    return Arrays.stream(columns.fields()).map(field -> field.dataType()).toArray(DataType[]::new);
+    return Arrays.stream(columns.fields()).map(StructField::dataType).toArray(DataType[]::new);
   }
 
   public DataType resultType() {
@@ -174,42 +167,37 @@ class Tablets implements UnboundFunction, ScalarFunction<Integer> {
         return values[0];
       }
     }
-    int range = lowerBounds.length - 1;
+    int range = ranges.length - 1;
     if (range > 0) {
       byte[] key = encoded(row, rangeColumns);
-      while (range > 0 && Arrays.compareUnsigned(key, lowerBounds[range]) < 0) {
+      while (range > 0 && Arrays.compareUnsigned(key, ranges[range].lower) < 0) {
         range--;
       }
     }
     int tablet = 0;
-    for (Dimension dimension : dimensions[range]) {
+    for (Dimension dimension : ranges[range].dimensions) {
       byte[] key = encoded(row, dimension.columns);
       int hash = Murmur3_x86_32.hashUnsafeBytes2(
           key, Platform.BYTE_ARRAY_OFFSET, key.length, dimension.seed);
       tablet = tablet * dimension.bucketCount
           + Integer.remainderUnsigned(hash, dimension.bucketCount);
     }
-    return values[firstTablets[range] + tablet];
+    return values[ranges[range].firstTablet + tablet];
   }
 
   private byte[] encoded(InternalRow row, int[] places) {
     ByteArrayOutputStream key = new ByteArrayOutputStream(16);
-    for (int i = 0; i < places.length; i++) {
-      DataType type = columns.apply(places[i]).dataType();
+    for (int place : places) {
+      DataType type = columns.apply(place).dataType();
       if (type instanceof StringType || type instanceof BinaryType) {
         byte[] text = type instanceof BinaryType
-            ? row.getBinary(places[i]) : row.getUTF8String(places[i]).getBytes();
-        putText(key, text, i == places.length - 1);
-      } else if (type instanceof DecimalType) {
-        DecimalType decimal = (DecimalType) type;
-        int precision = decimal.precision();
-        putNumber(key, precision <= 9 ? 4 : precision <= 18 ? 8 : 16,
-            row.getDecimal(places[i], precision, decimal.scale())
-                .toJavaBigDecimal().unscaledValue());
+            ? row.getBinary(place) : row.getUTF8String(place).getBytes();
+        putText(key, text, place == places[places.length - 1]);
+      } else if (type instanceof DecimalType decimal) {
+        putDecimal(key, row.getDecimal(place, decimal.precision(), decimal.scale()), decimal);
       } else {
         // Also a date and a timestamp: their number.
-        long number = ((Number) row.get(places[i], type)).longValue();
-        putLong(key, type.defaultSize(), number);
+        putLong(key, type.defaultSize(), ((Number) row.get(place, type)).longValue());
       }
     }
     return key.toByteArray();
@@ -230,15 +218,13 @@ class Tablets implements UnboundFunction, ScalarFunction<Integer> {
     key.write(0);
   }
 
-  private static void putNumber(ByteArrayOutputStream key, int width, BigInteger number) {
-    for (int i = width - 1; i >= 8; i--) {
-      int part = number.shiftRight(8 * i).byteValue();
-      key.write(i == width - 1 ? part ^ 0x80 : part);
-    }
-    if (width <= 8) {
-      putLong(key, width, number.longValue());
+  private static void putDecimal(ByteArrayOutputStream key, Decimal given, DecimalType type) {
+    BigInteger number = given.toJavaBigDecimal().unscaledValue();
+    if (type.precision() <= Decimal.MAX_LONG_DIGITS()) {
+      putLong(key, type.precision() <= Decimal.MAX_INT_DIGITS() ? 4 : 8, number.longValue());
     } else {
-      putLong(key, 8, number.longValue() ^ Long.MIN_VALUE);
+      putLong(key, 8, number.shiftRight(64).longValue());
+      putLong(key, 8, number.longValue() ^ Long.MIN_VALUE);  // the lower half has no sign
     }
   }
 
@@ -254,13 +240,11 @@ class Tablets implements UnboundFunction, ScalarFunction<Integer> {
 
   /** The same rows, sent to the tasks of their tablets. */
   Dataset<Row> sent(Dataset<Row> rows) {
-    java.util.List<Expression> arguments = new java.util.ArrayList<>();
-    for (StructField field : columns.fields()) {
-      Column column = rows.col(quoted(field.name()));
-      arguments.add(ExpressionUtils.expression(column.try_cast(field.dataType())));
-    }
-    Column tablet = ExpressionUtils.column(new ApplyFunctionExpression(
-        this, scala.jdk.javaapi.CollectionConverters.asScala(arguments).toSeq()));
+    List<Expression> arguments = Arrays.stream(columns.fields()).map(field ->
+        ExpressionUtils.expression(rows.col(quoted(field.name())).try_cast(field.dataType())))
+        .toList();
+    Column tablet =
+        ExpressionUtils.column(new ApplyFunctionExpression(this, Scala.seq(arguments)));
     return rows.withColumn(VALUE, tablet)
         .hint("rebalance", values.length, VALUE).drop(VALUE);
   }
@@ -270,8 +254,8 @@ class Tablets implements UnboundFunction, ScalarFunction<Integer> {
   }
 
   /** The builder of a write whose rows Spark sends to the tasks of their tablets. */
-  WriteBuilder sent(WriteBuilder python) {
-    return new SentWrite(this, python);
+  WriteBuilder newWriteBuilder(Load load, LogicalWriteInfo info) {
+    return new SentWrite(this, load, info, false);
   }
 
   /** A write whose rows Spark sends to the tasks of their tablets, unless these are null. */
@@ -302,14 +286,16 @@ class Tablets implements UnboundFunction, ScalarFunction<Integer> {
         .map(name -> Expressions.column(quoted(name))).toArray(NamedReference[]::new));
   }
 
-  private static class SentWrite implements SupportsTruncate, Sent {
+  private static class SentWrite extends PythonWrite implements SupportsTruncate, Sent {
     private final Tablets tablets;
-    private WriteBuilder python;
-    private Write write;
+    private final Load load;
+    private final LogicalWriteInfo info;
 
-    SentWrite(Tablets tablets, WriteBuilder python) {
+    SentWrite(Tablets tablets, Load load, LogicalWriteInfo info, boolean isTruncate) {
+      super(new Planner.Source(load), DefaultSource.NAME, info, isTruncate);
       this.tablets = tablets;
-      this.python = python;
+      this.load = load;
+      this.info = info;
     }
 
     public Tablets tablets() {
@@ -317,29 +303,11 @@ class Tablets implements UnboundFunction, ScalarFunction<Integer> {
     }
 
     public WriteBuilder truncate() {
-      python = ((SupportsTruncate) python).truncate();
-      return this;
+      return new SentWrite(tablets, load, info, true);
     }
 
     public Write build() {
-      write = python.build();
       return this;
-    }
-
-    public BatchWrite toBatch() {
-      return write.toBatch();
-    }
-
-    public StreamingWrite toStreaming() {
-      return write.toStreaming();
-    }
-
-    public String description() {
-      return write.description();
-    }
-
-    public CustomMetric[] supportedCustomMetrics() {
-      return write.supportedCustomMetrics();
     }
   }
 }

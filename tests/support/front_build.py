@@ -1,7 +1,8 @@
 """Makes kudulite_spark/java/front.jar of its sources: `python tests/support/front_build.py`.
 
-It needs a javac and the jars of an installed PySpark. The jar records which sources it is of, and a
-test compares that, so that neither can change alone.
+It needs a javac and the jars of an installed PySpark. Warnings are errors: raw types, unchecked and
+redundant casts, deprecated methods. The jar records which sources and options it is of, and a test
+compares that, so that neither can change alone, also on machines without a javac.
 """
 
 import hashlib
@@ -15,6 +16,15 @@ import pyspark
 FOLDER = Path(__file__).parents[2] / "kudulite_spark" / "java"
 JAR = FOLDER / "front.jar"
 MANIFEST = "META-INF/MANIFEST.MF"
+# Not of interest are the jars of Spark (path, classfile), and numbers of versions of classes that
+# are sent (serial): the driver and its executors have the same jar.
+OPTIONS = (
+    "--release",
+    "17",
+    "-Xlint:all,-path,-classfile,-serial",
+    "-Werror",
+    "-g:source,lines",
+)
 _TIME = (1980, 1, 1, 0, 0, 0)  # so that equal classes make an equal jar
 
 
@@ -25,7 +35,8 @@ def sources() -> list[Path]:
 
 def manifest() -> str:
     """The manifest of a jar of the sources as they are now."""
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources())).hexdigest()
+    contents = [" ".join(OPTIONS).encode(), *(path.read_bytes() for path in sources())]
+    digest = hashlib.sha256(b"".join(contents)).hexdigest()
     # 72 bytes to a line is the format's limit.
     return f"Manifest-Version: 1.0\r\nSource-A: {digest[:32]}\r\nSource-B: {digest[32:]}\r\n\r\n"
 
@@ -35,8 +46,7 @@ def build() -> None:
     jars = Path(pyspark.__file__).parent / "jars"
     with tempfile.TemporaryDirectory() as folder:
         classpath = ["-cp", f"{jars}/*", "-d", folder]
-        command = ["javac", "--release", "17", "-nowarn", "-g:source,lines", *classpath]
-        subprocess.run([*command, *map(str, sources())], check=True)
+        subprocess.run(["javac", *OPTIONS, *classpath, *map(str, sources())], check=True)
         with zipfile.ZipFile(JAR, "w", zipfile.ZIP_DEFLATED) as jar:
             jar.writestr(zipfile.ZipInfo(MANIFEST, _TIME), manifest())
             for path in sorted(Path(folder).rglob("*.class")):
