@@ -77,12 +77,11 @@ from kudulite.storage.names import new_trash_name
 from kudulite.storage.storage_error import arrow_errors
 from kudulite.table.background_work import in_threads
 from kudulite.table.environment import Environment, default_environment
-from kudulite.table.open_writes import collect_staging_garbage
 from kudulite.table.row_ids import reserve_ids
 from kudulite.table.table_store import TableStore
 from kudulite.table.write_state import StagedTask
 from kudulite.upkeep.alter import TableDraft, alter_table
-from kudulite.upkeep.garbage_collection import collect_garbage
+from kudulite.upkeep.garbage_collection import collect_garbage, end_abandoned_writes
 
 # Each thread stages up to 256 MiB.
 THREAD_COUNT = min(2, os.cpu_count() or 1)
@@ -221,7 +220,7 @@ class RestoreJob(LockedJob):
         if state is not None and state["chain"] == self._chain_state():
             self.is_resumed = True
             if self._hidden.chain.exists():
-                collect_staging_garbage(self._hidden, 0)
+                end_abandoned_writes(self._hidden, 0)
             return
         file_system = self._target.file_system
         file_system.remove(self._folder / _STATE_NAME)

@@ -49,7 +49,7 @@ from kudulite.model.schema import Schema
 from kudulite.model.types import is_unicode
 from kudulite.shown.progress import Progress
 from kudulite.table.memory_flush import flush_table
-from kudulite.table.open_writes import begin_write, collect_staging_garbage
+from kudulite.table.open_writes import begin_write
 from kudulite.table.read_request import ReadRequest
 from kudulite.table.snapshot import choose_snapshot
 from kudulite.table.table_store import TableStore
@@ -57,6 +57,7 @@ from kudulite.table.tags import moment_or_version
 from kudulite.table.write_state import WriteState
 from kudulite.tablet.operation import WriteSpec, parse_operation
 from kudulite.tablet.tablet_scan import CHANGE_COLUMNS, CHANGE_TYPE
+from kudulite.upkeep.garbage_collection import end_abandoned_writes, end_writes_of_owner
 
 WRITE_OPTIONS = tuple(sorted(WriteOptions.__annotations__))
 CONDITION_OPTIONS = ("application_id", "application_version", "message")
@@ -327,7 +328,9 @@ class BatchOperations:
         _check_flags(self._store.name, ignore_null=ignore_null, overwrite=overwrite)
         _check_unchanged(self._store.name, unchanged)
         check_application(self._store.name, application_id, application_version)
-        collect_staging_garbage(self._store)
+        end_abandoned_writes(self._store)
+        if owner is not None:
+            end_writes_of_owner(self._store, owner)
         if read_at is not None:
             read_at = choose_snapshot(self._store, read_at, may_be_ancient=True)
         while True:

@@ -32,20 +32,30 @@ import numpy as np
 import pyarrow as pa
 
 from kudulite.client.lookup import joined_batches
-from kudulite.errors import KuduliteError, OptionError, RowError, StorageError
+from kudulite.errors import ConflictError, KuduliteError, OptionError, RowError, StorageError
 from kudulite.model.hybrid_time import Timestamp
 from kudulite.model.schema import Schema
 from kudulite.model.types import is_unicode
 from kudulite.table.environment import default_environment
 from kudulite.table.metrics import SLOW_COMMIT_SECONDS, warn_of_slow
-from kudulite.table.open_writes import base_of, begin_write, end_write, of_open_write
+from kudulite.table.open_writes import (
+    base_of,
+    begin_write,
+    check_write_is_open,
+    end_write,
+    of_open_write,
+)
 from kudulite.table.table_store import TableStore
 from kudulite.table.write_state import StagedTask, WriteState, columns_of, is_committed
 from kudulite.tablet.operation import Operation, WriteSpec, raise_row_error
 from kudulite.tablet.resolve import cells_set
 from kudulite.tablet.row_effects import RowOperation, RowWriteResult, WriteCounts
 from kudulite.upkeep.alter import alter_table
-from kudulite.upkeep.garbage_collection import VERSIONS_PER_COLLECTION, collect_after_write
+from kudulite.upkeep.garbage_collection import (
+    VERSIONS_PER_COLLECTION,
+    collect_aborted_write,
+    collect_after_write,
+)
 from kudulite.upkeep.maintenance_schedule import maintain_soon
 from kudulite.writes.commit import Commit, CommitResult, Reread
 from kudulite.writes.row_write import RowWriter, altered_error
@@ -112,7 +122,14 @@ class BulkWrite:
         given = [batches] if isinstance(batches, pa.Table | pa.RecordBatch) else batches
         with of_open_write(self._store, self._state):
             stager = Stager(self._store, self._state, base_of(self._store, self._state))
-            return stager.stage(given, task_index)
+            staged = stager.stage(given, task_index)
+            try:
+                check_write_is_open(self._store, self._state)
+            except ConflictError:
+                # Aborted meanwhile: the abort could not see all files of this task.
+                collect_aborted_write(self._store, self._state.write_id)
+                raise
+            return staged
 
     def for_application(self, application_id: str, application_version: int) -> BulkWrite:
         """Return the write as that of an application's version, which is committed once only.
@@ -190,8 +207,8 @@ class BulkWrite:
             base = base_of(self._store, self._state)
             result = Commit(self._store, self._state, base, tasks, self._reread).run()
         self._count(result, time.perf_counter() - begin)
-        with contextlib.suppress(StorageError):  # it is committed, whatever is left in staging
-            self.abort()
+        with contextlib.suppress(StorageError):  # it is committed, whatever is left of it
+            end_write(self._store, self._state)
         maintain_soon(self._store, {tablet_id for task in tasks for tablet_id in task.tablet_ids})
         if result.version % VERSIONS_PER_COLLECTION == 0:
             collect_after_write(self._store)
@@ -217,6 +234,7 @@ class BulkWrite:
     def abort(self) -> None:
         """Remove everything that was staged; safe to call at any time, by any process."""
         end_write(self._store, self._state)
+        collect_aborted_write(self._store, self._state.write_id)
 
 
 def _opened_write(folder: Path, lock_timeout_seconds: float, state: WriteState) -> BulkWrite:

@@ -52,14 +52,13 @@ from kudulite.shown.progress import Progress
 from kudulite.table.environment import default_environment
 from kudulite.table.memory_flush import flush_table
 from kudulite.table.metrics import TableMetrics
-from kudulite.table.open_writes import STAGING_GRACE_SECONDS
 from kudulite.table.read_request import ReadRequest, plan_rows
 from kudulite.table.snapshot import check_readable, choose_snapshot, moment_of, newest_change
 from kudulite.table.table_store import TableStore
 from kudulite.table.tablet_memory import read_tablet
 from kudulite.table.tags import delete_tag, make_tag, moment_or_version, newest_versions
 from kudulite.upkeep.check import CheckReport, check_table
-from kudulite.upkeep.garbage_collection import GRACE_SECONDS
+from kudulite.upkeep.garbage_collection import GRACE_SECONDS, STAGING_GRACE_SECONDS
 from kudulite.upkeep.layout import TableLayout, tablet_layout
 from kudulite.upkeep.maintenance import (
     MaintenanceResult,

@@ -151,13 +151,18 @@ def create_delta_file(
     The file is durable, and its name once the caller has synced the folder. A timestamp that all
     rows share is written to the entry and not to the file.
     """
-    return create_delta_files(file_system, folder, kind, [rows])[0]
+    return create_delta_files(file_system, kind, [(folder, rows)])[0]
 
 
 def create_delta_files(
-    file_system: FileSystem, folder: Path, kind: str, parts: Sequence[DeltaRows]
+    file_system: FileSystem,
+    kind: str,
+    parts: Sequence[tuple[Path, DeltaRows]],
+    write_id: str | None = None,
 ) -> list[DeltaFileMeta]:
-    """Write each part to a new file as `create_delta_file` does.
+    """Write the rows of each part to a new file of its folder as `create_delta_file` does.
+
+    Files of a bulk write bear its id.
 
     Files are synced after all of them have been written, because the first sync of a file system
     with a journal then does most of the work of the others.
@@ -167,8 +172,8 @@ def create_delta_files(
         some = parts[start : start + _OPEN_FILES_MAX]
         with ExitStack() as files:
             written = []
-            for rows in some:
-                path = folder / new_file_name(kind)
+            for folder, rows in some:
+                path = folder / new_file_name(kind, write_id)
                 sink = files.enter_context(file_system.open_sink(path))
                 timestamp = _common_timestamp(rows)
                 stored = rows if timestamp is None else replace(rows, timestamps=None)

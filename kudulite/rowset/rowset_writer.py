@@ -20,7 +20,6 @@ and deltas of one rowset; (2) all row groups of a rowset but its last have the s
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -43,7 +42,7 @@ from kudulite.model.schema import Schema
 from kudulite.rowset.row_images import RowImages
 from kudulite.rowset.rowset_meta import BaseFileMeta, RowSetMeta
 from kudulite.storage.file_system import FileSystem
-from kudulite.storage.names import new_file_name
+from kudulite.storage.names import new_file_name, new_rowset_id
 
 ROWSET_ROWS_MAX = 1 << 20
 ROWSET_BYTES_MAX = 256 << 20
@@ -56,10 +55,14 @@ class RowSetWriter:
     complete by then are garbage.
     """
 
-    def __init__(self, file_system: FileSystem, folder: Path, schema: Schema) -> None:
+    def __init__(
+        self, file_system: FileSystem, folder: Path, schema: Schema, write_id: str | None = None
+    ) -> None:
+        """`write_id` is of the bulk write that makes the rowsets, if one does."""
         self._file_system = file_system
         self._folder = folder
         self._schema = schema
+        self._write_id = write_id
         self._written: list[RowSetMeta] = []
         self._open: _OpenRowSet | None = None
         self._waiting: list[RowImages] = []
@@ -135,7 +138,9 @@ class RowSetWriter:
         if self._open is not None and not self._open.has_room(row_count, nbytes):
             self._close()
         if self._open is None:
-            self._open = _OpenRowSet(self._file_system, self._folder, self._schema, group_rows)
+            self._open = _OpenRowSet(
+                self._file_system, self._folder, self._schema, group_rows, self._write_id
+            )
         self._open.write(group, row_count, nbytes)
 
     def _close(self) -> None:
@@ -148,12 +153,18 @@ class _OpenRowSet:
     """A rowset whose base data is being written; `files` closes what is open."""
 
     def __init__(
-        self, file_system: FileSystem, folder: Path, schema: Schema, group_rows: int
+        self,
+        file_system: FileSystem,
+        folder: Path,
+        schema: Schema,
+        group_rows: int,
+        write_id: str | None,
     ) -> None:
         self._file_system = file_system
         self._schema = schema
         self.group_rows = group_rows
-        self._id = uuid.uuid4().hex
+        self._write_id = write_id
+        self._id = new_rowset_id(write_id)
         self._folder = folder / self._id
         self._parts: list[RowImages] = []  # with `_no_rows` as their rows
         self._no_rows = schema.arrow_schema().empty_table()
@@ -161,7 +172,7 @@ class _OpenRowSet:
         self._nbytes = 0
         file_system.make_directory(self._folder)
         self.files = ExitStack()
-        path = self._folder / new_file_name("base")
+        path = self._folder / new_file_name("base", write_id)
         self._sink = self.files.enter_context(file_system.open_sink(path))
         base = BaseDataWriter(self._sink, schema.columns, group_rows)
         self._base = self.files.enter_context(base)
@@ -186,10 +197,12 @@ class _OpenRowSet:
         self.files.close()
         images = RowImages.concat(self._parts)
         keys = images.keys
-        with self._file_system.open_sink(self._folder / new_file_name("key")) as sink:
+        key_path = self._folder / new_file_name("key", self._write_id)
+        with self._file_system.open_sink(key_path) as sink:
             write_key_index(sink, keys)
             key_index = sink.finish()
-        with self._file_system.open_sink(self._folder / new_file_name("bloom")) as sink:
+        bloom_path = self._folder / new_file_name("bloom", self._write_id)
+        with self._file_system.open_sink(bloom_path) as sink:
             write_bloom(sink, keys)
             bloom = sink.finish()
         meta = RowSetMeta(

@@ -8,13 +8,14 @@
             wal/<segment>.log                               20 digits
             rowset/<rowset id>/    base-<id>.parquet  key-<id>.arrow  bloom-<id>.bin
                                    redo-<id>.arrow    undo-<id>.arrow
-        staging/<write id>/write.json
+        staging/<write id>/write.json    operations-<id>.arrow
       .soft-deleted-<deleted>-<expires>-<table id>/<name>   a table that can be recalled
       .staged-<created>-<expires>-<id>/<name>               a table that is not published yet
       .deleted-<id>                                         to be removed
 
-Times are in microseconds since 1970. A name that does not parse is nobody's: what is in its place
-is neither read nor counted.
+An <id> that a bulk write gives is 16 digits of the write's own id, a hyphen, and 16 random digits.
+All others are 32 random digits. Times are in microseconds since 1970. A name that does not parse is
+nobody's: the file or folder is neither read nor counted.
 
 **Invariants**: for each name that is made, the parser of its kind returns what it was made of.
 """
@@ -48,6 +49,10 @@ _SUFFIXES = {
     "undo": "arrow",
 }
 _FILE = re.compile(rf"({'|'.join(_SUFFIXES)})-.+")
+# As long as an id that is random as a whole, but for the hyphen.
+_WRITE_DIGITS = 16
+_DIGITS = rf"[0-9a-f]{{{_WRITE_DIGITS}}}"
+_OF_WRITE = re.compile(rf"(?:(?:{'|'.join(_SUFFIXES)})-)?({_DIGITS})-{_DIGITS}(?:\.[a-z]+)?")
 
 _TIMES = "([0-9]{1,17})-([0-9]{1,17})"
 _SOFT_DELETED = re.compile(rf"\.soft-deleted-{_TIMES}-(.+)")
@@ -77,9 +82,43 @@ def segment_of(name: str) -> int | None:
     return None if found is None else int(found[1])
 
 
-def new_file_name(kind: str) -> str:
-    """Return a new name for a file of a tablet; `kind` is one of those in the head."""
-    return f"{kind}-{uuid.uuid4().hex}.{_SUFFIXES[kind]}"
+def new_file_name(kind: str, write_id: str | None = None) -> str:
+    """Return a new name for a file of a tablet; `kind` is one of those in the head.
+
+    A file of a bulk write bears its id, by which a garbage collection knows whose it is.
+    """
+    return f"{kind}-{_new_id(write_id)}.{_SUFFIXES[kind]}"
+
+
+def new_operations_name() -> str:
+    """Return a new name for rows of a bulk write that its commit resolves, in its own folder."""
+    return f"operations-{uuid.uuid4().hex}.arrow"
+
+
+def new_rowset_id(write_id: str | None = None) -> str:
+    """Return a new id for a rowset, which is the name of its folder."""
+    return _new_id(write_id)
+
+
+def _new_id(write_id: str | None) -> str:
+    unique = uuid.uuid4().hex
+    if write_id is None:
+        return unique
+    return f"{write_prefix(write_id)}-{unique[:_WRITE_DIGITS]}"
+
+
+def write_prefix(write_id: str) -> str:
+    """Return the part of a bulk write's id that the names of its files bear."""
+    return write_id[:_WRITE_DIGITS]
+
+
+def write_of(name: str) -> str | None:
+    """Return the `write_prefix` of the bulk write that made a file or a rowset's folder.
+
+    None for files of flushes and of upkeep, and for all other names.
+    """
+    found = _OF_WRITE.fullmatch(name)
+    return None if found is None else found[1]
 
 
 def kind_of(name: str) -> str | None:

@@ -1,44 +1,38 @@
-"""Writes that are under way: each has a staging folder, which pins the version that it read.
+"""Writes that are under way: each has a folder, which pins the version that it read.
 
     staging/<write id>/write.json        {"base_version": V, "owner": "…" or null}: pins version V
                                          and its files; a new write of an owner ends the old ones
-    staging/<write id>/<part id>/…       one folder per part of each attempt of each task
+    staging/<write id>/operations-…      rows that its commit resolves
 
-Tasks never create the folder of the write itself: after an abort, a task that is still running
-fails at its next file and leaves nothing behind. A new write removes the folders of writes that
-ended without cleaning up, after a day: a job may compute for hours before its first task writes.
+The files that a write makes are in the tablets, where they will stay, and bear its id. While the
+write is open, no garbage collection removes them. When it is over, they are in a version, or are
+garbage at once. A write that ended without cleaning up is over when it has written nothing for a
+day: a job may compute for hours before its first task writes.
+
+A task of a write that is over fails before its next part, and at the commit if it is late.
 """
 
 import contextlib
 import errno
 import json
-import time
-import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from kudulite.chain.manifest import Manifest
 from kudulite.errors import ConflictError, KuduliteError, StorageError
 from kudulite.storage.file_system import entries_of, exists, read_file
-from kudulite.storage.names import STAGING_FOLDER, WRITE_FILE
-from kudulite.storage.storage_error import storage_error
+from kudulite.storage.names import STAGING_FOLDER, WRITE_FILE, write_of, write_prefix
 from kudulite.table.table_store import TableStore
 from kudulite.table.write_state import WriteState
 
-STAGING_GRACE_SECONDS = 24 * 3600.0
-
 
 def begin_write(store: TableStore, state: WriteState) -> bool:
-    """Make the staging folder of a write, pinning its base version; end others of its owner.
+    """Make the folder of a write, pinning its base version.
 
     False where the base version was removed before it was pinned: the write is ended, and may begin
     again on the newest version.
     """
-    if state.owner is not None:  # of its writes that were killed, and of one under way
-        for staged in entries_of(store.folder / STAGING_FOLDER):
-            if _read_pin(staged).get("owner") == state.owner:
-                _end(store, staged)
     folder = store.folder / state.folder
     pin = json.dumps({"base_version": state.base_version, "owner": state.owner}).encode()
     try:
@@ -104,17 +98,6 @@ def _base_is_gone(store: TableStore, state: WriteState) -> ConflictError:
     )
 
 
-def new_part_folder(store: TableStore, state: WriteState) -> str:
-    """Make a folder for one part of a write; returns it relative to the table's folder.
-
-    Raises ConflictError when the write was aborted, or removed as abandoned.
-    """
-    check_write_is_open(store, state)
-    part = f"{state.folder}/{uuid.uuid4().hex}"
-    store.file_system.make_directory(store.folder / part)
-    return part
-
-
 def check_write_is_open(store: TableStore, state: WriteState) -> None:
     """Raise ConflictError unless the staging folder of a write is there."""
     if not exists(store.folder / state.folder / WRITE_FILE):
@@ -125,19 +108,19 @@ def check_write_is_open(store: TableStore, state: WriteState) -> None:
 
 
 def end_write(store: TableStore, state: WriteState) -> None:
-    """Remove what a write has staged and not yet moved into the table.
-
-    The folder is renamed first, so that a task that is still running fails at its next file
-    instead of leaving one behind.
-    """
-    _end(store, store.folder / state.folder)
+    """End a write, committed or not: its files that are in no version are garbage from now on."""
+    end_write_of(store, store.folder / state.folder)
 
 
-def _end(store: TableStore, folder: Path) -> None:
-    ended = folder.with_name(f".ended-{folder.name}")
-    with contextlib.suppress(StorageError):  # it does not exist any more
-        store.file_system.rename(folder, ended)
-    store.file_system.remove_tree(ended)
+def end_write_of(store: TableStore, folder: Path) -> None:
+    """End the write whose folder this is."""
+    store.file_system.remove(folder / WRITE_FILE)  # first, so that it is over in one step
+    store.file_system.remove_tree(folder)
+
+
+def owner_of(folder: Path) -> object:
+    """Return the owner of the write whose folder this is, None without one."""
+    return _read_pin(folder).get("owner")
 
 
 def read_pinned_version(folder: Path) -> int | None:
@@ -155,17 +138,6 @@ def _read_pin(folder: Path) -> dict[str, Any]:
     return pin if isinstance(pin, dict) else {}
 
 
-def collect_staging_garbage(store: TableStore, grace_seconds: float = STAGING_GRACE_SECONDS) -> int:
-    """Remove staging folders in which nothing was written during the grace time."""
-    horizon = time.time() - grace_seconds
-    count = 0
-    for folder in entries_of(store.folder / STAGING_FOLDER):
-        if is_older(folder, horizon):
-            store.file_system.remove_tree(folder)
-            count += 1
-    return count
-
-
 def open_writes(store: TableStore) -> list[str]:
     """Return the ids of the writes that have a staging folder: neither committed nor aborted.
 
@@ -175,16 +147,12 @@ def open_writes(store: TableStore) -> list[str]:
     return [folder.name for folder in folders if read_pinned_version(folder) is not None]
 
 
-def is_older(folder: Path, horizon: float) -> bool:
-    """Whether nothing in a tree changed since `horizon`, stopping at the first that did.
+def files_are_of_open_write(store: TableStore) -> Callable[[str], bool]:
+    """Return whether the name of a file, or of a rowset's folder, is of a write under way.
 
-    A tree that is removed meanwhile is not older: there is nothing left to do.
+    The names must have been listed before: a write is open before it makes its first file. One that
+    is not open any more has published before, if it was committed.
     """
-    try:
-        if folder.stat().st_mtime >= horizon:
-            return False
-        return all(path.stat().st_mtime < horizon for path in folder.rglob("*"))
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        raise storage_error("read", folder, error) from error
+    folders = entries_of(store.folder / STAGING_FOLDER)
+    under_way = {write_prefix(path.name) for path in folders if exists(path / WRITE_FILE)}
+    return lambda name: write_of(name) in under_way

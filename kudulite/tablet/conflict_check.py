@@ -28,13 +28,13 @@ that one is counted as ignored, and the others stay counted as updated.
 **Invariants**: after `rebase`, no two parts insert the same key, and each staged delta changes a
 row that is live in the newest version.
 
-**Threads**: any; a `ConflictCheck` is immutable and changes only its own staging folders.
+**Threads**: any; a `ConflictCheck` is immutable, and writes new files only.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,13 +89,11 @@ class ConflictCheck:
         parts: Sequence[StagedTablet],
         before: Tablet,
         now: Tablet,
-        new_folder: Callable[[], str],
     ) -> list[StagedTablet]:
         """Return parts that are valid for `now`; each of `parts` is valid alone for `before`.
 
-        If `before` is `now`, the parts are compared only with each other. `new_folder` makes a
-        staging folder if rows must be resolved again. Raises RowError, and ConflictError if a key
-        of a computed write has changed since its rows were read.
+        If `before` is `now`, the parts are compared only with each other. Raises RowError, and
+        ConflictError if a key of a computed write has changed since its rows were read.
         """
         self._check_unchanged(parts, before, now)
         conflicts = self._conflicts(parts, before, now)
@@ -108,7 +106,7 @@ class ConflictCheck:
         rows = pa.concat_tables([rows for rows, _ in recovered]).combine_chunks()
         operations = np.concatenate([operations for _, operations in recovered])
         batch = OperationBatch.of(rows, operations, self.resolver.schema, self.resolver.spec)
-        rebased.append(self.resolver.resolve(batch, now, new_folder()))
+        rebased.append(self.resolver.resolve(batch, now))
         return rebased
 
     def without_keys(
@@ -134,27 +132,24 @@ class ConflictCheck:
                     left[index] = self._without(left[index], Conflict(index, None, delta, at))
         return left
 
-    def with_deletes(
-        self, parts: Sequence[StagedTablet], now: Tablet, new_folder: Callable[[], str]
-    ) -> list[StagedTablet]:
+    def with_deletes(self, parts: Sequence[StagedTablet], now: Tablet) -> list[StagedTablet]:
         """Return `parts`, valid for `now`, and one that deletes all rows that they do not have.
 
         A row that they leave as it is has its place in a file that changes nothing.
         """
-        deltas, folder = list[StagedDelta](), ""
+        deltas: list[StagedDelta] = []
         for rowset in now.rowsets:
             assert isinstance(rowset, DiskRowSet)
             is_absent = self._is_absent(rowset, parts, now)
             if is_absent.any():
-                folder = folder or new_folder()
                 rowids = np.flatnonzero(is_absent)
                 ops = np.full(len(rowids), OP_DELETE, dtype=np.uint8)
                 delete = DeltaRows(rowids, ops, {})
-                deltas.append(self.resolver.stage_delta(rowset.meta.id, delete, folder))
+                deltas.append(self.resolver.stage_delta(now.id, rowset.meta.id, delete))
         if not deltas:
             return list(parts)
         counts = WriteCounts(deleted=sum(delta.meta.delete_count for delta in deltas))
-        return [*parts, StagedTablet(now.id, folder, deltas=tuple(deltas), counts=counts)]
+        return [*parts, StagedTablet(now.id, deltas=tuple(deltas), counts=counts)]
 
     def _is_absent(
         self, rowset: DiskRowSet, parts: Sequence[StagedTablet], now: Tablet
@@ -204,7 +199,8 @@ class ConflictCheck:
         return sorted(conflicts, key=lambda conflict: conflict.part)
 
     def _staged_rowset(self, part: StagedTablet, meta: RowSetMeta) -> DiskRowSet:
-        return DiskRowSet(meta, self.resolver.folder / part.folder / meta.id, self.cache)
+        folder = self.resolver.rowset_folder(part.tablet_id) / meta.id
+        return DiskRowSet(meta, folder, self.cache)
 
     def _inserted_keys(self, part: StagedTablet) -> list[KeyArray]:
         rowsets = [self._staged_rowset(part, meta) for meta in part.rowsets]
@@ -254,7 +250,8 @@ class ConflictCheck:
         return DeltaFile(self._path(part, delta), delta.meta, base.meta.row_count)
 
     def _path(self, part: StagedTablet, delta: StagedDelta) -> Path:
-        return self.resolver.folder / part.folder / delta.meta.ref.name
+        folder = self.resolver.rowset_folder(part.tablet_id) / delta.rowset_id
+        return folder / delta.meta.ref.name
 
     # -- removing rows and resolving them again
 
@@ -303,8 +300,7 @@ class ConflictCheck:
         if conflict.rowset is not None:
             ops = np.full(len(conflict.at), OP_DELETE, dtype=np.uint8)
             hide = DeltaRows(conflict.at, ops, {})
-            folder = f"{part.folder}/{conflict.rowset.id}"
-            mask = self.resolver.stage_delta(conflict.rowset.id, hide, folder)
+            mask = self.resolver.stage_delta(part.tablet_id, conflict.rowset.id, hide)
             current = next(r for r in part.rowsets if r.id == conflict.rowset.id)
             return part.with_masked_rowset(current.with_redo((mask.meta,)), len(conflict.at))
         assert conflict.delta is not None
@@ -323,7 +319,7 @@ class ConflictCheck:
         if not keep.any():
             return part.with_delta(delta, None, fewer)
         rest = without_unset(take_rows(rows, np.flatnonzero(keep)))
-        new = self.resolver.stage_delta(delta.rowset_id, rest, part.folder)
+        new = self.resolver.stage_delta(part.tablet_id, delta.rowset_id, rest)
         return part.with_delta(delta, new, fewer)
 
 

@@ -2,13 +2,9 @@
 
     rows -> sort by key -> look up each key -> one effect per key -> new rowsets + REDO files
 
-    staging folder of a part := <rowset id>/base-… key-… bloom-…     a new rowset
-                                <rowset id>/redo-…                  a delta of this rowset
-                                redo-…                              a delta of a rowset of the table
-                                tombstone-…                         deletes of an ordered write
-
+Files are written where they stay, in the tablet's folder, under names that bear the write's id.
 Values are copied once, from the caller's batch to the files. A commit stamps the entries with its
-timestamp and renames the files into the tablet's folder. A conflict check may take staged rows out
+timestamp and lists them in the next version. A conflict check may take staged rows out
 again, and turn the cells of a staged delta back into cells of the write's rows.
 
 A computed write (one with `read_at`) leaves out the cells that are equal to those of the row, so a
@@ -40,7 +36,6 @@ from kudulite.delta.delta_file import (
     DeltaColumn,
     DeltaFileMeta,
     DeltaRows,
-    create_delta_file,
     create_delta_files,
     slice_rows,
     without_unset,
@@ -54,7 +49,8 @@ from kudulite.model.types import joined
 from kudulite.rowset.row_images import RowImages
 from kudulite.rowset.rowset_meta import RowSetMeta
 from kudulite.rowset.rowset_writer import RowSetWriter
-from kudulite.storage.file_system import FileSystem
+from kudulite.storage.file_system import FileRef, FileSystem
+from kudulite.storage.names import ROWSET_FOLDER, TABLET_FOLDER
 from kudulite.tablet.operation import (
     Operation,
     WriteSpec,
@@ -185,7 +181,7 @@ class _Resolved(NamedTuple):
 
 @dataclass(frozen=True)
 class Resolver:
-    """Resolves the batches of one write; `folder` is the table's and has the staging folders below.
+    """Resolves the batches of the write `write_id`; `folder` is the table's.
 
     New tombstone files may omit tombstones at or before the ancient history `mark`.
     """
@@ -195,10 +191,11 @@ class Resolver:
     table: str
     schema: Schema
     spec: WriteSpec
+    write_id: str
     mark: int = 0
 
-    def resolve(self, batch: OperationBatch, tablet: Tablet, staging: str) -> StagedTablet:
-        """Stage the changes of `batch` to `tablet` in the new folder `staging` / tablet id.
+    def resolve(self, batch: OperationBatch, tablet: Tablet) -> StagedTablet:
+        """Stage the changes of `batch` to `tablet`.
 
         Raises RowError if an operation other than an IGNORE one cannot apply, and ConflictError as
         `check_unchanged` does.
@@ -245,16 +242,16 @@ class Resolver:
         if self.spec.leaves_equal_cells:
             resolved = self._without_equal_cells(resolved, old_rows)
         effects = resolved.effects
-        rowsets = self._stage_inserts(resolved, staging)
-        deltas = self._stage_deltas(resolved, tablet, staging)
+        rowsets = self._stage_inserts(resolved, tablet.id)
+        deltas = self._stage_deltas(resolved, tablet)
         tombstones = None
         if ordering is not None:
-            tombstones = self._stage_tombstones(ordering, keys, keyed, tablet, staging)
+            tombstones = self._stage_tombstones(ordering, keys, keyed, tablet)
         counts = effects.counts + WriteCounts(ignored=superseded_count)
         if self.spec.skips_unchanged:
             count = int(np.count_nonzero((effects.action == ACTION_UPDATE) & ~_is_change(effects)))
             counts += WriteCounts(updated=-count, unchanged=count)
-        return StagedTablet(tablet.id, staging, rowsets, deltas, counts, tombstones)
+        return StagedTablet(tablet.id, rowsets, deltas, counts, tombstones)
 
     def check_unchanged(self, keys: KeyArray, tablet: Tablet) -> None:
         """Raise ConflictError if any of ascending `keys` has changed since the write's `read_at`.
@@ -375,7 +372,6 @@ class Resolver:
         keys: KeyArray,
         keyed: KeyedOperations,
         tablet: Tablet,
-        folder: str,
     ) -> StagedTombstones | None:
         """Stage a tombstone with the ordering value of each delete, even of absent keys.
 
@@ -396,20 +392,21 @@ class Resolver:
             schema=self.schema,
             mark=self.mark,
             file_system=self.file_system,
-            folder=self.folder / folder,
+            write_id=self.write_id,
         )
 
     def _what(self) -> str:
         return self.spec.operation.label if self.spec.operation is not None else "mixed batch"
 
-    def _stage_inserts(self, resolved: _Resolved, folder: str) -> tuple[RowSetMeta, ...]:
+    def _stage_inserts(self, resolved: _Resolved, tablet_id: str) -> tuple[RowSetMeta, ...]:
         keys = resolved.keys
         at = np.flatnonzero(resolved.effects.action == ACTION_INSERT)
         if not len(at):
             return ()
         rows = resolved.rows.rows
         new_keys = keys if len(at) == len(keys) else keys.take(at)
-        with RowSetWriter(self.file_system, self.folder / folder, self.schema) as writer:
+        folder = self.rowset_folder(tablet_id)
+        with RowSetWriter(self.file_system, folder, self.schema, self.write_id) as writer:
             # Rows are gathered a row group at a time: all of them would be a second copy of the
             # batch in memory. From many chunks more at once, as each costs a call for each column.
             step = group_rows_of(rows.nbytes // rows.num_rows)
@@ -429,9 +426,7 @@ class Resolver:
             arrays.append(_values(rows, column, None if source is None else source[at], len(at)))
         return pa.Table.from_arrays(arrays, schema=self.schema.arrow_schema())
 
-    def _stage_deltas(
-        self, resolved: _Resolved, tablet: Tablet, folder: str
-    ) -> tuple[StagedDelta, ...]:
+    def _stage_deltas(self, resolved: _Resolved, tablet: Tablet) -> tuple[StagedDelta, ...]:
         effects = resolved.effects
         changed = effects.action >= ACTION_UPDATE
         staged = []
@@ -441,11 +436,11 @@ class Resolver:
             differs = _is_change(effects)
             parts = [changed & differs, changed & ~differs]
         for part in parts:
-            staged += self._stage_changes(resolved, np.flatnonzero(part), tablet, folder)
+            staged += self._stage_changes(resolved, np.flatnonzero(part), tablet)
         return tuple(staged)
 
     def _stage_changes(
-        self, resolved: _Resolved, at: np.ndarray, tablet: Tablet, folder: str
+        self, resolved: _Resolved, at: np.ndarray, tablet: Tablet
     ) -> list[StagedDelta]:
         """Write the changes of the keys `at` to a REDO file for each rowset, large ones to more.
 
@@ -459,19 +454,26 @@ class Resolver:
         starts = np.flatnonzero(np.diff(rowset_index, prepend=-1))
         # No part has more rows than one Arrow array of each column can hold.
         starts = np.union1d(starts, np.arange(0, len(at), resolved.rows.rows_at_once))
+        ids = [tablet.rowsets[index].meta.id for index in rowset_index[starts]]
+        folders = [self.rowset_folder(tablet.id) / rowset_id for rowset_id in ids]
         metas: list[DeltaFileMeta] = []
         for group in _groups(np.diff(starts, append=len(at))):
             rows = self._delta_rows(resolved, at[group[0] : group[-1]])
             cuts = itertools.pairwise([bound - group[0] for bound in group])
-            parts = [without_unset(slice_rows(rows, *cut)) for cut in cuts]
-            metas += create_delta_files(self.file_system, self.folder / folder, "redo", parts)
-        ids = [tablet.rowsets[index].meta.id for index in rowset_index[starts]]
+            changes = [without_unset(slice_rows(rows, *cut)) for cut in cuts]
+            parts = list(zip(folders[len(metas) :], changes, strict=False))
+            metas += create_delta_files(self.file_system, "redo", parts, self.write_id)
         return [StagedDelta(*staged) for staged in zip(ids, metas, strict=True)]
 
-    def stage_delta(self, rowset_id: str, delta: DeltaRows, folder: str) -> StagedDelta:
-        """Write one REDO file for a rowset into a folder, which is relative to the table's."""
-        meta = create_delta_file(self.file_system, self.folder / folder, "redo", delta)
+    def stage_delta(self, tablet_id: str, rowset_id: str, delta: DeltaRows) -> StagedDelta:
+        """Write one REDO file for a rowset, which may be one of the write itself."""
+        folder = self.rowset_folder(tablet_id) / rowset_id
+        (meta,) = create_delta_files(self.file_system, "redo", [(folder, delta)], self.write_id)
         return StagedDelta(rowset_id, meta)
+
+    def rowset_folder(self, tablet_id: str) -> Path:
+        """Return the folder of a tablet's rowsets."""
+        return self.folder / TABLET_FOLDER / tablet_id / ROWSET_FOLDER
 
     def _delta_rows(self, resolved: _Resolved, at: np.ndarray) -> DeltaRows:
         effects = resolved.effects
@@ -570,12 +572,10 @@ class StagedDelta:
 class StagedTablet:
     """One part of a write in one tablet; small and picklable.
 
-    `folder` is relative to the table's folder, and other tablets may have files there. Parts of a
-    write apply in order.
+    Parts of a write apply in order.
     """
 
     tablet_id: str
-    folder: str
     rowsets: tuple[RowSetMeta, ...] = ()
     deltas: tuple[StagedDelta, ...] = ()
     counts: WriteCounts = field(default_factory=WriteCounts)
@@ -586,8 +586,20 @@ class StagedTablet:
         """Whether the part changes nothing."""
         return not self.rowsets and not self.deltas and self.tombstones is None
 
+    def files(self) -> Iterator[tuple[str, FileRef]]:
+        """Yield the part's files, with their paths in the tablet's folder."""
+        for meta in self.rowsets:
+            for ref in meta.file_refs:
+                yield f"{ROWSET_FOLDER}/{meta.id}/{ref.name}", ref
+        for delta in self.deltas:
+            yield f"{ROWSET_FOLDER}/{delta.rowset_id}/{delta.meta.ref.name}", delta.meta.ref
+        if self.tombstones is not None:
+            yield self.tombstones.meta.ref.name, self.tombstones.meta.ref
+
     def without_no_ops(self) -> StagedTablet:
         """Return the part without the files that change nothing, after the last conflict check."""
+        if not any(delta.is_no_op for delta in self.deltas):
+            return self
         return replace(self, deltas=tuple(d for d in self.deltas if not d.is_no_op))
 
     def with_masked_rowset(self, masked: RowSetMeta, masked_count: int) -> StagedTablet:

@@ -106,9 +106,9 @@ class Tombstones:
         schema: Schema,
         mark: int,
         file_system: FileSystem,
-        folder: Path,
+        write_id: str | None,
     ) -> StagedTombstones:
-        """Write the deletes of ascending `keys` (at least one) to a new file in `folder`.
+        """Write the deletes of ascending `keys` (at least one) to a new file of a bulk write.
 
         The new file replaces the files merged into it, and files that are not needed any more:
         those behind the ancient history mark, or of a dropped column.
@@ -132,7 +132,7 @@ class Tombstones:
             row_count += meta.row_count
             replaced.add(meta.ref.name)
         joined = _joined(parts[::-1])
-        new = write_tombstones(file_system, folder, column.id, joined)
+        new = write_tombstones(file_system, self.folder, column.id, joined, write_id)
         return StagedTombstones(new, frozenset(replaced))
 
     def without(self, file_system: FileSystem, keys: KeyArray) -> tuple[TombstoneFileMeta, ...]:
@@ -256,7 +256,11 @@ class TombstoneFileMeta:
 
 
 def write_tombstones(
-    file_system: FileSystem, folder: Path, column_id: int, rows: TombstoneRows
+    file_system: FileSystem,
+    folder: Path,
+    column_id: int,
+    rows: TombstoneRows,
+    write_id: str | None = None,
 ) -> TombstoneFileMeta:
     """Write `rows` (at least one) to a new file, durable except its name. Raises StorageError."""
     assert len(rows)
@@ -266,7 +270,7 @@ def write_tombstones(
     batch = pa.RecordBatch.from_arrays(arrays, names=_NAMES)
     batch = batch.replace_schema_metadata({_METADATA_KEY: json.dumps(header).encode()})
     options = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
-    with file_system.open_sink(folder / new_file_name("tombstone")) as sink:
+    with file_system.open_sink(folder / new_file_name("tombstone", write_id)) as sink:
         file = pa.PythonFile(sink, mode="w")
         with pa.ipc.new_file(file, batch.schema, options=options) as writer:
             writer.write_batch(batch)

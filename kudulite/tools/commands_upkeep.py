@@ -20,7 +20,6 @@ import kudulite
 from kudulite.chain.folder import path_of
 from kudulite.errors import OptionError, UsageError
 from kudulite.shown.progress import Progress, byte_text
-from kudulite.table.open_writes import STAGING_GRACE_SECONDS
 from kudulite.tools.commands_write import print_result
 from kudulite.tools.doctor import diagnose
 from kudulite.tools.doctor_hosts import WAIT_SECONDS, diagnose_hosts
@@ -34,7 +33,7 @@ from kudulite.tools.output import (
     print_json,
     print_rows,
 )
-from kudulite.upkeep.garbage_collection import GRACE_SECONDS
+from kudulite.upkeep.garbage_collection import GRACE_SECONDS, STAGING_GRACE_SECONDS
 from kudulite.upkeep.maintenance import MaintenanceResult
 
 Budget = Annotated[int | None, typer.Option(help="The most megabytes of files to rewrite.", min=0)]

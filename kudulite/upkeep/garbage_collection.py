@@ -1,31 +1,32 @@
 """Garbage collection: removes files that no reader or writer can need, after the grace time.
 
-    staging folders    of writes that ended without cleaning up, after a day: a job may compute for
-                       hours before its first task writes
+    bulk writes        that ended without cleaning up, after a day: a job may compute for hours
+                       before its first task writes
     versions           superseded for longer than the grace time
     files of tablets   that no remaining version refers to
     log segments       that all remaining versions have flushed
     tablets            of a creation that was killed, or lost to another one
     other tables       soft-deleted in the same directory, whose reserve has passed
 
-A version that a staging folder pins stays, with its files. Each tablet is collected under its lock,
-so that no commit is between moving its files in and publishing them, or between looking whether
-they are there and publishing them (new_files.py). Files that operations build without the lock, and
-their folders, are removed like those of killed ones once they are older than the grace time.
+A version that a write under way pins stays, with its files, and so do the files of the write: their
+names say whose they are (open_writes.py). Files are listed first, then the writes under way. Each
+tablet is collected under its lock, so that no commit is between looking whether its files are there
+and publishing them (new_files.py). Files that flushes and upkeep build without the lock, and their
+folders, are removed like those of killed ones once they are older than the grace time.
 
 **Invariants**: versions are removed from the oldest on, without gaps (table_store.py relies on it).
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import itertools
 import logging
 import os
 import stat
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,12 +50,15 @@ from kudulite.storage.names import (
     TABLET_FOLDER,
     WAL_FOLDER,
     version_name,
+    write_of,
+    write_prefix,
 )
 from kudulite.storage.storage_error import storage_error
+from kudulite.storage.tablet_lock import TabletLock
 from kudulite.table.open_writes import (
-    STAGING_GRACE_SECONDS,
-    collect_staging_garbage,
-    is_older,
+    end_write_of,
+    files_are_of_open_write,
+    owner_of,
     read_pinned_version,
 )
 from kudulite.table.table_store import TableStore
@@ -62,6 +66,11 @@ from kudulite.tablet.superblock import read_superblock
 from kudulite.wal.segment import list_segments, segment_path
 
 GRACE_SECONDS = 3600.0
+STAGING_GRACE_SECONDS = 24 * 3600.0
+# A network file system may show so much later that a write has begun.
+_LATE_SECONDS = 60.0
+# So long an abort waits for the lock of a tablet that it has files in.
+_ABORT_SECONDS = 1.0
 # The versions of bulk writes after which garbage is collected in the writer's thread: its process
 # may end long before a background thread does it.
 VERSIONS_PER_COLLECTION = 256
@@ -86,7 +95,7 @@ def collect_garbage(
 ) -> GarbageResult:
     """Remove everything that is superseded or abandoned for longer than the grace times."""
     horizon = time.time() - grace_seconds
-    staging_folder_count = collect_staging_garbage(store, staging_grace_seconds)
+    staging_folder_count = end_abandoned_writes(store, staging_grace_seconds)
     _collect_temporaries(store, horizon)
     version_count = _collect_versions(store, grace_seconds)
     file_count = byte_count = 0
@@ -100,16 +109,14 @@ def collect_garbage(
             versions.forget_removed()
             kept = _referenced(store, entry.id, versions.entries(entry.id))
             removed = set()
-            for path, found in _files(store.tablet_folder(entry.id)):
-                if path in kept or found.st_mtime >= horizon:
-                    continue
+            for path, found in _garbage(store, entry.id, kept, horizon):
                 byte_count += found.st_size
                 file_count += 1
                 store.file_system.remove(path)
                 removed.add(path)
             all_removed.update(map(str, removed))
             emptied = {path.parent for path in removed}
-            _remove_empty_folders(store.tablet_folder(entry.id) / ROWSET_FOLDER, emptied, horizon)
+            _remove_empty_folders(store, entry.id, emptied, horizon)
     store.cache.remove_files(all_removed)  # a map would keep the space on disk
     _collect_tablets(store, versions, horizon)
     now = physical_microseconds(store.environment.clock.now())
@@ -117,6 +124,81 @@ def collect_garbage(
     store.metrics.garbage_files_removed += file_count
     store.metrics.garbage_bytes_removed += byte_count
     return GarbageResult(staging_folder_count, version_count, file_count, byte_count)
+
+
+def _garbage(
+    store: TableStore, tablet_id: str, kept: Set[Path], horizon: float
+) -> list[tuple[Path, os.stat_result]]:
+    """Return the files of a tablet, whose lock is held, that are in no version, and of nobody.
+
+    Those of a write are of nobody as soon as it is over. Flushes and upkeep are not known by their
+    files, so that these are left alone until the `horizon`.
+    """
+    found = [each for each in _files(store.tablet_folder(tablet_id)) if each[0] not in kept]
+    is_under_way = files_are_of_open_write(store)  # after the files were listed
+    late = max(horizon, time.time() - _LATE_SECONDS)
+    return [
+        (path, status)
+        for path, status in found
+        if status.st_mtime < (horizon if write_of(path.name) is None else late)
+        and not is_under_way(path.name)
+    ]
+
+
+def collect_aborted_write(store: TableStore, write_id: str) -> None:
+    """Remove the files of a write that is over and was not committed, as far as that can be done.
+
+    A tablet whose lock another process holds is left to the next collection. Files that are in a
+    version after all stay.
+    """
+    prefix = write_prefix(write_id)
+    versions: _KeptVersions | None = None
+    with suppress(KuduliteError):
+        for entry in store.newest().readable_tablets:
+            folder = store.tablet_folder(entry.id)
+            if not any(write_of(path.name) == prefix for path, _ in _files(folder)):
+                continue
+            with TabletLock(store.lock_path(entry.id), _ABORT_SECONDS):
+                versions = versions or _KeptVersions(store)
+                versions.read()
+                kept = _referenced(store, entry.id, versions.entries(entry.id))
+                for path, _ in _files(folder):
+                    if write_of(path.name) == prefix and path not in kept:
+                        store.file_system.remove(path)
+            for path in entries_of(folder / ROWSET_FOLDER):
+                if write_of(path.name) == prefix:
+                    with suppress(OSError):  # not empty
+                        path.rmdir()
+
+
+def end_writes_of_owner(store: TableStore, owner: str) -> None:
+    """End the writes of an owner: those that were killed, and one under way."""
+    for folder in entries_of(store.folder / STAGING_FOLDER):
+        if owner_of(folder) == owner:
+            end_write_of(store, folder)
+            collect_aborted_write(store, folder.name)
+
+
+def end_abandoned_writes(store: TableStore, grace_seconds: float = STAGING_GRACE_SECONDS) -> int:
+    """End the writes that have written nothing during the grace time; return how many.
+
+    Their files go with them.
+    """
+    horizon = time.time() - grace_seconds
+    count = 0
+    for folder in entries_of(store.folder / STAGING_FOLDER):
+        if is_older(folder, horizon) and not _has_written(store, folder.name, horizon):
+            end_write_of(store, folder)
+            collect_aborted_write(store, folder.name)
+            count += 1
+    return count
+
+
+def _has_written(store: TableStore, write_id: str, since: float) -> bool:
+    """Whether a file of a write is younger than `since`."""
+    prefix = write_prefix(write_id)
+    files = _files(store.folder / TABLET_FOLDER)
+    return any(write_of(path.name) == prefix and status.st_mtime >= since for path, status in files)
 
 
 def collect_after_write(store: TableStore) -> None:
@@ -144,7 +226,9 @@ def superseded_bytes(store: TableStore) -> int:
     for folder in entries_of(store.folder / TABLET_FOLDER):
         entry = manifest.readable_entry(folder.name)
         kept = _referenced(store, folder.name, [] if entry is None else [entry])
-        total += sum(found.st_size for path, found in _files(folder) if path not in kept)
+        found = [(path.name, status) for path, status in _files(folder) if path not in kept]
+        is_under_way = files_are_of_open_write(store)
+        total += sum(status.st_size for name, status in found if not is_under_way(name))
     return total
 
 
@@ -283,6 +367,21 @@ def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
                 yield parent / name, found
 
 
+def is_older(folder: Path, horizon: float) -> bool:
+    """Whether nothing in a tree changed since `horizon`, stopping at the first that did.
+
+    A tree that is removed meanwhile is not older: there is nothing left to do.
+    """
+    try:
+        if folder.stat().st_mtime >= horizon:
+            return False
+        return all(path.stat().st_mtime < horizon for path in folder.rglob("*"))
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise storage_error("read", folder, error) from error
+
+
 def folders_below(folder: Path) -> list[Path]:
     """Return a folder and all below it; others may remove some."""
     return [parent for parent, _ in _walk(folder)]
@@ -324,11 +423,19 @@ def _collect_tablets(store: TableStore, versions: _KeptVersions, horizon: float)
                 store.file_system.remove_tree(folder)
 
 
-def _remove_empty_folders(folder: Path, emptied: Collection[Path], horizon: float) -> None:
-    """Remove those that were just emptied, and old ones; in a new one a rowset may begin."""
-    for path in entries_of(folder):
-        with contextlib.suppress(OSError):  # not empty, just filled, or removed meanwhile
-            if path in emptied or path.stat().st_mtime < horizon:
+def _remove_empty_folders(
+    store: TableStore, tablet_id: str, emptied: Collection[Path], horizon: float
+) -> None:
+    """Remove folders of rowsets that were just emptied, and old ones.
+
+    A rowset may begin in a new one, and in any of a write under way.
+    """
+    folders = entries_of(store.tablet_folder(tablet_id) / ROWSET_FOLDER)
+    is_under_way = files_are_of_open_write(store)  # after they were listed
+    for path in folders:
+        with suppress(OSError):  # not empty, just filled, or removed meanwhile
+            is_old = path in emptied or path.stat().st_mtime < horizon
+            if is_old and not is_under_way(path.name):
                 path.rmdir()
 
 

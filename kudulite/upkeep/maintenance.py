@@ -30,7 +30,6 @@ from kudulite.storage.file_system import check_is_own
 from kudulite.storage.names import MAINTENANCE_LOCK_NAME
 from kudulite.storage.tablet_lock import TabletLock, create_lock_file
 from kudulite.table.memory_flush import flush_tablet
-from kudulite.table.open_writes import STAGING_GRACE_SECONDS
 from kudulite.table.snapshot import ancient_history_mark
 from kudulite.table.table_store import TableStore
 from kudulite.tablet.compaction_policy import BUDGET_BYTES
@@ -43,7 +42,12 @@ from kudulite.tablet.maintenance_policy import (
 from kudulite.tablet.superblock import Superblock
 from kudulite.upkeep.alter import forget_alterations
 from kudulite.upkeep.compaction import OperationResult, run_operation
-from kudulite.upkeep.garbage_collection import GRACE_SECONDS, GarbageResult, collect_garbage
+from kudulite.upkeep.garbage_collection import (
+    GRACE_SECONDS,
+    STAGING_GRACE_SECONDS,
+    GarbageResult,
+    collect_garbage,
+)
 
 # A tablet that is written to all the time must not keep a pass from ending.
 OPERATIONS_PER_TABLET_MAX = 100

@@ -3,7 +3,7 @@
     1  flush the tablets' logs, check conflicts, rebase all parts     no lock: files are written
     2  take the tablets' locks in id order; flush the rest of their logs
     3  check again what has changed since 1                           usually nothing
-    4  move files into the tablets                                    invisible
+    4  sync the folders of the files                                  invisible
     5  timestamp, above all that can be seen; superblocks with it     invisible
     6  put-if-absent of the next manifest                             the commit; 5 and 6 again if
                                                                       another version came first
@@ -14,8 +14,9 @@ tablets alone, so the new entries are put into the newer version. They stay as t
 version has an older timestamp. Otherwise a snapshot of that version would show this commit, so the
 superblocks are written again with a later timestamp.
 
-Files are moved and their folders fsynced before the superblock that lists them is written. A crash
-leaves unreferenced files, which garbage collection removes.
+The files are where they stay from the start (resolve.py). Their folders are fsynced before the
+superblock that lists them is written. A crash leaves unreferenced files, which garbage collection
+removes once the write is over (open_writes.py).
 
 A write that was computed from rows of the table fails if one of them has changed since. One that
 can be computed again, row by row, gives the commit a `Reread`. Then the rows that changed leave the
@@ -43,8 +44,6 @@ from kudulite.chain.manifest import Manifest, Origin, TabletEntry
 from kudulite.delta.delta_file import DeltaFileMeta
 from kudulite.errors import (
     ConflictError,
-    KuduliteError,
-    StorageError,
     TimestampError,
     UsageError,
 )
@@ -56,7 +55,7 @@ from kudulite.storage.names import ROWSET_FOLDER
 from kudulite.storage.tablet_lock import TabletLock
 from kudulite.table.background_work import in_threads
 from kudulite.table.memory_flush import flush_tablet, flushed_under_locks
-from kudulite.table.open_writes import check_write_is_open, new_part_folder
+from kudulite.table.open_writes import check_write_is_open
 from kudulite.table.publication import version_timestamp
 from kudulite.table.table_store import TableStore
 from kudulite.table.write_state import (
@@ -109,6 +108,8 @@ class Commit:
     base: Manifest
     tasks: Sequence[StagedTask]
     reread: Reread | None = None
+    # All parts that tasks or a rebase have made, by identity; a later one may replace them.
+    _made: dict[int, StagedTablet] = field(default_factory=dict)
 
     def run(self) -> CommitResult:
         """Publish the write. Raises RowError, ConflictError, LockTimeoutError, StorageError."""
@@ -116,7 +117,7 @@ class Commit:
         if is_committed(self.state, newest):
             return _skipped(newest)
         check_write_is_open(self.store, self.state)
-        staged = self._staged_parts()
+        staged = self._noted(self._staged_parts())
         for tablet_id in self._touched(staged):
             flush_tablet(self.store, tablet_id)
         newest = self._checked_newest()
@@ -126,6 +127,7 @@ class Commit:
             newest = alter_table(self.store, [])  # a version of one moment, with all rows of then
             self._check_same_schema(newest)
             parts = self._reread(self.reread, staged, self.base, newest, newest.versions.timestamp)
+        self._noted(parts)
         with ExitStack() as stack:
             locks = self._lock(stack, parts)
             return self._publish(parts, newest, locks)
@@ -137,6 +139,7 @@ class Commit:
         if is_committed(self.state, newest):
             return _skipped(newest)
         newest = flushed_under_locks(self.store, newest, locks)
+        self._check_is_first(newest, parts)
         self._check_overwritten(newest)
         if self.reread is None:
             current = self._rebased(parts, rebased_to, newest, is_first=False)
@@ -147,6 +150,7 @@ class Commit:
             current = self._reread(self.reread, parts, rebased_to, newest, until)
         if self.state.spec.replaces_rows:
             current = self._with_deletes(current, newest)
+        self._noted(current)
         parts = {t: [part.without_no_ops() for part in found] for t, found in current.items()}
         counts = sum((p.counts for ps in parts.values() for p in ps), WriteCounts())
         changed = self._changed(newest, parts)
@@ -154,22 +158,16 @@ class Commit:
             return CommitResult(newest.version, newest.timestamp, counts)
         installer = Installer(self.store, self.state.spec, changed)
         assert all(tablet_id in locks for tablet_id in installer.parts)
-        try:
-            installer.move()
-            manifest = self._publish_next(newest, installer, counts)
-        except BaseException:
-            if not self._may_be_published(after=newest.version):
-                installer.undo()
-            raise
+        installer.sync()
+        manifest = self._publish_next(newest, installer, counts)
         if manifest is None:
-            if not self._may_be_published(after=newest.version):
-                installer.undo()
             return _skipped(self.store.newest())
         # The version is published: from here nothing may fail. A reader that finds the safe
         # timestamp too low advances it under the lock.
         with suppress(OSError):
             for lock in locks.values():
                 lock.advance_safe_timestamp(installer.timestamp)
+            self._remove_replaced(installer.parts)
         return CommitResult(manifest.version, installer.timestamp, counts)
 
     def _publish_next(
@@ -191,17 +189,6 @@ class Commit:
 
         return self.store.update(build, newest)
 
-    def _may_be_published(self, *, after: int) -> bool:
-        """Whether a version above `after` is this write's, or cannot be read.
-
-        All of them count: writers of other tablets keep publishing newer ones.
-        """
-        try:
-            later = range(after + 1, self.store.newest().version + 1)
-            return any(self.store.chain.at(v).commit_id == self.state.write_id for v in later)
-        except KuduliteError:
-            return True
-
     # -- what the version must be
 
     def _checked_newest(self) -> Manifest:
@@ -209,6 +196,25 @@ class Commit:
         self._check_same_schema(newest)
         check_history(self.store, self.state, newest)
         return newest
+
+    def _check_is_first(self, newest: Manifest, parts: Parts) -> None:
+        """Raise ConflictError where another commit of this write has just published its files.
+
+        If a compaction has replaced them since, its rows are those of another writer.
+        """
+        for entry in newest.tablets:
+            tablet = self.store.tablet(entry)
+            for part in parts.get(entry.id, []):
+                is_listed = any(tablet.rowset(meta.id) is not None for meta in part.rowsets)
+                for delta in part.deltas:
+                    rowset = tablet.rowset(delta.rowset_id)
+                    redo = () if rowset is None else rowset.meta.redo
+                    is_listed |= any(known.ref.name == delta.meta.ref.name for known in redo)
+                if is_listed:
+                    raise ConflictError(
+                        f"table {self.store.name!r}: write {self.state.write_id} was committed"
+                        " already, by a call at the same time"
+                    )
 
     def _check_overwritten(self, newest: Manifest) -> None:
         """Raise ConflictError if a computed overwrite would delete a row that it has not read."""
@@ -249,6 +255,22 @@ class Commit:
             tablets=tuple(installed.get(entry.id, entry) for entry in newest.tablets),
             applications=applications,
         )
+
+    def _noted(self, parts: Parts) -> Parts:
+        self._made.update((id(part), part) for found in parts.values() for part in found)
+        return parts
+
+    def _remove_replaced(self, installed: Parts) -> None:
+        """Remove the files of parts that were not installed, or only in part."""
+        kept = [part for found in installed.values() for part in found]
+        replaced = self._made.keys() - {id(part) for part in kept}
+        if replaced:
+            listed = {(part.tablet_id, path) for part in kept for path, _ in part.files()}
+            for part in (self._made[each] for each in replaced):
+                for path, _ in part.files():
+                    if (part.tablet_id, path) not in listed:
+                        file = self.store.tablet_folder(part.tablet_id) / path
+                        self.store.file_system.remove(file)
 
     # -- rebasing parts
 
@@ -307,9 +329,7 @@ class Commit:
             return Stager(self.store, self.state, now).resolve_operations(operations, new.id)
         conflict_check = ConflictCheck(self._base_stager.resolver, self.store.cache)
         before, current = self.store.tablet(old), self.store.tablet(new)
-        return conflict_check.rebase(
-            parts, before, current, lambda: new_part_folder(self.store, self.state)
-        )
+        return conflict_check.rebase(parts, before, current)
 
     def _reread(
         self, reread: Reread, parts: Parts, before: Manifest, now: Manifest, until: int
@@ -343,9 +363,7 @@ class Commit:
 
         def completed(entry: TabletEntry) -> list[StagedTablet]:
             own, tablet = parts.get(entry.id, []), self.store.tablet(entry)
-            return conflict_check.with_deletes(
-                own, tablet, lambda: new_part_folder(self.store, self.state)
-            )
+            return conflict_check.with_deletes(own, tablet)
 
         found = in_threads("deletes", completed, now.tablets)
         return {entry.id: own for entry, own in zip(now.tablets, found, strict=True)}
@@ -394,7 +412,7 @@ def _skipped(newest: Manifest) -> CommitResult:
 
 @dataclass
 class Installer:
-    """Moves the parts of one write into their tablets, which are locked, and lists them there.
+    """Lists the parts of one write in their tablets, which are locked.
 
     A write that `ends_rows` also ends all existing rowsets.
     """
@@ -403,37 +421,19 @@ class Installer:
     spec: WriteSpec
     parts: Parts
     timestamp: int = -1  # of the superblocks that were written last
-    _moved: list[tuple[Path, Path]] = field(default_factory=list)
-    _written: list[Path] = field(default_factory=list)
 
-    def undo(self) -> None:
-        """Move everything back to the staging folder, after a commit that was not published.
-
-        A file that cannot be moved back is unreferenced; garbage collection removes it.
-        """
-        with suppress(StorageError):
-            for source, target in reversed(self._moved):
-                self.store.file_system.rename(target, source)
-            self._remove_superblocks()
-
-    def move(self) -> None:
-        """Move the files of all parts, durably."""
-        in_threads("move", lambda item: self._move(*item), list(self.parts.items()))
+    def sync(self) -> None:
+        """Make the names of the files of all parts durable. Raises StorageError if one is gone."""
+        in_threads("sync", lambda item: self._sync(*item), list(self.parts.items()))
 
     def install(self, timestamp: int, newest: Manifest) -> dict[str, TabletEntry]:
         """Write superblocks of `newest` with the parts in them, committed at `timestamp`.
 
-        Return the entries of their tablets. Superblocks of an earlier timestamp are removed.
+        Return the entries of their tablets. Superblocks of an earlier timestamp become garbage.
         """
-        with suppress(StorageError):
-            self._remove_superblocks()
         self.timestamp = timestamp
         entries = [entry for entry in newest.tablets if entry.id in self.parts]
         return {entry.id: entry for entry in in_threads("install", self._installed, entries)}
-
-    def _remove_superblocks(self) -> None:
-        while self._written:
-            self.store.file_system.remove(self._written.pop())
 
     def _installed(self, entry: TabletEntry) -> TabletEntry:
         """Return the tablet's entry with the parts in it, oldest first."""
@@ -443,7 +443,6 @@ class Installer:
         tombstones = self._tombstones(() if self.spec.is_overwrite else old.tombstones, parts)
         superblock = replace(old, rowsets=tuple(rowsets), tombstones=tombstones)
         ref = self.store.write_superblock(superblock, entry)
-        self._written.append(self.store.tablet_folder(entry.id) / ref.name)
         self.store.file_system.sync_directory(self.store.tablet_folder(entry.id))
         return entry.with_superblock(ref, rowsets, self.timestamp)
 
@@ -472,31 +471,18 @@ class Installer:
                 found = (*kept, part.tombstones.meta.stamped(self.timestamp))
         return found
 
-    def _move(self, tablet_id: str, parts: Sequence[StagedTablet]) -> None:
-        target = self.store.tablet_folder(tablet_id) / ROWSET_FOLDER
-        to_sync: set[Path] = set()
+    def _sync(self, tablet_id: str, parts: Sequence[StagedTablet]) -> None:
+        """Sync the folders of a tablet's files; its own is synced with the superblock."""
+        folder = self.store.tablet_folder(tablet_id)
+        rowsets, to_sync = folder / ROWSET_FOLDER, set[Path]()
         for part in parts:
-            source = self.store.folder / part.folder
+            for name, ref in part.files():
+                check_length(folder / name, ref)
             for meta in part.rowsets:
-                self._rename(source / meta.id, target / meta.id)
-                for ref in meta.file_refs:
-                    check_length(target / meta.id / ref.name, ref)
-                to_sync.add(target)
+                to_sync.add(rowsets)
                 if meta.redo:
-                    to_sync.add(target / meta.id)
+                    to_sync.add(rowsets / meta.id)
             for delta in part.deltas:
-                ref, folder = delta.meta.ref, target / delta.rowset_id
-                self._rename(source / ref.name, folder / ref.name)
-                check_length(folder / ref.name, ref)
-                to_sync.add(folder)
-            if part.tombstones is not None:
-                # The tablet's folder is synced with the superblock.
-                ref = part.tombstones.meta.ref
-                self._rename(source / ref.name, target.parent / ref.name)
-                check_length(target.parent / ref.name, ref)
-        for folder in sorted(to_sync):
-            self.store.file_system.sync_directory(folder)
-
-    def _rename(self, source: Path, target: Path) -> None:
-        self.store.file_system.rename(source, target)
-        self._moved.append((source, target))
+                to_sync.add(rowsets / delta.rowset_id)
+        for path in sorted(to_sync):
+            self.store.file_system.sync_directory(path)

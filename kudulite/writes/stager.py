@@ -8,7 +8,6 @@ size of the write; each collected chunk becomes one part per tablet.
 **Threads**: tablets are resolved in parallel; numpy and Arrow release the interpreter lock.
 """
 
-import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
@@ -21,8 +20,9 @@ from kudulite.chain.manifest import Manifest
 from kudulite.errors import RowError, SchemaError
 from kudulite.model.column_cast import cast_chunks, cast_to_column
 from kudulite.shown.progress import Progress
+from kudulite.storage.names import new_operations_name
 from kudulite.table.background_work import in_threads
-from kudulite.table.open_writes import new_part_folder
+from kudulite.table.open_writes import check_write_is_open
 from kudulite.table.row_ids import numbered
 from kudulite.table.snapshot import ancient_history_mark
 from kudulite.table.table_store import TableStore
@@ -57,7 +57,15 @@ class Stager:
         """The resolver of this write's rows."""
         store, schema = self.store, self.manifest.schema
         mark = ancient_history_mark(store, self.manifest)
-        return Resolver(store.file_system, store.folder, store.name, schema, self.state.spec, mark)
+        return Resolver(
+            store.file_system,
+            store.folder,
+            store.name,
+            schema,
+            self.state.spec,
+            self.state.write_id,
+            mark,
+        )
 
     def stage(self, batches: Iterable[Batch], task_index: int) -> StagedTask:
         """Stage all rows of one task. Raises RowError and SchemaError; nothing is visible then."""
@@ -225,13 +233,13 @@ class Stager:
         self, rows: pa.Table, codes: np.ndarray, progress: Progress
     ) -> list[StagedTablet]:
         batch = OperationBatch.of(rows, codes, self.manifest.schema, self.state.spec)
-        staging = new_part_folder(self.store, self.state)
+        check_write_is_open(self.store, self.state)
         resolver = self.resolver
 
         def resolve(split: tuple[int, np.ndarray]) -> StagedTablet:
             number, row_numbers = split
             tablet = self.store.tablet(self.manifest.placed_tablets[number])
-            return resolver.resolve(batch.of_tablet(row_numbers), tablet, staging)
+            return resolver.resolve(batch.of_tablet(row_numbers), tablet)
 
         splits = list(self._split(rows))
         sizes = [len(row_numbers) for _, row_numbers in splits]
@@ -245,11 +253,11 @@ class Stager:
 
     def _stage_operations(self, rows: pa.Table, codes: np.ndarray) -> list[StagedOperations]:
         """Write each tablet's rows with their operations, for the commit to resolve."""
-        staging = new_part_folder(self.store, self.state)
+        check_write_is_open(self.store, self.state)
         rows = rows.append_column(STAGED_OPERATION_NAME, pa.array(codes))
         gather, staged = RowGather(rows), []
         for number, row_numbers in self._split(rows):
-            path = f"{staging}/operations-{uuid.uuid4().hex}.arrow"
+            path = f"{self.state.folder}/{new_operations_name()}"
             with self.store.file_system.open_sink(self.store.folder / path) as sink:
                 with pa.ipc.new_file(pa.PythonFile(sink, mode="w"), rows.schema) as writer:
                     arrays = [gather.take(name, row_numbers) for name in rows.column_names]
@@ -272,5 +280,4 @@ class Stager:
         batch = OperationBatch.of(rows, codes, self.manifest.schema, self.state.spec)
         entry = self.manifest.entry(tablet_id)
         assert entry is not None
-        staging = new_part_folder(self.store, self.state)
-        return [self.resolver.resolve(batch, self.store.tablet(entry), staging)]
+        return [self.resolver.resolve(batch, self.store.tablet(entry))]

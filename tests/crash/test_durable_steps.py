@@ -34,7 +34,8 @@ GOLDEN = Path(__file__).parent / "golden" / "durable_steps.txt"
 SCHEMA = pa.schema([("k", pa.int32()), ("v", pa.int32()), ("w", pa.string())])
 BOUNDS = {"columns": ["k"], "bounds": [[None, 100]]}
 RETENTION_SECONDS = 10
-IDENTIFIER = re.compile(r"[0-9a-f]{32}")
+# Of a bulk write, or random as a whole.
+IDENTIFIER = re.compile(r"[0-9a-f]{16}-?[0-9a-f]{16}")
 # The order among neighbours of one of these kinds is that of random names, of the file system, and
 # of the version of Python, whose `rmtree` has changed its order.
 UNORDERED = (re.compile(r"  fsync +[^.]*$"), re.compile("  (unlink|rmdir) "))

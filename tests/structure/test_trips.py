@@ -12,7 +12,7 @@ from tests.structure.trips import TRIPS, files_entered
 pytestmark = pytest.mark.xdist_group("structure")
 
 FILES_MAX = {
-    "bulk_upsert": 52,
+    "bulk_upsert": 53,
     "scan": 36,
     "session_row": 21,
     "get": 20,

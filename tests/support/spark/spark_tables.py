@@ -11,6 +11,10 @@ from pyspark.sql.streaming import StreamingQuery
 
 import kudulite
 from kudulite import Table
+from kudulite.storage.names import write_of
+from kudulite.table.environment import default_environment
+from kudulite.table.table_store import TableStore
+from tests.support.tables.core_tables import files_below, referenced_files
 
 
 def save(frame: DataFrame, path: Any, mode: str = "append", **options: Any) -> None:
@@ -67,8 +71,12 @@ def stored(path: Any, at: Any = None) -> list[tuple]:
 
 
 def staged_files(path: Any) -> list[str]:
-    """The files that uncommitted writes have left in the table's staging folder."""
-    return sorted(str(place) for place in Path(path, "staging").rglob("*"))
+    """The files of uncommitted writes: in their folders, and those in tablets in no version."""
+    table = Path(path)
+    kept = referenced_files(TableStore(table, default_environment()))
+    in_tablets = (place for place in files_below(table / "tablet") if write_of(place.name))
+    staged = [*(table / "staging").rglob("*"), *(p for p in in_tablets if p not in kept)]
+    return sorted(map(str, staged))
 
 
 TYPES = pa.schema([("k", pa.int64()), ("s", pa.string())])

@@ -8,9 +8,13 @@ import pyarrow as pa
 import pytest
 
 import kudulite
+from kudulite.client import bulk_write
 from kudulite.client.table import Table
 from kudulite.errors import ConflictError, RowError, StorageError
-from tests.support.tables.core_tables import CoreTables, files_below, stored
+from kudulite.storage.names import write_of
+from kudulite.upkeep.garbage_collection import collect_garbage
+from kudulite.writes.stager import Stager
+from tests.support.tables.core_tables import CoreTables, files_below, referenced_files, stored
 
 
 @pytest.fixture
@@ -32,8 +36,10 @@ def rows(*found: tuple) -> list[pa.RecordBatch]:
 
 
 def staging(table: Table) -> list:
-    """The files of staged writes."""
-    return list((table.path / "staging").rglob("*"))
+    """The files of staged writes: in their folders, and those in the tablets that nobody needs."""
+    kept = referenced_files(table._store)
+    in_tablets = [path for path in files_below(table.path / "tablet") if write_of(path.name)]
+    return [*(table.path / "staging").rglob("*"), *(p for p in in_tablets if p not in kept)]
 
 
 def test_nothing_is_visible_before_the_commit_and_all_at_it(table):
@@ -63,6 +69,8 @@ def test_only_the_attempts_that_are_handed_over_count(table):
         write.stage(killed(), 1)
     write.commit([winner])
     assert stored(table) == [(0, 10), (1, 1), (2, 2)]
+    assert staging(table)
+    collect_garbage(table._store, 0)
     assert staging(table) == []
 
 
@@ -113,6 +121,42 @@ def test_an_aborted_write_leaves_nothing_and_cannot_go_on(table):
         write.commit([part])
     assert files_below(table.path) == before
     assert staging(table) == []
+
+
+def test_a_task_that_ends_after_the_abort_removes_its_files(table, monkeypatch):
+    """The abort could not see them."""
+    before = files_below(table.path)
+    write = table.new_bulk_write()
+    original = Stager.stage
+
+    def aborted_at_the_end(*arguments):
+        staged = original(*arguments)
+        monkeypatch.setattr(bulk_write, "collect_aborted_write", lambda *_: None)
+        write.abort()
+        monkeypatch.undo()
+        return staged
+
+    monkeypatch.setattr(Stager, "stage", aborted_at_the_end)
+    with pytest.raises(ConflictError, match="was aborted"):
+        write.stage(rows((0, 10), (9, 9)))
+    assert files_below(table.path) == before
+
+
+@pytest.mark.parametrize("key", [0, 9], ids=["an update", "an insert"])
+def test_two_commits_of_one_write_at_once_are_one(table, monkeypatch, key):
+    """The second one has the locks before the first one has ended the write."""
+    write = table.new_bulk_write()
+    part = write.stage(rows((key, 10)))
+    with monkeypatch.context() as patch:
+        patch.setattr(bulk_write, "end_write", lambda *_: None)
+        write.commit([part])
+    found, version = stored(table), table.version
+    with pytest.raises(ConflictError, match="was committed already"):
+        write.commit([part])
+    assert (stored(table), table.version) == (found, version)
+    assert table.check().problems == ()
+    write.abort()
+    assert stored(table) == found
 
 
 def test_a_write_travels_between_processes(table):

@@ -110,7 +110,7 @@ def test_files_that_are_synced_together_have_their_own_rows(tmp_path: Path, monk
     """Also where a part is a slice of all rows, and where there are more than may be open."""
     monkeypatch.setattr(delta_file, "_OPEN_FILES_MAX", 2)
     parts = [slice_rows(ROWS, number, number + 1) for number in range(3)]
-    metas = create_delta_files(FileSystem(), tmp_path, "redo", parts)
+    metas = create_delta_files(FileSystem(), "redo", [(tmp_path, part) for part in parts])
     assert sorted(meta.ref.name for meta in metas) == sorted(p.name for p in tmp_path.iterdir())
     for part, meta in zip(parts, metas, strict=True):
         found = DeltaFile(tmp_path / meta.ref.name, meta.stamped(5), 10).read()
@@ -125,9 +125,9 @@ def test_files_that_are_synced_together_have_their_own_rows(tmp_path: Path, monk
 
 def test_a_sync_that_fails_leaves_no_file_that_is_not_synced(tmp_path: Path):
     """The files before it are complete, and garbage."""
-    parts = [slice_rows(ROWS, number, number + 1) for number in range(3)]
+    parts = [(tmp_path, slice_rows(ROWS, number, number + 1)) for number in range(3)]
     with pytest.raises(StorageError, match="cannot fsync"):
-        create_delta_files(FailingFileSystem(4), tmp_path, "redo", parts)  # after 3 are created
+        create_delta_files(FailingFileSystem(4), "redo", parts)  # after 3 are created
     assert len(list(tmp_path.iterdir())) == 1
 
 

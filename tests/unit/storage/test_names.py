@@ -1,6 +1,7 @@
 """Names on disk: each that is made is read back as what it was made of, and no other name is."""
 
 import ast
+import uuid
 
 import pytest
 from hypothesis import given
@@ -28,6 +29,8 @@ def readings(name: str) -> list[object]:
 @given(NUMBERS, TIMES, TIMES, IDS)
 def test_names_are_read_back(number: int, since: int, expires: int, given_id: str):
     """By the parser of their kind, and by no other."""
+    write_id = uuid.uuid4().hex
+    prefix = names.write_prefix(write_id)
     assert readings(names.version_name(number)) == [number]
     assert readings(names.segment_name(number)) == [number]
     deleted = names.soft_deleted_name(since, expires, given_id)
@@ -38,6 +41,11 @@ def test_names_are_read_back(number: int, since: int, expires: int, given_id: st
     assert readings(names.new_trash_name(given_id)) == [True]
     for kind in KINDS:
         assert readings(names.new_file_name(kind)) == [kind]
+        assert names.write_of(names.new_file_name(kind)) is None
+        of_write = names.new_file_name(kind, write_id)
+        assert (readings(of_write), names.write_of(of_write)) == ([kind], prefix)
+    assert names.write_of(names.new_rowset_id(write_id)) == prefix
+    assert names.write_of(names.new_rowset_id()) is None
 
 
 @given(st.lists(NUMBERS, min_size=2, max_size=2))

@@ -151,7 +151,7 @@ def test_a_damaged_superblock_is_named(table):
         (lambda s: with_rowset(s, 0, delete_timestamp=5), "the rowset ended at 5, before"),
         (
             lambda s: with_rowset(s, 0, bloom=s.rowsets[1].bloom),
-            r"bloom-\w+\.bin: it does not exist",
+            r"bloom-[\w-]+\.bin: it does not exist",
         ),
         (
             lambda s: with_rowset(

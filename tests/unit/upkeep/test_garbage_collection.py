@@ -1,7 +1,10 @@
 """Garbage collection: what is removed, what stays, and readers that do not know of it."""
 
 import os
+import pickle
+import shutil
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,11 +14,11 @@ import kudulite
 from kudulite.client import bulk_write
 from kudulite.client.table import Table
 from kudulite.errors import ConflictError, StorageError
+from kudulite.storage.names import write_of
 from kudulite.table import memory_flush
-from kudulite.table.open_writes import collect_staging_garbage
 from kudulite.table.table_store import TableStore
 from kudulite.upkeep import garbage_collection
-from kudulite.upkeep.garbage_collection import collect_garbage
+from kudulite.upkeep.garbage_collection import collect_garbage, end_abandoned_writes
 from tests.support.tables.core_tables import CoreTables, files_below, stored
 
 HOUR = 3600.0
@@ -142,9 +145,11 @@ def test_an_abandoned_write_is_removed_and_cannot_commit(table):
     """It is told so, and the table is as it was."""
     write = table.new_bulk_write("upsert")
     part = write.stage([pack([(0, 50)])])
-    assert collect_staging_garbage(store(table)) == 0
+    assert end_abandoned_writes(store(table)) == 0
     age(table.path / "staging", 48 * HOUR)
-    assert collect_staging_garbage(store(table)) == 1
+    assert end_abandoned_writes(store(table)) == 0  # it has just written
+    age(table.path / "tablet", 48 * HOUR)
+    assert end_abandoned_writes(store(table)) == 1
     before = stored(table)
     with pytest.raises(ConflictError, match=r"table 't': write \w+ was aborted, or removed"):
         write.commit([part])
@@ -169,8 +174,89 @@ def test_a_later_write_removes_what_abandoned_ones_left(table):
     """No other housekeeping is needed for staging folders."""
     table.new_bulk_write("upsert").stage([pack([(0, 50)])])
     age(table.path / "staging", 48 * HOUR)
+    age(table.path / "tablet", 48 * HOUR)
     table.upsert([{"k": 0, "v": 1}])
     assert list((table.path / "staging").iterdir()) == []
+
+
+def test_files_of_a_write_under_way_stay_whatever_their_age(table):
+    """They are in the tablets, in no version; afterwards they are in one."""
+    write = table.new_bulk_write("upsert")
+    part = write.stage([pack([(0, 50), (100, 100)])])
+    age(table.path / "tablet", 48 * HOUR)
+    before = files_below(table.path / "tablet")
+    for _ in range(2):
+        collect_garbage(store(table), 0)
+    assert files_below(table.path / "tablet") >= {p for p in before if write_of(p.name)}
+    write.commit([part])
+    assert dict(stored(table))[100] == 100
+    assert table.check().problems == ()
+
+
+@pytest.mark.parametrize("moment", ["_files", "files_are_of_open_write"])
+def test_a_write_that_begins_during_a_collection_loses_nothing(table, monkeypatch, moment):
+    """Before its files are listed, or between that and the look for writes under way."""
+    original, begun = getattr(garbage_collection, moment), []
+
+    def raced(*arguments):
+        found = original(*arguments)
+        found = list(found) if moment == "_files" else found
+        if not begun:
+            write = table.new_bulk_write("upsert")
+            begun.append((write, write.stage([pack([(0, 50), (100, 100)])])))
+            age(table.path / "tablet", 48 * HOUR)  # as on a machine whose clock is behind
+        return found
+
+    monkeypatch.setattr(garbage_collection, moment, raced)
+    collect_garbage(store(table), 0)
+    ((write, part),) = begun
+    write.commit([part])
+    assert dict(stored(table))[100] == 100
+    assert table.check().problems == ()
+
+
+def test_files_of_a_write_that_is_over_go_at_once(table):
+    """Of an abort, of an attempt that the commit was not given, and of a process that died."""
+    collect_garbage(store(table), 0)
+    before = files_below(table.path)
+    write = table.new_bulk_write("upsert")
+    write.stage([pack([(0, 50), (100, 100)])])
+    assert files_below(table.path) > before
+    write.abort()
+    assert files_below(table.path) == before
+    left = table.new_bulk_write("upsert")
+    left.stage([pack([(101, 1)])])
+    (folder,) = (table.path / "staging").iterdir()
+    shutil.rmtree(folder)  # as a crash in the middle of its end leaves it
+    collect_garbage(store(table), 0)
+    assert files_below(table.path) == before
+
+
+def test_an_abort_after_the_commit_removes_nothing(table):
+    """Also by a process that does not know of it."""
+    write = table.new_bulk_write("upsert")
+    part = write.stage([pack([(0, 50), (100, 100)])])
+    late = pickle.loads(pickle.dumps(write))
+    write.commit([part])
+    before = files_below(table.path)
+    late.abort()
+    assert files_below(table.path) == before
+    assert dict(stored(table))[100] == 100
+
+
+def test_an_abort_waits_only_a_moment_for_a_tablet(table, monkeypatch):
+    """The files that it leaves there go with the next collection."""
+    monkeypatch.setattr(garbage_collection, "_ABORT_SECONDS", 0.01)
+    collect_garbage(store(table), 0)
+    before = files_below(table.path)
+    write = table.new_bulk_write("upsert")
+    write.stage([pack([(100, 100)])])
+    with ExitStack() as stack:
+        store(table).lock_all(stack, "test")
+        write.abort()
+    assert files_below(table.path) > before
+    collect_garbage(store(table), 0)
+    assert files_below(table.path) == before
 
 
 def test_files_that_nobody_refers_to_go_once_they_are_old(table):
