@@ -1,5 +1,4 @@
-"""WriteState: what all tasks of a bulk write share, and what each of them hands to the commit.
-"""
+"""WriteState: what all tasks of a bulk write share, and what each of them hands to the commit."""
 
 from dataclasses import dataclass
 

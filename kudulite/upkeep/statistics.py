@@ -1,5 +1,4 @@
-"""TableStatistics: what a table holds, in rows, files and bytes, and what upkeep would be worth.
-"""
+"""TableStatistics: what a table holds, in rows, files and bytes, and what upkeep would be worth."""
 
 
 from collections.abc import Callable, Sequence
