@@ -148,8 +148,8 @@ def _garbage(
 def collect_aborted_write(store: TableStore, write_id: str) -> None:
     """Remove the files of a write that is over and was not committed, as far as that can be done.
 
-    A tablet whose lock another process holds is left to the next collection. Files that are in a
-    version after all stay.
+    It ends at the first tablet whose lock another process holds: an abort must not wait for many.
+    The next collection removes the rest. Files that are in a version after all stay.
     """
     prefix = write_prefix(write_id)
     versions: _KeptVersions | None = None

@@ -20,7 +20,7 @@ from tests.support.tables.core_tables import CoreTables, environment, stored
 
 TIMEOUT_SECONDS = 0.5
 AT_ONCE_SECONDS = 1.0
-# What a busy machine may add to a wait.
+# A busy machine may add so much to a wait.
 SLACK_SECONDS = 2.0
 
 OLD, NEW = ([tuple(row.values()) for row in rows(value).to_pylist()] for value in (0, 1))

@@ -21,7 +21,7 @@ PARSERS = (
 
 
 def readings(name: str) -> list[object]:
-    """What the parsers return of a name, without their None."""
+    """All that the parsers find in a name."""
     found = (parse(name) for parse in PARSERS)
     return [reading for reading in found if reading is not None] + [True] * names.is_trash(name)
 
